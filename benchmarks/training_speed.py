@@ -1,0 +1,272 @@
+"""Training sentences/s of raysts and of sentence-transformers' own trainer: same backbone, same batches, in turns."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import measure
+import workload
+
+SKIPPED = 2
+"""First steps of a segment that are not timed."""
+
+RUN_STEPS = 5_000
+"""Steps that a run plans for (metrics every 50); a segment trains on its own few batches."""
+
+SIDES: dict[str, tuple[str, dict[str, Any]]] = {
+    "raysts fp32, one padded batch": ("raysts", {"precision": "fp32", "groups": False}),
+    "sentence-transformers fp32": ("st", {"bf16": False, "attention": "sdpa"}),
+    "raysts fp32": ("raysts", {"precision": "fp32", "groups": True}),
+    "raysts auto": ("raysts", {"precision": "auto", "groups": True}),
+    "sentence-transformers bf16": ("st", {"bf16": True, "attention": "sdpa"}),
+    "sentence-transformers bf16, eager attention": ("st", {"bf16": True, "attention": "eager"}),
+}
+
+
+class Raysts:
+    """Segments of the training loop; tokenising, done once before, is added to the time.
+
+    The clock runs from the batch after the first ``SKIPPED`` to the end of the last step.
+    """
+
+    def __init__(self, objective: str, work: dict[str, Any], model: Path, precision: str, groups: bool) -> None:
+        from raysts.models import packing
+
+        if not groups:
+            packing.GROUP_OVERHEAD["cpu"] = 10**9
+        self.objective, self.work, self.model, self.precision = objective, work, model, precision
+        self.folder = Path(tempfile.mkdtemp(prefix="raysts-benchmark-"))
+        recipe = workload.recipe_of(objective, work["rows"], RUN_STEPS, precision)
+        self.facts = {"precision": self.resolved()}
+        self.recipe = recipe
+
+    def resolved(self) -> str:
+        """fp32 or bf16."""
+        import torch
+
+        from raysts.training.runtime import native_bf16
+
+        return ("bf16" if native_bf16(torch.device("cpu")) else "fp32") if self.precision == "auto" else self.precision
+
+    def __call__(self, number: int) -> measure.Sample:
+        import torch
+
+        from raysts.data.batches import read_here
+        from raysts.data.windows import Windows
+        from raysts.training.loop import Job, train
+        from raysts.training.runtime import Runtime
+
+        steps, times = self.work["steps"], []
+
+        def read(windows: Windows, order: Any, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Any]:
+            own = workload.order_of(self.objective, self.recipe, windows)
+            for share in read_here(windows, own, number * steps, (number + 1) * steps):
+                times.append(time.perf_counter())
+                yield share
+            times.append(time.perf_counter())
+
+        run = self.folder / f"segment-{number}"
+        job = Job(
+            id=f"segment-{number}",
+            recipe=self.recipe,
+            seed=number,
+            folder=run,
+            parent=self.model,
+            store=self.work["store"],
+            teacher=self.work["teacher"],
+            facts={"stage": self.objective, "member": 0},
+        )
+        train(job, Runtime("cpu", threads=torch.get_num_threads(), read=read))
+        shutil.rmtree(run)
+        return sample_of(self.objective, self.work, number, times[-1] - times[SKIPPED], tokenised=True)
+
+
+class SentenceTransformers:
+    """Segments of SentenceTransformerTrainer on the same batches; the clock runs over the same steps."""
+
+    def __init__(
+        self, objective: str, work: dict[str, Any], model: Path, data: str | None, bf16: bool, attention: str
+    ) -> None:
+        from datasets import Dataset, disable_progress_bars
+        from sentence_transformers import SentenceTransformer, losses
+        from torch import nn
+        from transformers.utils import logging as transformers_logging
+
+        disable_progress_bars()
+        transformers_logging.set_verbosity_error()
+        logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+        self.objective, self.work, self.bf16 = objective, work, bf16
+        self.recipe = workload.recipe_of(objective, work["rows"], RUN_STEPS, "fp32")
+        self.folder = Path(tempfile.mkdtemp(prefix="st-benchmark-"))
+        self.model = SentenceTransformer(str(model), device="cpu", model_kwargs={"attn_implementation": attention})
+        self.model.max_seq_length = self.recipe.train.max_length
+        while type(self.model[-1]).__name__ == "Normalize":  # raysts trains the pooled vectors themselves
+            self.model.pop(-1)
+        if not self.recipe.train.dropout:
+            self.model[0].auto_model.config.attention_probs_dropout_prob = 0.0
+            for module in self.model.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+        self.model[0].unpad_inputs = True
+        self.facts = {"unpads": bool(self.model[0].can_flatten_inputs)}
+        if not self.facts["unpads"]:
+            self.model[0].unpad_inputs = None  # its default
+        width = self.model.get_embedding_dimension()
+        self.loss = {
+            "nli": lambda: losses.SoftmaxLoss(self.model, width, num_labels=3),
+            "ct": lambda: losses.ContrastiveTensionLoss(self.model),
+            "sed": lambda: losses.MSELoss(self.model),
+        }[objective]()
+        self.dataset = Dataset.from_dict(self._columns(data))
+
+    def _columns(self, data: str | None) -> dict[str, list[Any]]:
+        from raysts.api import corpus_of
+        from raysts.objectives import OBJECTIVES
+
+        kind, found = OBJECTIVES[self.objective], self.work["batches"]
+        texts = workload.texts_of(corpus_of(data), self.recipe.table, self.recipe.data, kind.texts)
+        examples = found["examples"]
+        if self.objective == "ct":
+            sentence = texts["sentence"]
+            return {
+                "sentence_a": [sentence[example[0]] for example in examples],
+                "sentence_b": [sentence[example[-1]] for example in examples],
+                "label": [float(len(example) == 1) for example in examples],
+            }
+        columns: dict[str, list[Any]] = {name: [texts[name][example[0]] for example in examples] for name in kind.texts}
+        values = next(iter(found["values"].values()))
+        return columns | {"label": [v.tolist() if self.objective == "sed" else int(v) for v in values]}
+
+    def __call__(self, number: int) -> measure.Sample:
+        import torch
+        from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+        from torch.utils.data import BatchSampler, SequentialSampler
+        from transformers import PrinterCallback, TrainerCallback
+
+        times: list[float] = []
+
+        class Clock(TrainerCallback):
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                times.append(time.perf_counter())
+
+            def on_train_end(self, *_: Any, **__: Any) -> None:
+                times.append(time.perf_counter())
+
+        steps, batch, optim = self.work["steps"], self.recipe.batch, self.recipe.optim
+        rmsprop = optim.name == "rmsprop"
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=str(self.folder),
+            use_cpu=True,
+            bf16=self.bf16,
+            max_steps=steps,
+            per_device_train_batch_size=batch,
+            learning_rate=optim.lr,
+            lr_scheduler_type="constant",
+            optim="rmsprop" if rmsprop else "adamw_torch_fused",
+            optim_args="alpha=0.9,eps=1e-7" if rmsprop else None,
+            weight_decay=optim.weight_decay,
+            max_grad_norm=optim.clip or 0.0,
+            batch_sampler=lambda dataset, batch_size, drop_last, **_: BatchSampler(
+                SequentialSampler(dataset), batch_size, drop_last
+            ),
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=self.model,
+            args=arguments,
+            train_dataset=self.dataset.select(range(number * steps * batch, (number + 1) * steps * batch)),
+            loss=self.loss,
+            callbacks=[Clock()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        assert len(times) == steps + 1 and torch.get_num_threads() == self.work["threads"]
+        return sample_of(self.objective, self.work, number, times[-1] - times[SKIPPED], tokenised=False)
+
+
+def sample_of(objective: str, work: dict[str, Any], number: int, seconds: float, tokenised: bool) -> measure.Sample:
+    """The timed steps of a segment; ``tokenised``: add what tokenising their sentences once took."""
+    from raysts.objectives import OBJECTIVES
+
+    steps, batch = work["steps"], work["batch"]
+    sentences = (steps - SKIPPED) * batch * OBJECTIVES[objective].sentences
+    tokens = sum(work["batches"]["tokens"][number * steps + SKIPPED : (number + 1) * steps])
+    seconds += sentences * work["tokenize_seconds"] if tokenised else 0.0
+    return {"seconds": seconds, "sentences": sentences, "tokens": tokens}
+
+
+def compare(objective: str, args: Any, model: Path, folder: Path) -> tuple[list[dict], list[dict]]:
+    """Rows and ratios of one objective."""
+    recipe = workload.recipe_of(objective, args.rows, RUN_STEPS, "fp32")
+    work = workload.prepare(objective, args.data, model, folder, args.rows)
+    work |= {"steps": args.steps, "batch": recipe.batch, "threads": args.threads}
+    work["batches"] = workload.batches(
+        objective, recipe, work["store"], work["teacher"], args.steps * (args.rounds + 1)
+    )
+    with ExitStack() as stack:
+        sides = []
+        for name, (who, settings) in SIDES.items():
+            own = {"objective": objective, "work": work, "model": model, **settings}
+            if who == "st":
+                own["data"] = args.data
+            side = measure.Side(name, Raysts if who == "raysts" else SentenceTransformers, own, args.threads)
+            stack.callback(side.close)
+            sides.append(side)
+        measure.say(f"{objective}: batch {recipe.batch}, {args.steps} steps a segment")
+        found = measure.in_turns(sides, args.rounds)
+        facts = {side.name: side.facts for side in sides}
+    rows = []
+    for name, (who, settings) in SIDES.items():
+        precision = facts[name]["precision"] if who == "raysts" else "bf16" if settings["bf16"] else "fp32"
+        rows.append(measure.row(name, found[name], objective=objective, batch=recipe.batch, precision=precision))
+    names = {who: [name for name, side in SIDES.items() if side[0] == who] for who in ("raysts", "st")}
+    best = {who: measure.fastest(found, names[who]) for who in names}
+    pairs = {
+        "fp32, both pad whole batches": ("raysts fp32, one padded batch", "sentence-transformers fp32"),
+        "fp32": ("raysts fp32", "sentence-transformers fp32"),
+        "best settings": (best["raysts"], best["st"]),
+    }
+    ratios = [
+        {"objective": objective, "compared": what, "raysts": ours, "other": theirs}
+        | measure.ratio(found[ours], found[theirs])
+        for what, (ours, theirs) in pairs.items()
+    ]
+    unpads = any(facts[name].get("unpads") for name in names["st"])
+    measure.say(f"sentence-transformers unpad_inputs on this machine: {'used' if unpads else 'not possible, it pads'}")
+    return rows, ratios
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--objectives", default="nli,ct,sed", help="objectives, by commas")
+    parser.add_argument("--steps", type=int, default=30, help=f"steps a segment, the first {SKIPPED} not timed")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the training table to draw from")
+    args = parser.parse_args()
+    objectives = args.objectives.split(",")
+    wrong = [name for name in objectives if name not in workload.RECIPES]
+    if wrong or args.steps <= SKIPPED:
+        parser.error(f"--objectives are among {', '.join(workload.RECIPES)}, --steps more than {SKIPPED}")
+    facts = measure.machine(args.threads)
+    model = workload.model_folder(args.model)
+    rows, ratios = [], []
+    for objective in objectives:
+        with tempfile.TemporaryDirectory(prefix="raysts-benchmark-") as folder:
+            found = compare(objective, args, model, Path(folder))
+            rows += found[0]
+            ratios += found[1]
+    measure.publish(args.json, facts, rows, ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Prepare Wikipedia sentences as a Ray job. Takes the arguments of ``raysts data prepare wikipedia``.
+
+ray job submit --working-dir . -- python jobs/prepare_data.py --data DATA --sample 100000
+"""
+
+import sys
+
+from raysts.cli import main
+
+if __name__ == "__main__":
+    main(["data", "prepare", "wikipedia", *sys.argv[1:]])

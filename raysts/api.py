@@ -1,0 +1,508 @@
+"""raysts from Python: the functions behind the commands. Their results have the fields of the JSON line."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import raysts.driver
+from raysts import bulk, pipeline
+from raysts.data.corpora import Corpus
+from raysts.data.world import world_path
+from raysts.driver import git_commit
+from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation import harness
+from raysts.evaluation.pairs_file import load_pairs_file
+from raysts.files import lock, read_json, writable
+from raysts.models import store
+from raysts.models.encoder import PoolingMode
+from raysts.models.sentence_model import SentenceModel
+from raysts.recipe import Pipeline, Resources, apply_overrides, name_problem
+from raysts.recipes import names, stages
+from raysts.seeds import folder_id
+from raysts.training.here import Executor, Here, Say
+from raysts.tree import build, to_plain
+
+DEFAULT_STORAGE = "./raysts-storage"
+JOB_COPIES = "working_dir_files"
+"""Folder in which Ray unpacks the working directories of jobs."""
+IN_PROCESS = "none"
+"""``address`` that means: without Ray, in this process."""
+
+
+def say_on_stderr(text: str) -> None:
+    """Progress goes to stderr; stdout is for results."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def corpus_of(data: str | Path | None, recipe: str | None = None) -> Corpus:
+    """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means)."""
+    if data is None and recipe != "quickstart":
+        data = os.environ.get("RAYSTS_DATA") or None
+    if data is not None:
+        return Corpus(Path(data).absolute())
+    try:
+        return Corpus(world_path())
+    except OSError as error:
+        raise RunFailed(
+            f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
+            f"write in, or give a data folder with --data"
+        ) from error
+
+
+def storage_of(storage: str | Path | None) -> Path:
+    """The storage folder, which need not exist yet.
+
+    The working directory of a Ray job is a copy that Ray removes later: there the default lies in the home folder, and a
+    relative path is refused.
+    """
+    text = str(storage or DEFAULT_STORAGE)
+    if "://" in text:
+        raise InputError(
+            f"--storage '{text}': object stores are not supported by this version; give a path on a file system that "
+            f"every node can reach"
+        )
+    if JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
+        if storage:
+            raise InputError(
+                f"--storage '{text}': the working directory of a Ray job is a copy that is removed later; give an absolute "
+                f"path that every node can reach"
+            )
+        return _home_storage()
+    return Path(text).absolute()
+
+
+@functools.cache
+def _home_storage() -> Path:
+    folder = Path.home() / DEFAULT_STORAGE
+    say_on_stderr(f"storage: {folder} (this job's working directory is removed later; --storage PATH says otherwise)")
+    return folder
+
+
+def locate(model: str | Path, storage: Path) -> Path:
+    """Folder of a MODEL: a run id in the storage, a directory, or a Hugging Face name."""
+    runs = storage / "runs"
+    if runs.is_dir() and str(model) and "/" not in str(model):
+        found = [path for path in runs.glob(f"{model}*") if (path / "model").is_dir()]
+        if len(found) == 1:
+            return found[0] / "model"
+        if len(found) > 1:
+            raise InputError(f"model '{model}' is the beginning of {len(found)} run ids in {runs}; give more of it")
+    return store.find(model)
+
+
+def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
+    """Load a MODEL (a run id, a directory, or a Hugging Face name); options as :func:`raysts.models.store.load`."""
+    return store.load(locate(model, storage_of(storage)), **options)
+
+
+def plan(
+    recipe: str | Pipeline,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+) -> pipeline.Plan:
+    """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
+
+    Raises:
+        InputError: anything that would stop it later, in one message.
+    """
+    if isinstance(recipe, str):
+        chosen = names.pipeline(recipe, overrides)
+    else:
+        chosen = apply_overrides(recipe, overrides) if overrides else recipe
+    folder = storage_of(storage)
+    found = pipeline.Plan(
+        pipeline=chosen, corpus=corpus_of(data, chosen.name), storage=folder, locate=lambda model: locate(model, folder)
+    )
+    found.check()
+    return found
+
+
+def run(
+    recipe: str | Pipeline,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    *,
+    name: str | None = None,
+    address: str | None = None,
+    command: str | None = None,
+    say: Say = say_on_stderr,
+) -> dict[str, Any]:
+    """Run a pipeline to its end; what is done already is not done again.
+
+    Args:
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline.
+        overrides: ``{"nli.batch": 32, ...}``.
+        data: folder in the canonical layout; default ``$RAYSTS_DATA``, else the embedded world.
+        storage: default ``./raysts-storage``.
+        name: name of the run in the storage; default the recipe's.
+        address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
+            local one.
+        command: what the report shows as the exact command.
+        say: takes progress, a line at a time.
+
+    Returns:
+        status, storage, name, model (path or None), report (path), results (rows).
+    """
+    made = plan(recipe, overrides, data, storage)
+    if name and name_problem(name):
+        raise InputError(f"--{name_problem(name)}")
+    _check_writable(made.storage, "--storage")
+    with executor(address, made) as chosen:
+        shown = command or f"raysts.run({made.pipeline.name!r}, {dict(overrides or {})!r})"
+        return raysts.driver.run(made, chosen, name or made.pipeline.name, shown, say)
+
+
+def _check_writable(folder: Path, option: str) -> None:
+    """Check that ``folder`` can be written to, and leave nothing there: more may be found wrong before work starts."""
+    absent = [path for path in (folder, *folder.parents) if not os.path.exists(path)]  # noqa: PTH110 (never raises)
+    writable(folder, option)
+    for path in absent:
+        with contextlib.suppress(OSError):  # somebody else has begun to use it
+            path.rmdir()
+
+
+@contextlib.contextmanager
+def executor(address: str | None, made: pipeline.Plan | None = None) -> Iterator[Executor]:
+    """Where the nodes run, for the length of the block. Ray is not started when nothing is left to do."""
+    left = None if made is None else [node for node in made.nodes if node.status != "done"]
+    if address == IN_PROCESS or left == []:
+        yield Here(threads=made.pipeline.resources.cpus if made else None)
+        return
+    try:
+        from raysts.cluster.connect import connected
+        from raysts.cluster.run import OnRay, check_resources
+    except ImportError as error:
+        raise InputError(
+            f"Ray is not installed here ({error}); install it with pip install 'ray[default,data,train,tune]', or run in "
+            f"this process with --address none"
+        ) from None
+    with connected(address) as private:
+        if made is not None and private:  # a cluster of several nodes may grow
+            check_resources(made.pipeline.resources)
+        yield OnRay()
+
+
+def evaluate(
+    model: str | Path,
+    tasks: Sequence[str] | None = None,
+    *,
+    pairs: str | Path | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    pooling: PoolingMode | None = None,
+    layers: int | None = None,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """Measure a model on tasks, or on a file of scored pairs.
+
+    Args:
+        model: a MODEL.
+        tasks: names; default: every task whose files exist.
+        pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
+        data: as :func:`run`.
+        storage: where run ids are looked up.
+        pooling: other pooling than the model's own.
+        layers: pool the last k layers only; default: 1, 2 and the model's own number.
+        resamples: bootstrap resamples of an interval.
+
+    Returns:
+        status, storage, model, results (rows).
+    """
+    folder = storage_of(storage)
+    if resamples < 0:
+        raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
+    if pairs is not None:
+        found_pairs = load_pairs_file(Path(pairs))
+        corpus = None
+    else:
+        corpus = corpus_of(data)
+        tasks = harness.check_tasks(corpus, tasks)
+    path = locate(model, folder)
+    loaded = store.load(path, pooling=pooling, layers=layers)
+    record = read_json(path.parent / "run.json") or {}
+    context = {
+        "run_id": record.get("run_id"),
+        "parent_run_ids": record.get("parents"),
+        "system": record.get("system") or str(model),
+        "recipe": record.get("stage"),
+        "role": record.get("role") or "backbone",
+        "member": record.get("member"),
+        "seed": record.get("seed"),
+        "transductive": False,
+        "selected_by": record.get("selected_by"),
+        "step": (record.get("kept") or {}).get("step"),
+        "git_commit": git_commit(),
+    }
+    depth = loaded.encoder.depth
+    chosen = (layers,) if layers is not None else tuple(sorted({1, min(2, depth), loaded.layers}))
+    if pairs is not None:
+        rows = harness.evaluate_pairs(loaded, found_pairs, chosen, context, resamples)
+    else:
+        assert corpus is not None
+        rows = harness.evaluate(loaded, corpus, tasks, chosen, context, resamples=resamples)
+    return {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
+
+
+def export(
+    model: str | Path, to: str | Path, *, storage: str | Path | None = None, layers: int | None = None
+) -> dict[str, Any]:
+    """Write a model as a sentence-transformers directory.
+
+    Returns:
+        status, storage, model (path of the directory).
+    """
+    folder, target = storage_of(storage), Path(to)
+    path = locate(model, folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(
+            f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
+        )
+    _check_writable(target.absolute().parent, "--to")
+    card = path / "README.md"
+    store.save(
+        store.load(path, layers=layers, device="cpu"),
+        target.absolute(),
+        card.read_text(encoding="utf-8") if card.is_file() else None,
+    )
+    return {"status": "done", "storage": str(folder), "model": str(target)}
+
+
+def distill(
+    models: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    *,
+    from_run: str | None = None,
+    top: int | None = None,
+    name: str | None = None,
+    address: str | None = None,
+    command: str | None = None,
+    say: Say = say_on_stderr,
+) -> dict[str, Any]:
+    """Distil a student from models that are there, or from the members of a run (SED section 4).
+
+    Args:
+        models: members: run ids, directories or Hugging Face names.
+        overrides: as :func:`run`; ``backbone``, what the student starts from, is by default what the members started
+            from, where that is on record.
+        data: as :func:`run`.
+        storage: as :func:`run`.
+        from_run: take the members of this run in the storage instead.
+        top: the best so many on STS-B dev; default: all.
+        name: name of the run; default ``<from_run>-distilled`` or ``distilled``.
+        address: as :func:`run`.
+        command: as :func:`run`.
+        say: as :func:`run`.
+
+    Returns:
+        as :func:`run`.
+    """
+    folder = storage_of(storage)
+    if bool(models) == bool(from_run):
+        raise InputError("distill needs either MODEL arguments or --from-run NAME, which says whose members to take")
+    known: dict[str, Any] = {}
+    if from_run:
+        known = run_record(folder, from_run)
+        models = known["pipeline"]["teachers"] or _finished_members(known, folder)
+    if top is not None and not 1 <= top <= len(models):
+        raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
+    backbone = _common_backbone([locate(model, folder) for model in models], folder)
+    if backbone is None and "backbone" not in (overrides or {}):
+        raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")
+    chosen = _distillation(name or (f"{from_run}-distilled" if from_run else "distilled"), backbone, models, top, known)
+    if data is None and known:
+        data = known["data"]
+    changed = apply_overrides(chosen, overrides) if overrides else chosen
+    return run(changed, None, data, folder, name=chosen.name, address=address, command=command, say=say)
+
+
+def run_record(storage: Path, name: str) -> dict[str, Any]:
+    """What the storage remembers of the run called ``name``."""
+    found = read_json(storage / "pipelines" / f"{name}.json")
+    if found is None:
+        known = sorted(path.stem for path in (storage / "pipelines").glob("*.json"))
+        raise InputError(f"no run '{name}' in {storage}{nearest(name, known)}; it holds: {', '.join(known) or 'none'}")
+    return found
+
+
+def _finished_members(known: dict[str, Any], storage: Path) -> list[str]:
+    """Run ids of a run's members."""
+    if not known["members"]:
+        raise InputError(f"--from-run {known['name']}: it has no members to distil from")
+    left = [member for member in known["members"] if not (storage / "runs" / member / "model").is_dir()]
+    if left:
+        raise InputError(
+            f"--from-run {known['name']}: {len(left)} of its {len(known['members'])} members are not finished; finish "
+            f"them first with: {known['command']}"
+        )
+    return known["members"]
+
+
+def _distillation(
+    name: str, backbone: str | None, models: Sequence[str], top: int | None, known: dict[str, Any]
+) -> Pipeline:
+    """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
+    before = known.get("pipeline", {})
+    kept = {option: before[option] for option in ("student_pooling", "evaluation", "resources") if option in before}
+    plain = {
+        "name": name,
+        "backbone": backbone or "",
+        "combine": "sed",
+        "sed": before.get("sed") or to_plain(stages.sed()),
+        "teachers": list(models),
+        "select_top": top,
+        **kept,
+    }
+    problems: list[str] = []
+    found = build(Pipeline, plain, problems)
+    if found is None:
+        raise InputError(problems)
+    return found
+
+
+def _common_backbone(folders: list[Path], storage: Path) -> str | None:
+    """What all of these models started from, where that is on record."""
+    records = [read_json(folder.parent / "run.json") or {} for folder in folders]
+    named = {(record.get("backbone"), record.get("backbone_id")) for record in records}
+    if len(named) != 1:
+        return None
+    backbone, backbone_id = named.pop()
+    return str(storage / "backbones" / f"tiny-{backbone_id}") if backbone == pipeline.TINY else backbone
+
+
+def embed(
+    model: str | Path,
+    input: str | Path,  # noqa: A002
+    column: str,
+    output: str | Path,
+    *,
+    storage: str | Path | None = None,
+    layers: int | None = None,
+    address: str | None = None,
+    say: Say = say_on_stderr,
+) -> dict[str, Any]:
+    """Embed a text column of Parquet files into Parquet shards, streaming; a killed job goes on shard by shard.
+
+    Args:
+        model: a MODEL.
+        input: a Parquet file or a folder of them.
+        column: the text column.
+        output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
+        storage: where run ids are looked up.
+        layers: pool the last k layers instead of the model's own number.
+        address: as :func:`run`.
+        say: takes progress.
+
+    Returns:
+        status, output, rows, shards, dim.
+    """
+    source, target = Path(input).absolute(), Path(output).absolute()
+    path = locate(model, storage_of(storage))
+    work = bulk.units(source, column, target)
+    loaded = store.load(path, layers=layers, device="cpu")
+    _check_writable(target.parent, "--output")
+    with lock(target.parent / f".{target.name}.lock", f"raysts embed --output {target}"):
+        spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
+        bulk.open_output(target, spec)
+        left = [unit for unit in work if not Path(unit.target).exists()]
+        say(f"embed: {len(work)} shards, {len(work) - len(left)} done")
+        if left:
+            with executor(address) as chosen:
+                began = time.monotonic()
+                for done in chosen.embed_files(left, path, layers, column, Resources()):
+                    rate = sum(unit.rows for unit in left[:done]) / (time.monotonic() - began)
+                    say(f"embed: {len(work) - len(left) + done}/{len(work)} shards, {rate:.0f} rows/s")
+        manifest = bulk.close_output(target, work, loaded)
+    return {
+        "status": "done",
+        "output": str(target),
+        "rows": manifest["rows"],
+        "shards": len(work),
+        "dim": manifest["dim"],
+    }
+
+
+def report(name: str | None = None, *, storage: str | Path | None = None) -> dict[str, Any]:
+    """Write the HTML report of one run, or of every run in the storage, again.
+
+    Returns:
+        status, reports (paths).
+    """
+    folder = storage_of(storage)
+    known = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
+    if not known:
+        raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
+    paths = []
+    for each in known:
+        record = run_record(folder, each)
+        problems: list[str] = []
+        chosen = build(Pipeline, record["pipeline"], problems)
+        if chosen is None:
+            raise InputError(problems)
+        made = pipeline.Plan(
+            pipeline=chosen, corpus=Corpus(record["data"]), storage=folder, locate=lambda model: locate(model, folder)
+        )
+        if [node.id for node in made.nodes] != record["nodes"]:
+            raise InputError(
+                f"run '{each}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
+                f"report cannot be made again; the one it has stays ({folder / 'reports' / each / 'index.html'})"
+            )
+        paths.append(str(raysts.driver.write(made, each, record["command"], record["seconds"])))
+    return {"status": "done", "storage": str(folder), "reports": paths}
+
+
+def data_fetch(
+    data: str | Path, tables: Sequence[str] | None = None, *, source: str | Path | None = None, say: Say = say_on_stderr
+) -> dict[str, Any]:
+    """Fetch public data sets from the Hugging Face hub into the canonical layout; see ``raysts.data.fetch``."""
+    from raysts.data.fetch import fetch
+
+    root = Path(data)
+    return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
+
+
+def data_prepare(
+    data: str | Path,
+    *,
+    input: str | Path | None = None,  # noqa: A002
+    sample: int | None = None,
+    seed: int = 0,
+    address: str | None = None,
+    say: Say = say_on_stderr,
+) -> dict[str, Any]:
+    """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.cluster.prepare``."""
+    from raysts.cluster.connect import connected
+
+    root = Path(data)
+    _check_writable(root.absolute(), "--data")
+    if input is None:
+        input = next(iter(Corpus(root).files("wikipedia/articles")), None)
+        if input is None:
+            raise InputError(f"{root} has no wikipedia/articles: fetch them, or give a dump with --input FILE")
+        input = root / "wikipedia" / "articles.parquet"
+        input = input if input.exists() else root / "wikipedia" / "articles"
+    if not Path(input).exists():
+        raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet or a MediaWiki dump")
+    with connected(address):
+        from raysts.cluster.prepare import prepare_wikipedia
+
+        made = prepare_wikipedia(Path(input), root, sample, seed, say=say)
+    return {**made, "status": "done", "data": str(root)}
+
+
+def data_check(data: str | Path | None = None) -> dict[str, Any]:
+    """What a data folder holds, what is wrong with it, and which training text occurs in which evaluation set."""
+    from raysts.data.leakage import check
+
+    corpus = corpus_of(data)
+    return {"status": "done", "data": str(corpus.root), **check(corpus)}

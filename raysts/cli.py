@@ -1,0 +1,413 @@
+"""The ``raysts`` command: a thin face on the functions of ``raysts.api``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from raysts.errors import InputError, RunFailed
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of the console script; the exit code says how it ended (0, 2, 3 or 130)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
+    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command and return its exit code: 0 done, 2 wrong input, 3 a run failed, 130 interrupted."""
+    options = parser().parse_args(arguments)
+    # Models and data named on the command line are local unless they are hub names; nothing phones home.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    command = shlex.join(["raysts", *arguments])
+    try:
+        # Ray prints to stdout from threads of its own; stdout is for the result.
+        with contextlib.redirect_stdout(sys.stderr):
+            found, text = options.function(options, command)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"raysts: {problem}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"raysts: {error}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print(f"raysts: interrupted; finished work is kept. To go on: {command}", file=sys.stderr)
+        # Threads that wait on a Ray run never return after the shutdown: do not wait for them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
+    except Exception as error:
+        print(f"raysts: {_unexpected(error, command)}", file=sys.stderr)
+        return 3
+    print(json.dumps(found, default=str) if options.json else text)
+    return 2 if found.get("problems") else 0
+
+
+def _unexpected(error: Exception, command: str) -> str:
+    """A traceback is never the message: it goes to a file that the message names."""
+    import tempfile
+    import traceback
+
+    details = ""
+    with contextlib.suppress(OSError):  # a full disk, for one
+        with tempfile.NamedTemporaryFile("w", prefix="raysts-error-", suffix=".log", delete=False) as file:
+            file.write("".join(traceback.format_exception(error)))
+        details = f"The details are in {file.name}. "
+    return f"{type(error).__name__}: {error}\n{details}To go on after mending it: {command}"
+
+
+Outcome = tuple[dict[str, Any], str]
+"""The fields of the JSON line, and the text for people."""
+
+
+def _recipes(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts.recipes.names import RECIPES
+
+    width = max(map(len, RECIPES))
+    lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in RECIPES.items()]
+    lines.append(
+        "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
+    )
+    return {"status": "done", "recipes": list(RECIPES)}, "\n".join(lines)
+
+
+def _show(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts.recipe import dump, parse_overrides
+    from raysts.recipes.names import pipeline
+    from raysts.tree import to_plain
+
+    found = pipeline(options.recipe, parse_overrides(options.set))
+    return {"status": "done", "recipe": to_plain(found)}, dump(found).rstrip()
+
+
+def _plan(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+    from raysts.pipeline import describe
+    from raysts.recipe import parse_overrides
+
+    made = api.plan(options.recipe, parse_overrides(options.set), options.data, options.storage)
+    found = describe(made)
+    lines = [f"{found['name']}: backbone {found['backbone']['name']} ({found['backbone']['id']})"]
+    for node in found["nodes"]:
+        needs = node["resources"]
+        gpus = ", GPU if any" if needs["gpus"] is None else f", {needs['gpus']:g} GPU" if needs["gpus"] else ""
+        lines.append(
+            f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
+            f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus})"
+        )
+    left = [node for node in found["nodes"] if node["status"] != "done"]
+    sentences = sum(node["sentences"] for node in left)
+    lines.append(f"{len(found['nodes'])} nodes, {len(left)} left, {sentences:,} sentences to process")
+    return {"status": "done", "storage": str(made.storage), **found}, "\n".join(lines)
+
+
+def _run(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+    from raysts.recipe import parse_overrides
+
+    found = api.run(
+        options.recipe,
+        parse_overrides(options.set),
+        options.data,
+        options.storage,
+        name=options.name,
+        address=options.address,
+        command=command,
+    )
+    return found, _result(found)
+
+
+def _distill(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+    from raysts.recipe import parse_overrides
+
+    found = api.distill(
+        options.models,
+        parse_overrides(options.set),
+        options.data,
+        options.storage,
+        from_run=options.from_run,
+        top=options.top,
+        name=options.name,
+        address=options.address,
+        command=command,
+    )
+    return found, _result(found)
+
+
+def _names(text: str | None) -> list[str] | None:
+    """The names in ``a, b``."""
+    return [name for name in map(str.strip, text.split(",")) if name] if text else None
+
+
+def _result(found: dict[str, Any]) -> str:
+    from raysts.results import format_table, summary
+
+    lines = [format_table(summary(found["results"]))]
+    if found["model"]:
+        lines.append(f"model:  {found['model']}")
+    lines.append(f"report: {found['report']}")
+    if found["model"]:
+        lines.append(f"next:   raysts embed {found['model']} --input FILE.parquet --column TEXT --output DIR")
+    return "\n".join(lines)
+
+
+def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+    from raysts.results import format_table, summary
+
+    found = api.evaluate(
+        options.model,
+        _names(options.tasks),
+        pairs=options.pairs,
+        data=options.data,
+        storage=options.storage,
+        pooling=options.pooling,
+        layers=options.layers,
+        resamples=options.resamples,
+    )
+    return found, format_table(summary(found["results"]))
+
+
+def _embed(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+
+    found = api.embed(
+        options.model,
+        options.input,
+        options.column,
+        options.output,
+        storage=options.storage,
+        layers=options.layers,
+        address=options.address,
+    )
+    return found, f"{found['rows']:,} rows in {found['shards']} shards: {found['output']}"
+
+
+def _export(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+
+    found = api.export(options.model, options.to, storage=options.storage, layers=options.layers)
+    return found, f"model: {found['model']}"
+
+
+def _report(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+
+    found = api.report(options.name, storage=options.storage)
+    return found, "\n".join(found["reports"])
+
+
+def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+
+    found = api.data_fetch(options.data, _names(options.tables), source=options.source)
+    return found, "\n".join(f"{table}: {entry['rows']:,} rows" for table, entry in found["tables"].items())
+
+
+def _data_prepare(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+
+    found = api.data_prepare(
+        options.data, input=options.input, sample=options.sample, seed=options.seed, address=options.address
+    )
+    return found, f"{found['rows']:,} sentences: wikipedia/sentences in {found['data']}"
+
+
+def _data_check(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api
+    from raysts.data.leakage import format_check
+
+    found = api.data_check(options.data)
+    return found, format_check(found)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command-line parser."""
+    top = argparse.ArgumentParser(
+        prog="raysts",
+        description="Train, distil and evaluate sentence embeddings on Ray.",
+        epilog="example: raysts run quickstart",
+    )
+    from raysts import __version__
+
+    top.add_argument("--version", action="version", version=f"raysts {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    add = _adder(commands)
+    add("recipes", _recipes, "list the named recipes: source, what they should show, cost", "raysts recipes")
+
+    command = add("show", _show, "print the resolved recipe tree as YAML", "raysts show nli-ct-sed --set members=4")
+    _recipe(command)
+
+    command = add(
+        "plan", _plan, "print every node, its cost and what is done; starts nothing", "raysts plan quickstart"
+    )
+    _recipe(command)
+    _common(command)
+
+    command = add(
+        "run", _run, "run a pipeline to its end", "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
+    )
+    _recipe(command)
+    _common(command)
+    _cluster(command)
+    command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
+
+    command = add(
+        "distill", _distill, "distil a student from trained models", "raysts distill --from-run quickstart --top 3"
+    )
+    command.add_argument(
+        "models", nargs="*", metavar="MODEL", help="members: run ids, directories or Hugging Face names"
+    )
+    command.add_argument("--from-run", metavar="NAME", help="take the members of this run")
+    command.add_argument("--top", type=int, metavar="K", help="the best K members on STS-B dev (default: all)")
+    command.add_argument("--name", help="name of the run in the storage")
+    _set(command)
+    _common(command)
+    _cluster(command)
+
+    command = add("evaluate", _evaluate, "measure a model", "raysts evaluate MODEL --data DATA --tasks sts12,stsb")
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--tasks", help="comma-separated task names (default: every task whose files exist)")
+    what.add_argument(
+        "--pairs",
+        metavar="FILE",
+        help="score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score",
+    )
+    command.add_argument("--pooling", choices=["mean", "cls", "max"], help="pooling over tokens (default: the model's)")
+    command.add_argument(
+        "--layers", type=int, metavar="K", help="pool the last K layers (default: 1, 2 and the model's own)"
+    )
+    command.add_argument(
+        "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
+    )
+    _common(command)
+
+    command = add(
+        "embed",
+        _embed,
+        "embed a column of Parquet files, resumable by shard",
+        "raysts embed MODEL --input docs.parquet --column text --output vectors/",
+    )
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    command.add_argument("--input", required=True, metavar="FILE_OR_DIR", help="a Parquet file or a folder of them")
+    command.add_argument("--column", required=True, metavar="NAME", help="the text column")
+    command.add_argument(
+        "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
+    )
+    command.add_argument("--layers", type=int, metavar="K", help="pool the last K layers (default: the model's own)")
+    _storage(command)
+    _cluster(command)
+
+    command = add(
+        "export", _export, "write a model as a sentence-transformers directory", "raysts export RUN_ID --to my-encoder"
+    )
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    command.add_argument("--to", required=True, metavar="DIR", help="directory to write; must not hold anything")
+    command.add_argument("--layers", type=int, metavar="K", help="pool the last K layers (default: the model's own)")
+    _storage(command)
+
+    command = add("report", _report, "write the HTML reports of a storage again", "raysts report --name quickstart")
+    command.add_argument("--name", help="of this run only (default: all runs in the storage)")
+    _storage(command)
+
+    data = commands.add_parser("data", help="fetch, prepare and check data")
+    kinds = _adder(data.add_subparsers(dest="what", required=True, metavar="COMMAND"))
+    command = kinds(
+        "fetch",
+        _data_fetch,
+        "get the public sets from the Hugging Face hub",
+        "raysts data fetch --data DATA --tables sts/stsb_dev,sts/sts12",
+    )
+    command.add_argument("--data", required=True, metavar="PATH", help="folder to fill, in the canonical layout")
+    command.add_argument("--tables", help="comma-separated table names (default: all)")
+    command.add_argument("--source", metavar="DIR", help="folder with local copies of the hub's data set repositories")
+    command = kinds(
+        "prepare",
+        _data_prepare,
+        "turn Wikipedia articles or a dump into sentences",
+        "raysts data prepare wikipedia --data DATA --sample 1000000",
+    )
+    command.add_argument("corpus", choices=["wikipedia"])
+    command.add_argument(
+        "--data", required=True, metavar="PATH", help="folder in the canonical layout; gets wikipedia/sentences"
+    )
+    command.add_argument(
+        "--input",
+        metavar="FILE",
+        help="articles (Parquet) or a MediaWiki dump (.xml, .xml.bz2); default: wikipedia/articles of --data",
+    )
+    command.add_argument("--sample", type=int, metavar="N", help="draw exactly N sentences (default: all)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
+    _cluster(command)
+    command = kinds(
+        "check", _data_check, "say what is there, what is wrong, and what overlaps", "raysts data check --data DATA"
+    )
+    command.add_argument(
+        "--data", metavar="PATH", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)"
+    )
+    return top
+
+
+def _adder(commands: Any) -> Callable[..., argparse.ArgumentParser]:
+    def add(name: str, function: Callable[..., Outcome], text: str, example: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(function=function)
+        command.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
+        return command
+
+    return add
+
+
+def _recipe(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "recipe", metavar="NAME", help="a system's name, quickstart, or a YAML file ('raysts recipes' lists)"
+    )
+    _set(command)
+
+
+def _set(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="a.b=value",
+        help="override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
+    )
+
+
+def _common(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--data", metavar="PATH", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)"
+    )
+    _storage(command)
+
+
+def _storage(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--storage", metavar="PATH", help="where runs and results live (default ./raysts-storage)")
+
+
+def _cluster(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="Ray cluster (default: the running one, else a local one); 'none' works in this process without Ray",
+    )

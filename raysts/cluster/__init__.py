@@ -1,0 +1,1 @@
+"""The Ray room: the only one that imports Ray."""

@@ -1,0 +1,144 @@
+"""The connection to a Ray cluster: the one we run in, the one that is named or running, else a private local one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import InputError
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Dead workers are reported by us, once, with what follows from it.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|^Task .* failed\.",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end or death of a worker is seen
+    # A member that waits for room is waiting, not failing: by default its request is dropped and repeated each minute.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1000000",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+"""Environment of the driver, which Ray Train hands on to its processes. What the user has set stays."""
+
+REACHABLE_SECONDS = 3.0
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
+    """Connect to Ray for the length of the block; gives whether the cluster is a private one.
+
+    Args:
+        address: of a running cluster; none: that of the job we run in (``RAY_ADDRESS``), a cluster that
+            ``ray start`` runs on this machine, else a private one on all CPUs of this machine that ends with us.
+        dashboard: give a private cluster its dashboard (on loopback).
+    """
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield False
+        return
+    found = find_cluster(address)
+    private = found == "local"
+    if private:
+        # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    mourner = _mourner() if private else None
+    try:
+        _init(found, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
+        yield private
+    finally:
+        started = ray.is_initialized()
+        ray.shutdown()
+        if mourner is not None and started:  # what did not start well may leave something for it to do
+            mourner.kill()
+            mourner.wait()
+
+
+def _init(address: str, options: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except SystemExit:  # Ray's answer to SIGTERM while it starts
+        raise KeyboardInterrupt from None
+    quiet_data()
+    # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C. Set after ray.init,
+    # which installs its own.
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _mourner() -> subprocess.Popen[bytes] | None:
+    """The process that cleans up after us, should we be killed; started first, to know of our end at any moment."""
+    if not Path("/proc/self/stat").exists():
+        return None  # then two agents need a minute to see that they are orphans
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", str(Path(__file__).with_name("mourner.py")), str(os.getsid(0))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def quiet_data() -> None:
+    """Ray Data without progress bars and chatter, here and in what this process starts."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    for name in ("ray.data", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def find_cluster(address: str | None) -> str:
+    """Address of the cluster to join; ``local`` when there is none.
+
+    ``ray.init(address="auto")`` would join any head it finds among the processes of this machine, private ones of other
+    runs included; this looks only where ``ray start`` says where it is.
+
+    Raises:
+        InputError: an address was given (or ``RAY_ADDRESS`` is set) and nothing answers there.
+    """
+    given = address or os.environ.get("RAY_ADDRESS") or None
+    if given in ("local", "auto"):
+        given = None if given == "auto" else given
+    if given == "local":
+        return given
+    if given is not None:
+        if not given.startswith("ray://") and not _answers(given):
+            raise InputError(
+                f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
+                f"running head (6379 unless said otherwise), or leave the option out to use this machine"
+            )
+        return given
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    try:
+        started = (folder / "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        return "local"
+    return started if _answers(started) else "local"
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), REACHABLE_SECONDS):
+            return True
+    except (OSError, ValueError):
+        return False

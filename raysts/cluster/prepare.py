@@ -1,0 +1,280 @@
+"""The sentence corpus from Wikipedia articles, with Ray Data: clean, split, de-duplicate, sample; larger than memory.
+
+Every sentence has a 128-bit hash of (seed, what makes it the same sentence), and everything follows from it:
+
+1. Ray Data streams blocks of articles to CPU workers; each turns a block into one *run*: an Arrow file of its sentences
+   sorted by hash, on the disk of the output folder.
+2. The space of hashes is cut into equal ranges. A worker memory-maps the runs, takes the slice of its range from each
+   (binary search), and keeps one row per hash: the duplicates of the whole corpus, one range at a time.
+3. The ranges in order are a random permutation of the corpus that depends on nothing but seed and content; its first n
+   rows, those with the n smallest hashes, are the sample.
+
+Memory is that of a block or of a range per worker, whatever the size of the corpus; the runs need about as much disk as
+the text. (A Ray Data groupby would send the whole corpus through the object store instead, and order it by layout.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+
+from raysts.cluster.prepare_blocks import make_run, merge_range
+from raysts.data import manifest
+from raysts.data.wikipedia import read_dump
+from raysts.errors import InputError
+from raysts.files import aside, read_json, remove_drafts, writable, write_json
+
+TABLE = "wikipedia/sentences"
+BLOCK_BYTES = 64 << 20
+ROW_GROUP_ROWS = 65_536
+RULES = 1
+"""Version of the rules of ``raysts.data.wikipedia``; raise it when they change, so that finished work is not reused."""
+
+
+def prepare_wikipedia(
+    input: Path,
+    output_root: Path,
+    sample: int | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+    block_bytes: int = BLOCK_BYTES,
+) -> dict[str, Any]:
+    """Write ``wikipedia/sentences`` (sentence, article_id) below ``output_root``; Ray must be initialised.
+
+    Each sentence occurs once (``raysts.data.wikipedia.dedup_key``; of several spellings the first in code point order
+    stays, with its smallest article id). The order of rows is random, a function of seed and content alone.
+
+    Args:
+        input: articles in the canonical layout (a Parquet file or a folder of shards; columns article_id and text, or
+            markup), or a MediaWiki XML dump (``.xml``, ``.xml.bz2``).
+        output_root: the data folder, which every node must see under this path; made if need be.
+        sample: how many sentences to draw; None for all.
+        seed: of the order, and so of the sample.
+        say: called with one line of text per stage.
+        block_bytes: about the bytes of text that one worker holds at a time.
+
+    Returns:
+        The table's entry in ``manifest.json``: rows, files, ``articles``, ``found`` (well-formed sentences),
+        ``distinct`` and ``arguments``; with ``status`` ``done``, or ``present`` when the same was made before.
+
+    Raises:
+        InputError: no usable input; an output that is there but was made otherwise; fewer than ``sample`` sentences.
+    """
+    if sample is not None and sample < 1:
+        raise InputError(f"sample {sample} must be at least 1")
+    dump, files = _input_files(input)
+    arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
+    writable(output_root, "--data")
+    with manifest.writing(output_root, "raysts data prepare"):
+        remove_drafts(output_root)
+        entry = manifest.read(output_root).get(TABLE)
+        if manifest.table_files(output_root, TABLE):
+            return _present(output_root, entry, arguments, say)
+        work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
+        with _quiet(block_bytes):
+            if dump:
+                files = _unpack(files[0], work / "articles", block_bytes, say)
+            runs = _make_runs(files, work, seed, say)
+            ranges = _merge_runs(runs["runs"], work, block_bytes, say)
+        distinct = sum(part["rows"] for part in ranges)
+        if distinct < (sample or 1):
+            raise InputError(
+                f"sample {sample or 1:,}: '{input}' gives only {distinct:,} distinct sentences ({runs['found']:,} "
+                f"well-formed ones in {runs['articles']:,} articles); ask for at most that many or give more articles "
+                f"(what was found is kept in {work} and used again)"
+            )
+        _publish(output_root, ranges, sample)
+        facts = {"articles": runs["articles"], "found": runs["found"], "distinct": distinct, "arguments": arguments}
+        entry = manifest.record(output_root, TABLE, facts)
+        shutil.rmtree(work, ignore_errors=True)
+        say(f"{TABLE}: {entry['rows']:,} of {distinct:,} distinct sentences written to {output_root / TABLE}")
+    return {"status": "done", **entry}
+
+
+def _input_files(path: Path) -> tuple[bool, list[Path]]:
+    """(is a dump, its files)."""
+    if path.is_file() and path.name.endswith((".xml", ".xml.bz2")):
+        return True, [path]
+    files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
+    if not files:
+        raise InputError(
+            f"input '{path}' holds no articles: give a Parquet file, a folder of Parquet shards, or a MediaWiki XML "
+            "dump (.xml, .xml.bz2)"
+        )
+    for file in files:
+        try:
+            columns = pq.read_schema(file).names
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{file}: not a readable Parquet file ({error})") from error
+        if "article_id" not in columns or not {"text", "markup"} & set(columns):
+            raise InputError(
+                f"{file}: articles need columns article_id and text (or markup); columns found: {', '.join(columns)}"
+            )
+    return False, files
+
+
+def _fingerprint(files: list[Path], edge: int = 1 << 20) -> str:
+    """Which input it is: by sizes, beginnings and ends (where Parquet keeps its index), not by names nor all bytes."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            digest.update(f"{size} ".encode() + file.read(edge))
+            file.seek(max(0, size - edge))
+            digest.update(file.read(edge))
+    return digest.hexdigest()
+
+
+def _name(arguments: dict[str, Any]) -> str:
+    """Name of the work folder: the sample is drawn last, so that another size reuses the work."""
+    return hashlib.sha256(json.dumps({**arguments, "sample": None}).encode()).hexdigest()[:16]
+
+
+def _present(
+    root: Path, entry: dict[str, Any] | None, arguments: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    if entry is not None and entry.get("arguments") == arguments and manifest.is_intact(root, TABLE, entry):
+        say(f"{TABLE}: present ({entry['rows']:,} rows)")
+        return {"status": "present", **entry}
+    raise InputError(
+        f"{root / TABLE} exists and was not made from this input with these arguments: nothing is overwritten; "
+        "remove it or choose another data folder"
+    )
+
+
+@contextlib.contextmanager
+def _quiet(block_bytes: int) -> Iterator[None]:
+    """Ray Data without progress bars and start-up lines, cutting blocks at ``block_bytes``; as it was afterwards."""
+    context = ray.data.DataContext.get_current()
+    settings = {
+        "enable_progress_bars": False,
+        "enable_operator_progress_bars": False,
+        "print_on_execution_start": False,
+        "target_max_block_size": block_bytes,
+        "target_min_block_size": 1,
+    }
+    before = {name: getattr(context, name) for name in settings}
+    logger = logging.getLogger("ray.data")
+    level = logger.level
+    try:
+        for name, value in settings.items():
+            setattr(context, name, value)
+        logger.setLevel(logging.ERROR)  # even "progress bars disabled" is a warning
+        yield
+    finally:
+        logger.setLevel(level)
+        for name, value in before.items():
+            setattr(context, name, value)
+
+
+def _unpack(dump: Path, folder: Path, block_bytes: int, say: Callable[[str], None]) -> list[Path]:
+    """Articles of a dump as Parquet shards of about ``block_bytes``, which can be read in parallel; a dump cannot."""
+    if not folder.is_dir():
+        with aside(folder) as draft:
+            draft.mkdir()
+            count = 0
+            for shard, rows in enumerate(_shards(dump, block_bytes)):
+                pq.write_table(pa.Table.from_pylist(rows), draft / f"part-{shard:05d}.parquet", compression="zstd")
+                count += len(rows)
+            if count == 0:
+                raise InputError(f"dump '{dump}' holds no articles (namespace 0, no redirects)")
+            say(f"dump unpacked: {count:,} articles")
+    return sorted(folder.glob("*.parquet"))
+
+
+def _shards(dump: Path, block_bytes: int) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for article_id, title, markup in read_dump(dump):
+        rows.append({"article_id": article_id, "title": title, "markup": markup})
+        size += len(markup)
+        if size >= block_bytes:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _make_runs(files: list[Path], work: Path, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    marker = work / "runs.json"
+    runs: dict[str, Any] | None = read_json(marker)
+    if runs is not None:
+        say(f"sentences: going on with {runs['found']:,} found before")
+        return runs
+    shutil.rmtree(work / "runs", ignore_errors=True)  # of an attempt that was killed
+    (work / "runs").mkdir(parents=True)
+    names = pq.read_schema(files[0]).names
+    columns = ["article_id", "text" if "text" in names else "markup"]
+    articles = ray.data.read_parquet([str(file) for file in files], columns=columns)
+    made = articles.map_batches(
+        make_run,  # type: ignore[arg-type]
+        fn_kwargs={"folder": str(work / "runs"), "seed": seed},
+        batch_size=None,
+        batch_format="pyarrow",
+        zero_copy_batch=True,
+    ).take_all()
+    runs = {
+        "articles": sum(run["articles"] for run in made),
+        "found": sum(run["rows"] for run in made),
+        "runs": sorted(run["path"] for run in made if run["rows"]),
+    }
+    write_json(marker, runs)
+    say(f"sentences: {runs['found']:,} well-formed ones in {runs['articles']:,} articles")
+    return runs
+
+
+def _merge_runs(runs: list[str], work: Path, block_bytes: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """De-duplicated ranges in order: index, path, rows."""
+    if not runs:
+        return []
+    size = sum(Path(run).stat().st_size for run in runs)
+    bits = min(12, max(0, int(np.ceil(np.log2(max(1, size / block_bytes))))))
+    folder = work / f"ranges-{bits}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    listing = work / "runs.txt"
+    listing.write_text("\n".join(runs))
+    done = (
+        ray.data.range(1 << bits, override_num_blocks=1 << bits)
+        .map_batches(
+            merge_range,  # type: ignore[arg-type]
+            fn_kwargs={"listing": str(listing), "bits": bits, "folder": str(folder)},
+            batch_size=1,
+            batch_format="pyarrow",
+        )
+        .take_all()
+    )
+    done.sort(key=lambda part: part["index"])
+    say(f"duplicates: {sum(part['rows'] for part in done):,} distinct sentences")
+    return done
+
+
+def _publish(root: Path, ranges: list[dict[str, Any]], sample: int | None) -> None:
+    """All ranges as shards of the table, or the first ``sample`` rows of them as one file."""
+    filled = [Path(part["path"]) for part in ranges if part["rows"]]
+    if sample is None:
+        with aside(root / TABLE) as draft:
+            draft.mkdir()
+            for number, path in enumerate(filled):
+                shutil.move(path, draft / f"part-{number:05d}.parquet")
+        return
+    with aside(root / f"{TABLE}.parquet") as draft:
+        left = sample
+        with pq.ParquetWriter(draft, pq.read_schema(filled[0]), compression="zstd") as writer:
+            for path in filled:
+                for batch in pq.ParquetFile(path).iter_batches(batch_size=ROW_GROUP_ROWS):
+                    writer.write_batch(batch.slice(0, left))
+                    left -= min(left, batch.num_rows)
+                    if left == 0:
+                        return

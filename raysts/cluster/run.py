@@ -1,0 +1,94 @@
+"""The executor on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from raysts.bulk import Unit
+from raysts.cluster.embed import embed_files, embed_models, teacher_means
+from raysts.cluster.members import train_members
+from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
+from raysts.errors import InputError
+from raysts.models.encoder import PoolingMode
+from raysts.models.sentence_model import Representation
+from raysts.models.store import load_tokenizer
+from raysts.recipe import Resources
+from raysts.training.here import Say
+from raysts.training.loop import Job
+
+
+class OnRay:
+    """Runs the nodes of a pipeline on the connected Ray cluster."""
+
+    def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
+        """One task per Parquet row group."""
+        task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
+        waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
+        finish_store(folder, spec, ray.get(waiting))
+
+    def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
+        """Every chain as its own Ray Train run."""
+        return train_members(chains, settled(resources), say)
+
+    def teacher(
+        self,
+        models: Sequence[Path],
+        store: Path,
+        folder: Path,
+        pooling: PoolingMode,
+        layers: int,
+        resources: Resources,
+        say: Say,
+    ) -> None:
+        """Ray Data actors, one pass per member."""
+        teacher_means(models, store, folder, pooling, layers, settled(resources), say)
+
+    def embed(
+        self,
+        models: Sequence[Path],
+        texts: Sequence[str],
+        pooling: PoolingMode,
+        layers: Sequence[int],
+        resources: Resources,
+        say: Say,
+    ) -> Iterator[dict[int, Representation]]:
+        """One task per model."""
+        return embed_models(models, texts, pooling, layers, settled(resources))
+
+    def embed_files(
+        self, work: Sequence[Unit], model: Path, layers: int | None, column: str, resources: Resources
+    ) -> Iterator[int]:
+        """Ray Data actors, as many as there is room for."""
+        return embed_files(work, model, layers, column, settled(resources))
+
+
+def settled(resources: Resources) -> Resources:
+    """The resources with their GPUs decided: one per worker where the cluster has GPUs, unless the recipe says."""
+    if resources.gpus is not None:
+        return resources
+    return replace(resources, gpus=1.0 if ray.cluster_resources().get("GPU") else 0.0)
+
+
+def check_resources(resources: Resources) -> None:
+    """Refuse a worker that no node of this cluster, which does not grow, can hold.
+
+    Raises:
+        InputError: no node has that many CPUs or GPUs.
+    """
+    resources = settled(resources)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fits = any(node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus for node in nodes)
+    if not fits:
+        offers = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
+        raise InputError(
+            f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
+            f"cluster's nodes have: {offers}; ask for less, or connect to a larger cluster with --address"
+        )
+
+
+def _tokenize(group: Group, spec: StoreSpec, tokenizer: Path, folder: Path, number: int) -> dict[str, object]:
+    return tokenize_group(group, spec, load_tokenizer(tokenizer), folder, number)

@@ -1,0 +1,63 @@
+"""Communication between the processes of one training run; the identity when there is one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of processes that train this run together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def total(value: Tensor) -> Tensor:
+    """Sum of ``value`` over all processes, without gradient."""
+    value = value.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(value)
+    return value
+
+
+def mean(per_row_B: Tensor, weight_B: Tensor) -> Tensor:
+    """sum(weight * per_row) / sum(weight) over the rows of all processes -> scalar.
+
+    The value is the global mean on every process; the gradient is scaled so that averaging gradients over processes
+    (what DistributedDataParallel does) gives the gradient of the global mean, however the rows are shared out.
+    """
+    count = total(weight_B.sum())
+    local = (per_row_B * weight_B).sum() * (world_size() / count)
+    if world_size() == 1:
+        return local
+    return local + (total((per_row_B * weight_B).sum()) / count - local).detach()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:  # type: ignore[override]
+        ctx.sizes = sizes
+        longest = max(sizes)
+        padded = x.new_zeros((longest, *x.shape[1:]))
+        padded[: x.shape[0]] = x
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        grad = grad.clone(memory_format=torch.contiguous_format)  # autograd may share it with another consumer
+        dist.all_reduce(grad)
+        first = sum(ctx.sizes[: dist.get_rank()])
+        return grad[first : first + ctx.sizes[dist.get_rank()]], None
+
+
+def gather(x_BD: Tensor) -> Tensor:
+    """Rows of all processes in rank order, with gradients to the process each row came from."""
+    if world_size() == 1:
+        return x_BD
+    sizes = [torch.zeros((), dtype=torch.int64, device=x_BD.device) for _ in range(world_size())]
+    dist.all_gather(sizes, torch.tensor(x_BD.shape[0], device=x_BD.device))
+    return _Gather.apply(x_BD, [int(size) for size in sizes])

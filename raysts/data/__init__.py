@@ -1,0 +1,1 @@
+"""Corpora, the embedded world, token windows and batches."""

@@ -1,0 +1,180 @@
+"""The order of training rows, a function of (seed, epoch) alone, and the batches cut from it.
+
+One order, two readers: this process, or Ray Data (``raysts.cluster.data``). Both take a list of ``Piece`` (one window
+of one epoch), read and permute it with ``read_piece``, and cut the pieces into batches with ``cut``. The position in the
+order follows from the step, so a checkpoint needs to hold nothing but the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raysts.data.windows import Windows, columns_of
+from raysts.models.tokens import Tokens
+from raysts.objectives.objective import Objective, Rows
+from raysts.seeds import derive_seed
+
+
+class Piece(NamedTuple):
+    """One window of one epoch in the order of reading."""
+
+    epoch: int
+    window: int
+    first: int
+    """Position of its first row in the epoch."""
+
+
+class Share(NamedTuple):
+    """The part of a global batch that this process trains on."""
+
+    rows: Rows
+    examples: list[tuple[int, ...]]
+    weight: np.ndarray
+    ids: np.ndarray
+    """Row ids (``row`` of the token store) in the order of ``rows``."""
+    size: int
+    """Examples in the global batch."""
+
+
+class Order:
+    """Where every batch of a run lies in the data.
+
+    Args:
+        sizes: rows per window.
+        objective: says how many rows a batch reads and how examples share them.
+        batch: global batch size in examples.
+        seed: seed of the order.
+    """
+
+    def __init__(self, sizes: np.ndarray, objective: type[Objective], batch: int, seed: int) -> None:
+        self.sizes, self.objective, self.seed = sizes, objective, seed
+        self.rows_per_batch = objective.rows_per_batch(batch)
+        self.rows = int(sizes.sum())
+        full, rest = divmod(self.rows, self.rows_per_batch)
+        # Rows of the last batch that whole examples read; what remains of the epoch is left out.
+        self.rest = 1 + max((row for example in objective.examples(rest) for row in example), default=-1)
+        self.steps_per_epoch = full + (self.rest > 0)
+
+    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        """The pieces that hold the batches of steps [start, stop)."""
+        if start >= stop:
+            return
+        first_epoch, last_epoch = start // self.steps_per_epoch, (stop - 1) // self.steps_per_epoch
+        for epoch in range(first_epoch, last_epoch + 1):
+            low = (start - epoch * self.steps_per_epoch) * self.rows_per_batch if epoch == first_epoch else 0
+            steps = min(stop - epoch * self.steps_per_epoch, self.steps_per_epoch)
+            high = min(steps * self.rows_per_batch, self.rows)
+            first = 0
+            for window in np.random.default_rng(derive_seed(self.seed, "windows", epoch)).permutation(len(self.sizes)):
+                size = int(self.sizes[window])
+                if first + size > low and first < high:
+                    yield Piece(epoch, int(window), first)
+                first += size
+
+    def rows_in(self, step: int) -> int:
+        """Rows that the batch of ``step`` reads."""
+        last = (step + 1) % self.steps_per_epoch == 0
+        return self.rest if last and self.rest else self.rows_per_batch
+
+    def share(self, rows: int, rank: int, world: int) -> Part:
+        """The part of one process in a batch of ``rows`` rows."""
+        return _part(self.objective, rows, rank, world)
+
+
+class Part(NamedTuple):
+    """Which rows of a batch one process reads, and the examples it makes of them."""
+
+    rows: np.ndarray
+    """Offsets in the batch, ascending."""
+    local: list[tuple[int, ...]]
+    """Per example its positions in ``rows``."""
+    weight: np.ndarray
+    size: int
+    """Examples in the global batch."""
+
+
+@lru_cache(maxsize=64)
+def _part(objective: type[Objective], rows: int, rank: int, world: int) -> Part:
+    examples = objective.examples(rows)
+    low, high = rank * len(examples) // world, (rank + 1) * len(examples) // world
+    # A process without examples gets the first one as filler (weight 0), so that all processes run the same graph.
+    mine = examples[low:high] or examples[:1]
+    wanted = sorted({row for example in mine for row in example})
+    place = {row: i for i, row in enumerate(wanted)}
+    local = [tuple(place[row] for row in example) for example in mine]
+    return Part(np.array(wanted), local, np.full(len(mine), float(high > low), np.float32), len(examples))
+
+
+def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndarray:
+    return column.take(np.arange(low, high)) if isinstance(column, Tokens) else column[low:high]
+
+
+def read_piece(windows: Windows, order: Order, piece: Piece, rank: int = 0, world: int = 1) -> pa.Table:
+    """The piece's rows in training order with their ``position`` in the epoch; only those that ``rank`` needs."""
+    size = int(order.sizes[piece.window])
+    shuffle = np.random.default_rng(derive_seed(order.seed, "rows", piece.epoch, piece.window)).permutation(size)
+    position = piece.first + np.arange(size)
+    if world > 1:
+        step = position // order.rows_per_batch
+        offset = position % order.rows_per_batch
+        keep = np.isin(offset, order.share(order.rows_per_batch, rank, world).rows)
+        if order.rest:
+            last = step == order.steps_per_epoch - 1
+            keep = np.where(last, np.isin(offset, order.share(order.rest, rank, world).rows), keep)
+        position, shuffle = position[keep], shuffle[keep]
+    table = windows.read(piece.window).take(pa.array(shuffle))
+    return table.append_column("position", pa.array(position))
+
+
+def cut(
+    tables: Iterable[tuple[Piece, pa.Table]], order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+) -> Iterator[Share]:
+    """The shares of the batches of steps [start, stop), from the pieces in order."""
+    step = start
+    held: list[pa.Table] = []
+    epoch = -1
+    kind = order.objective
+    for piece, table in tables:
+        if piece.epoch != epoch:
+            held, epoch = [], piece.epoch
+        base = epoch * order.steps_per_epoch
+        held.append(table)
+        merged = pa.concat_tables(held).combine_chunks() if len(held) > 1 else table.combine_chunks()
+        position = merged.column("position").to_numpy()
+        reached = piece.first + int(order.sizes[piece.window])
+        columns = columns_of(merged, kind.texts, kind.values)
+        ids = merged.column("row").to_numpy()
+        while step < min(stop, base + order.steps_per_epoch):
+            first, rows = (step - base) * order.rows_per_batch, order.rows_in(step)
+            if first + rows > reached:
+                break
+            part = order.share(rows, rank, world)
+            low, high = np.searchsorted(position, [first, first + rows])
+            found = position[low:high] - first
+            assert np.array_equal(found, part.rows), "rows lost on the way"
+            yield Share(
+                {name: _slice(column, int(low), int(high)) for name, column in columns.items()},
+                part.local,
+                part.weight,
+                ids[low:high],
+                part.size,
+            )
+            step += 1
+        done = (step - base) * order.rows_per_batch
+        held = [merged.slice(int(np.searchsorted(position, done)))]
+    assert step == stop, f"the data ended at step {step} of {stop}"
+
+
+Reader = Callable[[Windows, Order, int, int, int, int], Iterator[Share]]
+"""(windows, order, start, stop, rank, world) -> the shares of steps [start, stop)."""
+
+
+def read_here(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+    """Read the batches in this process."""
+    pieces = ((piece, read_piece(windows, order, piece, rank, world)) for piece in order.pieces(start, stop))
+    return cut(pieces, order, start, stop, rank, world)

@@ -1,0 +1,110 @@
+"""From the columns of public data sets to canonical ones: one converter per shape of source, applied batch by batch."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysts.schema import NLI_LABELS
+
+
+def convert_sts(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """sentence1, sentence2, score (0 to 5); the ``genre`` and ``dataset`` of STS-B become ``subset``."""
+    columns = {
+        "sentence1": _text(rows, "sentence1"),
+        "sentence2": _text(rows, "sentence2"),
+        "score": _number(rows, "score"),
+    }
+    if {"genre", "dataset"} <= set(rows.column_names):
+        genre, dataset = _text(rows, "genre"), _text(rows, "dataset")
+        columns["subset"] = pc.binary_join_element_wise(genre, dataset, "/")
+    return _complete(columns)
+
+
+def convert_sick(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """sentence_A, sentence_B, relatedness_score (1 to 5), label; entailment_AB and entailment_BA as they are given."""
+    return _complete(
+        {
+            "sentence1": _text(rows, "sentence_A"),
+            "sentence2": _text(rows, "sentence_B"),
+            "score": _number(rows, "relatedness_score"),
+            "label": _nli_label(rows, "label"),
+            "entailment_ab": _text(rows, "entailment_AB"),
+            "entailment_ba": _text(rows, "entailment_BA"),
+        }
+    )
+
+
+def convert_nli(rows: pa.Table, name: str | None) -> pa.Table:
+    """premise, hypothesis, label and ``source`` = ``name``; rows without a gold label (-1) are left out."""
+    columns = {
+        "premise": _text(rows, "premise"),
+        "hypothesis": _text(rows, "hypothesis"),
+        "label": _nli_label(rows, "label"),
+    }
+    return _complete({**columns, "source": pa.array([name] * rows.num_rows, pa.string())})
+
+
+def convert_articles(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """id, title, text; the paragraphs of ``text`` keep their lines."""
+    return _complete(
+        {
+            "article_id": pc.cast(_column(rows, "id"), pa.int64()),
+            "title": _text(rows, "title"),
+            "text": pa.array([_normal(text, lines=True) for text in _column(rows, "text").to_pylist()], pa.string()),
+        }
+    )
+
+
+CONVERTERS: dict[str, Callable[[pa.Table, str | None], pa.Table]] = {
+    "sts": convert_sts,
+    "sick": convert_sick,
+    "nli": convert_nli,
+    "articles": convert_articles,
+}
+"""By shape of source."""
+
+
+def _column(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    if column not in rows.column_names:
+        raise KeyError(f"column '{column}' is missing (columns found: {', '.join(rows.column_names)})")
+    return rows.column(column)
+
+
+def _text(rows: pa.Table, column: str) -> pa.Array:
+    return pa.array([_normal(text) for text in _column(rows, column).to_pylist()], pa.string())
+
+
+def _normal(text: str | None, lines: bool = False) -> str | None:
+    """NFC with runs of white space collapsed; None where nothing is left."""
+    if text is None:
+        return None
+    text = unicodedata.normalize("NFC", text)
+    if not lines:
+        return " ".join(text.split()) or None
+    return "\n".join(filter(None, (" ".join(line.split()) for line in text.splitlines()))) or None
+
+
+def _number(rows: pa.Table, column: str) -> pa.Array:
+    """float64 without the noise of scores stored as float32 (3.29999995 is 3.3)."""
+    values = pc.cast(_column(rows, column), pa.float64()).combine_chunks()
+    return pc.round(values, 4)
+
+
+def _nli_label(rows: pa.Table, column: str) -> pa.Array:
+    """Label names in lower case; integers (as in copies without class names) by the order of NLI_LABELS; else null."""
+    found = []
+    for label in _column(rows, column).to_pylist():
+        if isinstance(label, int):
+            found.append(NLI_LABELS[label] if 0 <= label < len(NLI_LABELS) else None)
+        else:
+            found.append(label.lower() if label is not None and label.lower() in NLI_LABELS else None)
+    return pa.array(found, pa.string())
+
+
+def _complete(columns: dict[str, pa.Array]) -> pa.Table:
+    """The rows that have a value in every column."""
+    return pa.table(columns).drop_null()

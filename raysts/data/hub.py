@@ -1,0 +1,128 @@
+"""Reading one split of a hub data set, from the hub or from a local copy, as a stream of converted batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raysts.data.convert import CONVERTERS
+from raysts.data.sources import Source
+from raysts.errors import InputError
+
+BATCH_ROWS = 1_000
+SHA = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A source with the place it will be read from."""
+
+    source: Source
+    path: str
+    config: str | None
+    revision: str | None
+    local: bool
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest records."""
+        part = self.source
+        return {
+            "dataset": part.dataset,
+            "config": part.config,
+            "split": part.split,
+            "revision": "local copy" if self.local else self.revision,
+            "pinned": not self.local and self.revision == part.revision,
+        }
+
+
+def locate(part: Source, folder: str | Path | None, revisions: Mapping[str, str]) -> Located:
+    """Where to read ``part``: the local copy below ``folder``, else the hub at the user's or the pinned revision.
+
+    Raises:
+        InputError: ``folder`` does not hold the data set.
+    """
+    if folder is not None:
+        candidates = [Path(folder) / part.dataset, Path(folder) / part.dataset.split("/")[-1]]
+        path = next((candidate for candidate in candidates if candidate.is_dir()), None)
+        if path is None:
+            raise InputError(
+                f"--source '{folder}' does not hold data set {part.dataset}: expected its files in {candidates[0]}/ "
+                f"or {candidates[1]}/; copy the hub's repository there"
+            )
+        return Located(part, str(path), part.config, None, local=True)
+    wanted = revisions.get(part.dataset) or part.revision or part.branch
+    return Located(part, part.dataset, part.config, wanted, local=False)
+
+
+def resolve(part: Located, progress: Callable[[str], None]) -> Located:
+    """``part`` with its revision as a full commit; asks the hub, and says so, only where it is not one yet.
+
+    Raises:
+        RuntimeError: the hub cannot be reached or does not have that revision.
+    """
+    if part.local or SHA.fullmatch(part.revision or ""):
+        return part
+    from huggingface_hub import HfApi
+
+    progress(
+        f"WARNING {part.path}: not a pinned commit; taking what '{part.revision}' holds today. "
+        "manifest.json records the commit: give it as the revision to fetch the same again"
+    )
+    try:
+        commit = HfApi().dataset_info(part.path, revision=part.revision).sha
+    except Exception as error:
+        raise _unreachable(part, error) from error
+    return replace(part, revision=commit)
+
+
+def read_split(part: Located) -> Iterator[tuple[int, pa.Table]]:
+    """Batches of a split: (rows read, the canonical columns of those that could be used).
+
+    Raises:
+        RuntimeError: the hub or the copy cannot be read, or does not hold what was asked for.
+    """
+    from datasets import ClassLabel, get_dataset_config_names, load_dataset
+
+    # Whatever goes wrong below comes from one of a dozen libraries (HTTP, file systems, formats), each with its own
+    # exceptions; the user needs the data set's name and the remedy.
+    try:
+        options: dict[str, Any] = {"revision": part.revision} if not part.local else {}
+        config = part.config
+        if part.local and config is not None and config not in get_dataset_config_names(part.path):
+            # a copy without the repository's README: the config is then the folder of that name, if there is one
+            options["data_dir"] = config if (Path(part.path) / config).is_dir() else None
+            config = None
+        stream = load_dataset(part.path, config, split=part.source.split, streaming=True, **options)
+        features = stream.features or {}
+        names = {column: kind.names for column, kind in features.items() if isinstance(kind, ClassLabel)}
+        for batch in stream.with_format("arrow").iter(batch_size=BATCH_ROWS):
+            rows = CONVERTERS[part.source.shape](_with_label_names(batch, names), part.source.name)
+            yield batch.num_rows, rows
+    except Exception as error:
+        raise _unreachable(part, error) from error
+
+
+def _with_label_names(batch: pa.Table, names: dict[str, list[str]]) -> pa.Table:
+    for column, labels in names.items():
+        codes = batch.column(column).to_pylist()
+        values = [labels[code] if code is not None and 0 <= code < len(labels) else None for code in codes]
+        batch = batch.set_column(batch.schema.get_field_index(column), column, pa.array(values, pa.string()))
+    return batch
+
+
+def _unreachable(part: Located, error: Exception) -> RuntimeError:
+    where = part.path if part.local else f"the Hugging Face hub at revision {part.revision}"
+    remedy = (
+        "it must hold the files of the hub's repository (Parquet or JSON lines, one file per split)"
+        if part.local
+        else "check the network, or name a mirror in HF_ENDPOINT, or give a local copy with --source FOLDER"
+    )
+    return RuntimeError(
+        f"data set {part.source.dataset} (split {part.source.split}) could not be read from {where}: "
+        f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; {remedy}"
+    )

@@ -1,0 +1,248 @@
+"""Tokenised training rows in windows of up to 8,192: the unit of reading, of order, and of the teacher cache.
+
+A token store is a folder of Arrow IPC files, one record batch a window, and a manifest written last:
+columns ``row`` (int64, position among the selected rows), a list of int32 token ids per text column, and the
+objective's other columns. It is made once per (data, tokenizer, maximal length, selection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from raysts.data.corpora import Corpus, label_codes
+from raysts.errors import InputError
+from raysts.files import aside, read_json, write_json
+from raysts.models.tokens import Tokens, tokenize
+from raysts.recipe import Data
+from raysts.schema import NLI_LABELS
+from raysts.seeds import content_id
+
+WINDOW = 8_192
+STORE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """What a token store holds: everything its content depends on, and nothing else.
+
+    Attributes:
+        table: canonical table.
+        fingerprint: sha256 of the table's files.
+        texts: text columns to tokenise.
+        values: other columns to keep (``label``, ``score``).
+        tokenizer: content id of the tokenizer's files.
+        max_length: tokens per text.
+        data: selection of rows.
+    """
+
+    table: str
+    fingerprint: str
+    texts: tuple[str, ...]
+    values: tuple[str, ...]
+    tokenizer: str
+    max_length: int
+    data: Data
+
+    @property
+    def id(self) -> str:
+        """Content id of the store."""
+        return content_id(
+            [
+                STORE_VERSION,
+                self.table,
+                self.fingerprint,
+                self.texts,
+                self.values,
+                self.tokenizer,
+                self.max_length,
+                list(self.data.sources),
+                self.data.sample,
+                self.data.sample_seed if self.data.sample else None,
+            ]
+        )
+
+
+class Group(NamedTuple):
+    """One Parquet row group and the rows of it that are selected: a unit of tokenising, one file of the store."""
+
+    path: str
+    row_group: int
+    rows: np.ndarray | None
+    """Selected rows within the group, ascending; None: all."""
+    first: int
+    """Position of the group's first selected row among all selected rows."""
+    size: int
+
+
+def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
+    """The selected rows of a table by row group; a draw of ``data.sample`` rows depends on the seed alone.
+
+    Raises:
+        InputError: no row has one of the sources.
+    """
+    groups = []
+    for path in corpus.files(table):
+        file = pq.ParquetFile(path)
+        for index in range(file.num_row_groups):
+            rows = np.arange(file.metadata.row_group(index).num_rows)
+            if data.sources:
+                if "source" not in file.schema_arrow.names:
+                    raise InputError(
+                        f"{path}: data.sources={list(data.sources)} needs a column 'source', which is missing"
+                    )
+                column = file.read_row_group(index, columns=["source"]).column(0).cast(pa.string())
+                rows = np.flatnonzero(np.isin(column.to_numpy().astype(str), data.sources))
+            groups.append((str(path), index, rows))
+    total = sum(len(rows) for _, _, rows in groups)
+    if total == 0:
+        raise InputError(
+            f"{table}: no row has a source in {list(data.sources)}; data.sources must name some that exist"
+        )
+    chosen: np.ndarray | None = None
+    if data.sample is not None:
+        draw = np.random.default_rng(data.sample_seed)
+        chosen = np.sort(draw.choice(total, min(data.sample, total), replace=False))
+    found, seen, first = [], 0, 0
+    for name, index, rows in groups:
+        if chosen is not None:
+            low, high = np.searchsorted(chosen, [seen, seen + len(rows)])
+            seen += len(rows)
+            rows = rows[chosen[low:high] - (seen - len(rows))]
+        if len(rows):
+            found.append(Group(name, index, rows, first, len(rows)))
+            first += len(rows)
+    return found
+
+
+def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
+    """Write file ``number`` of the store and return its manifest entry; streams, so memory holds a window at a time."""
+    name, sizes = f"part-{number:05d}.arrow", []
+    with aside(folder / name) as draft:
+        writer = None
+        for first, columns in _windows(group, spec):
+            batch = _record_batch(group.first + first, columns, spec, tokenizer)
+            writer = writer or pyarrow.ipc.new_file(str(draft), batch.schema)
+            writer.write_batch(batch)
+            sizes.append(batch.num_rows)
+        assert writer is not None and sum(sizes) == group.size
+        writer.close()
+    return {"file": name, "windows": sizes}
+
+
+def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+    """(first, columns) of each window of the group's selected rows."""
+    columns = [*spec.texts, *spec.values]
+    pending: list[pa.Table] = []
+    held = done = seen = 0
+    file = pq.ParquetFile(group.path)
+    for batch in file.iter_batches(batch_size=WINDOW, row_groups=[group.row_group], columns=columns):
+        table = pa.Table.from_batches([batch])
+        if group.rows is not None:
+            low, high = np.searchsorted(group.rows, [seen, seen + batch.num_rows])
+            table = table.take(pa.array(group.rows[low:high] - seen))
+        seen += batch.num_rows
+        pending.append(table)
+        held += table.num_rows
+        while held >= WINDOW or (held and seen >= file.metadata.row_group(group.row_group).num_rows):
+            table = pa.concat_tables(pending)
+            window = table.slice(0, WINDOW)
+            yield done, {name: window.column(name).combine_chunks() for name in columns}
+            done += window.num_rows
+            pending, held = [table.slice(window.num_rows)], table.num_rows - window.num_rows
+
+
+def _record_batch(first: int, columns: dict[str, pa.Array], spec: StoreSpec, tokenizer: Any) -> pa.RecordBatch:
+    size = len(next(iter(columns.values())))
+    arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
+    for name in spec.texts:
+        tokens = tokenize(tokenizer, columns[name].to_pylist(), spec.max_length)
+        arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
+    for name in spec.values:
+        values = columns[name]
+        arrays[name] = pa.array(
+            label_codes(values, NLI_LABELS) if name == "label" else values.cast(pa.float64()).to_numpy(False)
+        )
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> None:
+    """Write the manifest: from now on the store is complete."""
+    rows = sum(sum(part["windows"]) for part in parts)
+    write_json(folder / "manifest.json", {"version": STORE_VERSION, "table": spec.table, "rows": rows, "parts": parts})
+
+
+def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:
+    """Make the store in this process."""
+    groups = select(corpus, spec.table, spec.data)
+    finish_store(folder, spec, [tokenize_group(g, spec, tokenizer, folder, i) for i, g in enumerate(groups)])
+
+
+class Windows:
+    """A finished token store, its windows read one at a time; optionally beside the teacher means of the same rows.
+
+    Args:
+        folder: the token store.
+        teacher: folder of teacher-mean shards, one Parquet file a window.
+    """
+
+    def __init__(self, folder: Path, teacher: Path | None = None) -> None:
+        manifest = read_json(folder / "manifest.json")
+        if manifest is None:
+            raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
+        self.folder, self.teacher = folder, teacher
+        self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
+        self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.sizes.sum())
+
+    def read(self, window: int) -> pa.Table:
+        """The rows of one window in stored order."""
+        name, index = self._places[window]
+        with pa.memory_map(str(self.folder / name)) as source:
+            table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
+        if self.teacher is not None:
+            means = pq.read_table(self.teacher / shard_name(window))
+            assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
+            table = table.append_column("teacher", means.column("embedding"))
+        return table
+
+
+def shard_name(window: int) -> str:
+    """File name of the teacher means of a window."""
+    return f"shard-{window:05d}.parquet"
+
+
+def columns_of(table: pa.Table, texts: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
+    """Arrow columns as ``Tokens`` and arrays."""
+    found: dict[str, Any] = {}
+    for name in texts:
+        lists = _one_chunk(table.column(name))
+        offsets = lists.offsets.to_numpy().astype(np.int64)
+        flat = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+        found[name] = Tokens(flat, offsets - offsets[0])
+    for name in values:
+        array = _one_chunk(table.column(name))
+        if pa.types.is_fixed_size_list(array.type):
+            width = array.type.list_size
+            found[name] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+        else:
+            found[name] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,0 +1,399 @@
+"""Runs a plan: every node that is not done, in order, on an executor; killed anywhere and run again, it goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysts import results
+from raysts.card import model_card
+from raysts.data.windows import Windows
+from raysts.errors import RunFailed
+from raysts.evaluation import harness
+from raysts.files import aside, lock, read_json, remove_drafts, write_json
+from raysts.models.encoder import PoolingMode
+from raysts.models.sentence_model import Representation
+from raysts.pipeline import TINY, Node, Plan
+from raysts.recipe import dump
+from raysts.recipes import names
+from raysts.report import ReportData, write_report
+from raysts.similarity import cosine
+from raysts.training import teacher
+from raysts.training.checkpoint import read_metrics
+from raysts.training.here import Executor, Say
+from raysts.tree import to_plain
+
+
+def run(plan: Plan, executor: Executor, name: str, command: str, say: Say) -> dict[str, Any]:
+    """Run what is left of the plan and return the fields of the JSON line.
+
+    Args:
+        plan: a plan that ``check`` has passed.
+        executor: where nodes run.
+        name: name of the run in the storage; one driver at a time may use it.
+        command: the command that started this, for the report.
+        say: takes one line of progress.
+
+    Raises:
+        RunFailed: a node failed; what was finished stays finished.
+        InputError: another driver holds the name.
+    """
+    try:
+        with lock(plan.storage / "locks" / f"{name}.lock", f"raysts run {name}"):
+            return _Driver(plan, executor, name, command, say).run()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise RunFailed(
+            f"the disk is full ({error}); free space in {plan.storage} and run the same command again: it goes on where "
+            f"it stopped"
+        ) from error
+
+
+class _Driver:
+    """One run of a plan; state is what the report needs: seconds per node."""
+
+    def __init__(self, plan: Plan, executor: Executor, name: str, command: str, say: Say) -> None:
+        self.plan, self.executor, self.name, self.command, self.say = plan, executor, name, command, say
+        self.record_file = plan.storage / "pipelines" / f"{name}.json"
+        self.seconds: dict[str, float] = (read_json(self.record_file) or {}).get("seconds", {})
+
+    def run(self) -> dict[str, Any]:
+        plan = self.plan
+        for folder in ("backbones", "results", "reports", "pipelines"):
+            remove_drafts(plan.storage / folder)
+        self._note()
+        waiting = [node for node in plan.nodes if node.status != "done"]
+        self.say(f"{self.name}: {len(plan.nodes)} nodes, {len(plan.nodes) - len(waiting)} done")
+        plan.write_backbone()
+        self._tokens()
+        self._train(plan.chains)
+        if plan.teacher is not None:
+            self._teacher(plan.teacher)
+        if plan.student is not None:
+            self._train([[plan.student]])
+        for node in plan.evaluations:
+            self._evaluate(node)
+        rows = stored_rows(plan)
+        report = write(plan, self.name, self.command, self.seconds)
+        kept = self._kept()
+        if kept is not None:
+            self._card(kept, rows)
+        model = kept.model if kept else None if plan.pipeline.combine else plan.backbone
+        self._note("done")
+        return {
+            "status": "done",
+            "storage": str(plan.storage),
+            "name": self.name,
+            "model": str(model) if model else None,
+            "report": str(report),
+            "results": rows,
+        }
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _tokens(self) -> None:
+        for node in self.plan.token_nodes:
+            if node.status != "done":
+                spec = self.plan.specs[node.id]
+                with self._timed(node):
+                    folder = self.plan.store_folder(spec)
+                    folder.mkdir(parents=True, exist_ok=True)
+                    remove_drafts(folder)
+                    self.executor.tokenize(spec, self.plan.groups(spec), self.plan.backbone, folder, self.say)
+
+    def _train(self, chains: list[list[Node]]) -> None:
+        left = [[node for node in chain if node.status != "done"] for chain in chains]
+        left = [chain for chain in left if chain]
+        if not left:
+            return
+        jobs = [[node.job for node in chain if node.job is not None] for chain in left]
+        outcomes = self.executor.train(jobs, self.plan.pipeline.resources, self.say)
+        failures = [reason for reason in outcomes if reason is not None]
+        if failures:
+            write(self.plan, self.name, self.command, self.seconds)
+            done = len(outcomes) - len(failures)
+            raise RunFailed(
+                "\n".join(failures)
+                + f"\n{done} of {len(outcomes)} finished; run the same command again to go on from there"
+            )
+
+    def selected(self) -> list[Node]:
+        """The members that form the ensemble: all, or the best on STS-B dev."""
+        members, top = self.plan.members, self.plan.pipeline.select_top
+        if top is None:
+            return members
+        scores = [(node.record.get("dev") or {}).get("kept", float("-inf")) for node in members]
+        best = sorted(range(len(members)), key=lambda i: (-scores[i], i))[:top]
+        return [members[i] for i in sorted(best)]
+
+    def _teacher(self, node: Node) -> None:
+        if node.status == "done":
+            return
+        recipe = self.plan.pipeline.sed
+        assert recipe is not None
+        folder, store = node.marker.parent, self.plan.store_folder(self.plan.store_spec(recipe))
+        chosen = self.selected()
+        with self._timed(node):
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_drafts(folder)
+            self.executor.teacher(
+                [member.model for member in chosen],
+                store,
+                folder,
+                recipe.pooling,
+                recipe.layers,
+                self.plan.pipeline.resources,
+                self.say,
+            )
+            teacher.finish(Windows(store), folder, [member.id for member in chosen], {"store": store.name})
+
+    def _evaluate(self, node: Node) -> None:
+        if node.status == "done":
+            return
+        plan = self.plan
+        texts = harness.sentences(plan.corpus, plan.tasks)
+        pooling: PoolingMode = next((r.pooling for r in plan.pipeline.recipes.values()), "mean")
+        what = node.title.split()[-1]
+        with self._timed(node):
+            rows: list[dict[str, Any]] = []
+            if what == "backbone":
+                for found in self._embed([plan.backbone], texts, pooling):
+                    rows += self._score(texts, found, pooling, "backbone", None)
+            else:
+                models = plan.members if what == "members" else [plan.student]
+                nodes = [model for model in models if model is not None]
+                chosen = {member.id for member in self.selected()} if what == "members" else set()
+                sums: dict[int, np.ndarray] = {}
+                for model, found in zip(nodes, self._embed([n.model for n in nodes], texts, pooling), strict=True):
+                    rows += self._score(texts, found, pooling, "member" if what == "members" else "student", model)
+                    for k, representation in found.items():
+                        if model.id in chosen:
+                            sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
+                if plan.pipeline.combine and sums:
+                    means = {k: {"vectors": total / np.float32(len(chosen))} for k, total in sums.items()}
+                    rows += self._score(texts, means, pooling, "ensemble", None)
+            results.write(plan.storage, node.id, rows)
+
+    def _embed(self, models: list[Path], texts: list[str], pooling: PoolingMode) -> Iterable[dict[int, Representation]]:
+        return self.executor.embed(
+            models, texts, pooling, self.plan.pipeline.evaluation.layers, self.plan.pipeline.resources, self.say
+        )
+
+    def _score(
+        self, texts: list[str], found: dict[int, Representation], pooling: str, role: str, node: Node | None
+    ) -> list[dict[str, Any]]:
+        plan = self.plan
+        record = node.record if node else {}
+        parents = [plan.backbone_id] if role == "backbone" else [_run_id(member) for member in self.selected()]
+        context = {
+            "run_id": _run_id(node) if node else None,
+            "parent_run_ids": record.get("parents") or parents,
+            "system": plan.pipeline.name,
+            "recipe": "-".join(plan.pipeline.stages) or "raw",
+            "role": role,
+            "member": record.get("member"),
+            "seed": record.get("seed"),
+            "transductive": False,
+            "selected_by": record.get("selected_by"),
+            "step": (record.get("kept") or {}).get("step"),
+            "git_commit": git_commit(),
+            "pooling": pooling,
+            "similarity": "cosine",
+        }
+        return [
+            row
+            for k, representation in found.items()
+            for row in harness.score(
+                plan.corpus,
+                plan.tasks,
+                texts,
+                representation,
+                lambda a, b: cosine(a["vectors"], b["vectors"]),
+                {**context, "layers": str(k)},
+                resamples=plan.pipeline.evaluation.resamples,
+            )
+        ]
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def _timed(self, node: Node) -> _Timer:
+        return _Timer(self, node)
+
+    def _note(self, status: str = "running") -> None:
+        plan = self.plan
+        write_json(
+            self.record_file,
+            {
+                "name": self.name,
+                "status": status,
+                "command": self.command,
+                "pipeline": to_plain(plan.pipeline),
+                "data": str(plan.corpus.root),
+                "backbone_id": plan.backbone_id,
+                "members": [node.id for node in plan.members],
+                "nodes": [node.id for node in plan.nodes],
+                "seconds": self.seconds,
+            },
+        )
+
+    def _kept(self) -> Node | None:
+        """The run whose model comes out: the student, or the only or best member; none for an ensemble or ``raw``."""
+        plan = self.plan
+        if plan.student is not None:
+            return plan.student
+        if plan.pipeline.combine == "ensemble" or not plan.members:
+            return None
+        scores = [(node.record.get("dev") or {}).get("kept", 0.0) for node in plan.members]
+        return plan.members[int(np.argmax(scores))]
+
+    def _card(self, node: Node, rows: list[dict[str, Any]]) -> None:
+        """Write the model card of the run that comes out."""
+        plan, recipes = self.plan, self.plan.pipeline.recipes
+        record, folder = node.record, node.model
+        loaded = read_json(folder / "config.json") or {}
+        own = [recipe for recipe in recipes.values() if recipe.train.by_dev]
+        entry = names.RECIPES.get(plan.pipeline.name)
+        recipe = recipes[record["stage"]]
+        text = model_card(
+            name=f"{self.name} ({record['role']})",
+            path=str(folder),
+            system=plan.pipeline.name,
+            role=record["role"],
+            members=len(plan.members),
+            backbone=plan.pipeline.backbone,
+            dimension=int(loaded.get("hidden_size") or loaded.get("dim") or 0),
+            max_length=recipe.train.max_length,
+            pooling=recipe.pooling,
+            layers=node.job.export_layers if node.job else 1,
+            data=[
+                {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
+                for stage, r in recipes.items()
+            ],
+            recipe_yaml=dump(plan.pipeline),
+            rows=[row for row in rows if row["run_id"] == node.id],
+            command=self.command,
+            source=entry.source if entry else None,
+            selected_by="stsb-dev" if own or plan.pipeline.select_top else None,
+            random_backbone=plan.pipeline.backbone == TINY,
+            versions=record.get("versions"),
+        )
+        with aside(folder / "README.md") as draft:
+            draft.write_text(text, encoding="utf-8")
+
+
+def _run_id(node: Node) -> str:
+    """The run behind a model; its content id where there is none on record (a model from elsewhere)."""
+    return str(node.record.get("run_id") or node.id)
+
+
+class _Timer:
+    """Times a node, says when it is done, and adds up its seconds over interrupted tries."""
+
+    def __init__(self, driver: _Driver, node: Node) -> None:
+        self.driver, self.node = driver, node
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+        self.driver.say(f"{self.node.title} ...")
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        seconds = time.monotonic() - self.began
+        self.driver.seconds[self.node.id] = round(self.driver.seconds.get(self.node.id, 0.0) + seconds, 2)
+        self.driver._note()
+        if kind is None:
+            self.driver.say(f"{self.node.title}: done in {seconds:.1f} s")
+
+
+def stored_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The results rows of a plan's evaluations that are done."""
+    return [row for node in plan.evaluations for row in results.read_part(plan.storage, node.id)]
+
+
+def write(plan: Plan, name: str, command: str, seconds: dict[str, float]) -> Path:
+    """Write the report of a plan from what the storage holds; its path."""
+    return write_report(report_data(plan, name, command, seconds, stored_rows(plan)), plan.storage / "reports" / name)
+
+
+def report_data(
+    plan: Plan, name: str, command: str, seconds: dict[str, float], rows: list[dict[str, Any]]
+) -> ReportData:
+    """Everything the report shows, read back from the storage."""
+    runs, nodes = [], []
+    for node in plan.nodes:
+        record = node.record if node.kind == "train" else {}
+        took = (record.get("timings") or {}).get("train_seconds") if node.kind == "train" else seconds.get(node.id)
+        nodes.append(
+            {
+                "id": node.id,
+                "kind": node.kind,
+                "title": node.title,
+                "needs": list(node.needs),
+                "status": node.status,
+                "seconds": took,
+                "detail": f"{node.sentences:,} sentences",
+            }
+        )
+        if node.kind == "train" and record:
+            runs.append(
+                {
+                    "run_id": node.id,
+                    "stage": record.get("stage"),
+                    "role": record.get("role"),
+                    "member": record.get("member"),
+                    "record": record,
+                    "metrics": read_metrics(node.marker.parent / "metrics.jsonl"),
+                }
+            )
+    notes = []
+    if plan.pipeline.backbone == TINY:
+        notes.append(
+            "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
+        )
+    chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
+    if chosen_by_labels:
+        notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(chosen_by_labels)}.")
+    for stage, recipe in plan.pipeline.recipes.items():
+        rows_there = plan.rows(recipe)
+        if recipe.data.sample and rows_there < recipe.data.sample:
+            notes.append(
+                f"{stage}: the table has {rows_there:,} rows, fewer than the {recipe.data.sample:,} asked for; all were used."
+            )
+    first = next((node.record for node in plan.nodes if node.kind == "train" and node.record), {})
+    environment = {
+        **{f"{package}": version for package, version in (first.get("versions") or {}).items()},
+        "device": first.get("device", ""),
+        "host": os.uname().nodename,
+        "data": str(plan.corpus.root),
+        "storage": str(plan.storage),
+        "git commit": git_commit() or "",
+    }
+    return ReportData(
+        name=name,
+        command=command,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe_yaml=dump(plan.pipeline),
+        nodes=nodes,
+        runs=runs,
+        rows=rows,
+        compare_layers=plan.pipeline.evaluation.compare,
+        environment={key: value for key, value in environment.items() if value},
+        notes=notes,
+    )
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree raysts runs from; none when it is installed without one."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

@@ -1,0 +1,187 @@
+"""Evaluation of a model on every task at once: each distinct sentence is embedded once, for all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError, nearest
+from raysts.evaluation.sts import (
+    RESAMPLES,
+    STS_TASKS,
+    Pairs,
+    correlation_rows,
+    load_pairs,
+    pair_similarities,
+    spearman_of,
+)
+from raysts.evaluation.tasks import Model, Representation, Row, Similarity, Task, take
+from raysts.schema import RESULTS, SCHEMA_VERSION
+
+TASKS: dict[str, Task] = {**STS_TASKS}
+"""Every task by name. Adding a task is one entry."""
+
+SPLITS = ("test",)
+LAYERS = (1, 2)
+"""Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
+
+
+def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS) -> tuple[str, ...]:
+    """Every task whose files exist."""
+    return tuple(name for name, task in TASKS.items() if task.tables(corpus, splits))
+
+
+def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, splits: Sequence[str] = SPLITS) -> tuple[str, ...]:
+    """The tasks to run (all that have files when none is named), after checking every row they will read.
+
+    Raises:
+        InputError: an unknown task, a named task without files, no task at all, or rows that cannot be used.
+    """
+    unknown = [name for name in names or () if name not in TASKS]
+    if unknown:
+        raise InputError(
+            [f"unknown task '{name}'{nearest(name, TASKS)}; tasks are {', '.join(TASKS)}" for name in unknown]
+        )
+    absent = [name for name in names or () if not TASKS[name].tables(corpus, splits)]
+    if absent:
+        raise InputError([_no_files(corpus, name, splits) for name in absent])
+    chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits)
+    if not chosen:
+        raise InputError(
+            f"{corpus.root} holds the files of no task; tasks are {', '.join(TASKS)}; "
+            f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing"
+        )
+    tables = dict.fromkeys(table for name in chosen for table in TASKS[name].tables(corpus, splits))
+    corpus.check(tables)
+    problems = [problem for name in chosen for problem in TASKS[name].problems(corpus, splits)]
+    if problems:
+        raise InputError(problems)
+    return chosen
+
+
+def sentences(corpus: Corpus, tasks: Sequence[str], splits: Sequence[str] = SPLITS) -> list[str]:
+    """The distinct texts of the tasks in order of first appearance."""
+    return list(dict.fromkeys(text for name in tasks for text in TASKS[name].sentences(corpus, splits)))
+
+
+def score(
+    corpus: Corpus,
+    tasks: Sequence[str],
+    texts: Sequence[str],
+    representation: Representation,
+    similarity: Similarity,
+    context: Mapping[str, Any],
+    splits: Sequence[str] = SPLITS,
+    resamples: int = RESAMPLES,
+) -> list[Row]:
+    """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more).
+
+    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...).
+    """
+    position = {text: index for index, text in enumerate(texts)}
+    assert all(len(values) == len(texts) for values in representation.values())
+
+    def represent(wanted: Sequence[str]) -> Representation:
+        return take(representation, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
+
+    rows = [row for name in tasks for row in TASKS[name].score(corpus, splits, represent, similarity, resamples)]
+    return _complete(rows, context)
+
+
+def evaluate(
+    model: Model,
+    corpus: Corpus,
+    tasks: Sequence[str] | None = None,
+    layers: Sequence[int] | None = None,
+    context: Mapping[str, Any] | None = None,
+    splits: Sequence[str] = SPLITS,
+    resamples: int = RESAMPLES,
+) -> list[Row]:
+    """Results rows of a model on the named tasks (default: every task whose files exist).
+
+    Args:
+        model: see :class:`~raysts.evaluation.tasks.Model`.
+        corpus: the data.
+        tasks: names in ``TASKS``.
+        layers: numbers of pooled last layers, all from one pass over the sentences; by default 1, 2 and the model's
+            own. A model without ``represent_layers`` is evaluated as it is.
+        context: the columns evaluation cannot know.
+        splits: which splits; a task without one of them is evaluated on those it has.
+        resamples: bootstrap resamples of an interval; 0 leaves intervals out.
+
+    Raises:
+        InputError: as :func:`check_tasks`.
+        UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
+    """
+    tasks = check_tasks(corpus, tasks, splits)
+    texts = sentences(corpus, tasks, splits)
+    return [
+        row
+        for own, representation in _representations(model, texts, layers)
+        for row in score(
+            corpus, tasks, texts, representation, model.similarity, {**(context or {}), **own}, splits, resamples
+        )
+    ]
+
+
+def evaluate_pairs(
+    model: Model,
+    pairs: Pairs,
+    layers: Sequence[int] | None = None,
+    context: Mapping[str, Any] | None = None,
+    resamples: int = RESAMPLES,
+) -> list[Row]:
+    """Results rows of a model on a user's own pairs; ``dataset`` is their name. Arguments as :func:`evaluate`."""
+    known = {"dataset": pairs.name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256}
+    rows: list[Row] = []
+    for own, representation in _representations(model, pairs.sentences, layers):
+        predicted = pair_similarities(pairs, representation, model.similarity)
+        found = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
+        rows += _complete([known | row for row in found], {**(context or {}), **own})
+    return rows
+
+
+def dev_score(model: Model, pairs: Corpus | Pairs) -> float:
+    """Spearman on STS-B dev of the model as it is: what selects checkpoints and searches.
+
+    Give the pairs of ``load_pairs(corpus, "sts/stsb_dev")`` where it is called often, so that they are read once.
+    """
+    pairs = load_pairs(pairs, "sts/stsb_dev") if isinstance(pairs, Corpus) else pairs
+    return spearman_of(pairs, model.represent(pairs.sentences), model.similarity)
+
+
+def _representations(
+    model: Model, texts: list[str], layers: Sequence[int] | None
+) -> list[tuple[dict[str, Any], Representation]]:
+    """Each representation of ``texts`` with the columns that say which it is."""
+    several = getattr(model, "represent_layers", None)
+    if several is None:
+        found = {model.layers: model.represent(texts)}
+    else:
+        found = several(texts, tuple(layers) if layers else tuple(sorted({*LAYERS, model.layers})))
+    names = {"pooling": model.pooling, "similarity": model.similarity_name}
+    return [({"layers": str(k), **names}, representation) for k, representation in found.items()]
+
+
+def _complete(rows: Sequence[Row], context: Mapping[str, Any]) -> list[Row]:
+    """Rows with every column of the results table, null where nobody knows the value."""
+    common = {"schema_version": SCHEMA_VERSION, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    blank = dict.fromkeys(RESULTS.names)
+    complete = [{**blank, **context, **common, **row} for row in rows]
+    for row in complete:
+        assert row.keys() == blank.keys(), f"not a column of the results table: {sorted(row.keys() - blank.keys())}"
+    return complete
+
+
+def _no_files(corpus: Corpus, name: str, splits: Sequence[str]) -> str:
+    expected = ", ".join(f"{table}.parquet" for table in TASKS[name].expected())
+    present = ", ".join(default_tasks(corpus, splits)) or "none"
+    return (
+        f"task '{name}' has no files in {corpus.root} for split {', '.join(splits)} "
+        f"(it reads {expected}, each a file or a folder of shards); tasks with files: {present}; "
+        f"'raysts data fetch' makes the rest"
+    )

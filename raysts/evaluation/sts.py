@@ -1,0 +1,252 @@
+"""Semantic textual similarity: the correlation of a model's own similarity with gold scores.
+
+Aggregations over the subsets of a set, as the literature names them: ``all`` concatenates the subsets and takes one
+correlation (SBERT, SimCSE, MTEB), ``mean`` averages the subsets' correlations (SentEval), ``wmean`` weights that
+average by the number of pairs (BERT-flow).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.evaluation.statistics import (
+    CORRELATIONS,
+    METRICS,
+    UndefinedCorrelationError,
+    correlation_samples,
+    percentile_interval,
+    resample_counts,
+    spearman,
+)
+from raysts.evaluation.tasks import Representation, Row, Similarity, take
+
+BOOTSTRAP_SEED = 0
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Scored sentence pairs, each distinct sentence once.
+
+    ``left`` and ``right`` [N] point into ``sentences``; ``subset`` [N] into ``subsets``; ``gold`` [N] is float64.
+    """
+
+    name: str
+    sha256: str
+    sentences: list[str]
+    left: np.ndarray
+    right: np.ndarray
+    gold: np.ndarray
+    subsets: tuple[str, ...]
+    subset: np.ndarray
+
+    def members(self) -> list[np.ndarray]:
+        """The rows of each subset."""
+        return [np.flatnonzero(self.subset == index) for index in range(len(self.subsets))]
+
+
+def pairs_from_table(table: pa.Table, name: str, sha256: str) -> Pairs:
+    """A table with sentence1, sentence2, score and perhaps subset, checked before -> :class:`Pairs`."""
+    columns = [table.column(column).cast(pa.string()) for column in ("sentence1", "sentence2")]
+    texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
+    codes = texts.indices.to_numpy().astype(np.int64)
+    if "subset" in table.column_names:
+        subsets = pc.fill_null(table.column("subset").cast(pa.string()), "unnamed").combine_chunks().dictionary_encode()
+        names, subset = tuple(subsets.dictionary.to_pylist()), subsets.indices.to_numpy().astype(np.int64)
+    else:
+        names, subset = (name,), np.zeros(table.num_rows, dtype=np.int64)
+    return Pairs(
+        name=name,
+        sha256=sha256,
+        sentences=texts.dictionary.to_pylist(),
+        left=codes[: table.num_rows],
+        right=codes[table.num_rows :],
+        gold=table.column("score").cast(pa.float64()).to_numpy(),
+        subsets=names,
+        subset=subset,
+    )
+
+
+def load_pairs(corpus: Corpus, *tables: str, name: str | None = None) -> Pairs:
+    """The pairs of one canonical table, or of several one after the other."""
+    wanted = ["sentence1", "sentence2", "score", "subset"]
+    parts = [corpus.read(table, wanted) for table in tables]
+    prints = [corpus.fingerprint(table) for table in tables]
+    sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+    return pairs_from_table(pa.concat_tables(parts, promote_options="permissive"), name or tables[0], sha256)
+
+
+def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
+    """The similarity of every pair [N] float64; the representation has one row for each of ``pairs.sentences``.
+
+    Raises:
+        UndefinedCorrelationError: a representation that is not finite, whatever the similarity would make of it.
+    """
+    for name, values in representation.items():
+        bad = len(values) - int(np.isfinite(values).reshape(len(values), -1).all(axis=1).sum())
+        if bad:
+            raise UndefinedCorrelationError(
+                f"{pairs.name}: '{name}' of {bad} of {len(values)} sentences is not finite: the model gives NaN or "
+                f"infinite values (training diverged?); use an earlier checkpoint or a lower learning rate"
+            )
+    left, right = take(representation, pairs.left), take(representation, pairs.right)
+    similarities = np.asarray(similarity(left, right), dtype=np.float64)
+    assert similarities.shape == pairs.gold.shape, f"{similarities.shape} similarities of {len(pairs.gold)} pairs"
+    return similarities
+
+
+def spearman_of(pairs: Pairs, representation: Representation, similarity: Similarity) -> float:
+    """Spearman over all pairs, without an interval: what selects during training."""
+    predicted = pair_similarities(pairs, representation, similarity)
+    try:
+        return spearman(predicted, pairs.gold)
+    except UndefinedCorrelationError as error:
+        raise UndefinedCorrelationError(f"{pairs.name}: {error}") from error
+
+
+def problems_of(pairs: Pairs) -> list[str]:
+    """Subsets whose correlation is undefined whatever the model says."""
+    return [
+        f"{pairs.name}: subset '{subset}' has {len(rows)} row(s) and {len(np.unique(pairs.gold[rows]))} distinct "
+        f"score(s); a correlation needs at least two different scores: merge the subset into another or remove it"
+        for subset, rows in zip(pairs.subsets, pairs.members(), strict=True)
+        if len(np.unique(pairs.gold[rows])) < 2
+    ]
+
+
+def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples: int = RESAMPLES) -> list[Row]:
+    """aggregation, subset, metric, value, ci_low, ci_high, n of every aggregation and, where there are several, subset.
+
+    Intervals are percentile bootstrap intervals of pairs; those of ``mean``, ``wmean`` and of a subset resample within
+    the subsets. ``label`` names the random numbers, so that systems compared on a set have the same resamples. With
+    ``resamples`` 0 the intervals are null.
+
+    Raises:
+        UndefinedCorrelationError: the similarities of a subset are all equal, or some are not finite.
+    """
+    members = pairs.members()
+    sizes = np.array([len(rows) for rows in members])
+    whole = _correlations(pairs.name, predicted, pairs.gold, f"{label}/all", resamples)
+    # One subset is the whole set: its three aggregations are one number and have one interval.
+    parts = [whole]
+    if len(members) > 1:
+        parts = [
+            _correlations(
+                f"{pairs.name}, subset '{subset}'", predicted[rows], pairs.gold[rows], f"{label}/{subset}", resamples
+            )
+            for subset, rows in zip(pairs.subsets, members, strict=True)
+        ]
+    rows: list[Row] = []
+    for metric in METRICS:
+        columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]; row 0 is the value itself
+        aggregated = {
+            "all": whole[metric],
+            "mean": columns.mean(axis=1),
+            "wmean": columns @ (sizes / sizes.sum()),
+        }
+        rows += [_row(metric, values, len(pairs.gold), aggregation=name) for name, values in aggregated.items()]
+        if len(parts) > 1:
+            rows += [
+                _row(metric, column, int(size), subset=subset)
+                for subset, column, size in zip(pairs.subsets, columns.T, sizes, strict=True)
+            ]
+    return rows
+
+
+def _correlations(
+    what: str, predicted: np.ndarray, gold: np.ndarray, label: str, resamples: int
+) -> dict[str, np.ndarray]:
+    """Per metric the value followed by its bootstrap samples [1 + R]."""
+    try:
+        values = {metric: [CORRELATIONS[metric](predicted, gold)] for metric in METRICS}
+    except UndefinedCorrelationError as error:
+        raise UndefinedCorrelationError(f"{what}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from error
+    counts = resample_counts(len(gold), (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
+    samples = correlation_samples(predicted, gold, counts)
+    return {metric: np.concatenate([values[metric], samples[metric]]) for metric in METRICS}
+
+
+def _row(metric: str, values: np.ndarray, n: int, aggregation: str | None = None, subset: str | None = None) -> Row:
+    low, high = percentile_interval(values[1:]) or (None, None)
+    return {
+        "aggregation": aggregation, "subset": subset, "metric": metric, "value": float(values[0]),
+        "ci_low": low, "ci_high": high, "n": n,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StsTask:
+    """One set, with the tables of each of its splits."""
+
+    name: str
+    splits: dict[str, tuple[str, ...]]
+
+    def expected(self) -> tuple[str, ...]:
+        """Every table of every split."""
+        return tuple(table for tables in self.splits.values() for table in tables)
+
+    def _present(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The wanted splits whose tables are all there."""
+        return {
+            split: tables
+            for split, tables in self.splits.items()
+            if split in splits and all(corpus.files(table) for table in tables)
+        }
+
+    def _pairs(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, Pairs]:
+        return {
+            split: load_pairs(corpus, *tables, name=self.name)
+            for split, tables in self._present(corpus, splits).items()
+        }
+
+    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables of the wanted splits that are there."""
+        return tuple(table for tables in self._present(corpus, splits).values() for table in tables)
+
+    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """Subsets without a correlation."""
+        return [problem for pairs in self._pairs(corpus, splits).values() for problem in problems_of(pairs)]
+
+    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """The distinct sentences of the wanted splits."""
+        return list(dict.fromkeys(s for pairs in self._pairs(corpus, splits).values() for s in pairs.sentences))
+
+    def score(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarity: Similarity,
+        resamples: int = RESAMPLES,
+    ) -> list[Row]:
+        """The correlation rows of every wanted split that is there."""
+        rows: list[Row] = []
+        for split, pairs in self._pairs(corpus, splits).items():
+            predicted = pair_similarities(pairs, represent(pairs.sentences), similarity)
+            known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
+            rows += [known | row for row in correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)]
+        return rows
+
+
+STS_TASKS: dict[str, StsTask] = {
+    task.name: task
+    for task in (
+        *(StsTask(f"sts{year}", {"test": (f"sts/sts{year}",)}) for year in range(12, 17)),
+        StsTask("stsb", {"train": ("sts/stsb_train",), "dev": ("sts/stsb_dev",), "test": ("sts/stsb_test",)}),
+        StsTask("sickr", {"train": ("sick/sick_train",), "dev": ("sick/sick_trial",), "test": ("sick/sick_test",)}),
+        # MTEB's SICK-R: the whole corpus as one test set of 9,927 pairs.
+        StsTask("sickr-all", {"test": ("sick/sick_trial", "sick/sick_train", "sick/sick_test")}),
+    )
+}
+"""The STS sets by task name."""

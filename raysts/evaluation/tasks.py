@@ -1,0 +1,82 @@
+"""What an evaluation asks of a model and of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from raysts.data.corpora import Corpus
+
+Representation = Mapping[str, np.ndarray]
+"""Arrays whose first axis is the text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
+
+Similarity = Callable[[Representation, Representation], np.ndarray]
+"""Pairs of rows -> one number per pair [N], larger for more similar."""
+
+Row = dict[str, Any]
+"""One row of the results table, or the columns of it that its maker knows."""
+
+
+class Model(Protocol):
+    """What evaluation asks of a model. ``represent_layers`` is used where a model has it."""
+
+    @property
+    def similarity_name(self) -> str:
+        """What the results table calls the similarity."""
+        ...
+
+    @property
+    def pooling(self) -> str:
+        """Pooling mode over tokens."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """Number of last layers the model pools by itself."""
+        ...
+
+    def represent(self, texts: list[str]) -> Representation:
+        """Texts -> their representation, one row per text."""
+        ...
+
+    def similarity(self, a: Any, b: Any) -> np.ndarray:
+        """The model's own similarity of each pair of rows [N]."""
+        ...
+
+
+class Task(Protocol):
+    """One task: the tables it reads, the texts it wants represented, the rows it makes of them."""
+
+    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables this task will read from this corpus; empty when the corpus lacks what the task needs."""
+        ...
+
+    def expected(self) -> tuple[str, ...]:
+        """Every table the task can read, for the message when none is there."""
+        ...
+
+    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """What makes rows that are each valid unusable together (a subset whose scores are all equal)."""
+        ...
+
+    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """The distinct texts of the task in order of first appearance."""
+        ...
+
+    def score(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarity: Similarity,
+        resamples: int,
+    ) -> list[Row]:
+        """Rows with dataset, subset, split, rows, dataset_sha256, aggregation, metric, value, ci_low, ci_high and n."""
+        ...
+
+
+def take(representation: Representation, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The given rows of every array of a representation."""
+    return {name: values[rows] for name, values in representation.items()}

@@ -1,0 +1,144 @@
+"""Files that are complete or absent: written aside, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import InputError
+
+FULL = 2**20
+"""Free bytes below which a disk counts as full."""
+
+ASIDE = ".aside-"
+"""Prefix of names under which files are written before they become visible; readers ignore them."""
+
+
+@contextlib.contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to; renamed to ``path`` when the block ends well, removed when it does not.
+
+    Works for files and folders. A folder at ``path`` is replaced.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.parent / f"{ASIDE}{path.name}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
+    replaced = draft.with_name(f"{draft.name}.replaced")
+    try:
+        yield draft
+        if draft.is_dir() and path.exists():
+            path.replace(replaced)
+        draft.replace(path)
+    except Exception as error:
+        # Writers in C++ (torch, Arrow) report a full disk in words of their own.
+        if not isinstance(error, OSError) and shutil.disk_usage(path.parent).free < FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
+    finally:
+        for leftover in (draft, replaced):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, aside then renamed."""
+    with aside(path) as draft:
+        draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in ``path``, or None when the file is not there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what killed writers of this machine left beside their targets; those of live processes stay."""
+    for path in folder.rglob(f"{ASIDE}*"):
+        if _may_live(path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _may_live(draft: str) -> bool:
+    """Whether the writer of a draft may still be at work: it is, or it is on another machine."""
+    host = f".{os.uname().nodename}."
+    if host not in draft:
+        return True
+    try:
+        os.kill(int(draft.rsplit(host, 1)[1].split(".")[0]), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
+    """Hold the file lock ``path``; it dies with this process, so a rerun after a kill starts at once.
+
+    Args:
+        path: the lock file; its text names the holder for the message below.
+        holder: who we are.
+        wait: seconds to wait for a holder that is about to end (a dying worker of a killed driver).
+
+    Raises:
+        InputError: another live process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+", encoding="utf-8")
+    try:
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    file.seek(0)
+                    other = file.read().strip() or "another process"
+                    raise InputError(
+                        f"{path} is held by {other}: one driver at a time may write here; "
+                        f"wait for it to end, stop it, or choose another --name or --storage"
+                    ) from None
+                time.sleep(0.1)
+        file.truncate(0)
+        file.write(f"{holder} (process {os.getpid()} on {os.uname().nodename})")
+        file.flush()
+        yield
+    finally:
+        file.close()
+
+
+def writable(folder: Path, option: str) -> Path:
+    """``folder``, made if need be, after checking that it can be written to.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"{ASIDE}probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{option} '{folder}' cannot be written to ({error.strerror}): it must be a folder that you may write in; "
+            f"choose another one with {option} PATH"
+        ) from None
+    return folder

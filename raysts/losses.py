@@ -1,0 +1,56 @@
+"""Losses as pure functions: tensors with named shapes in, one loss per example out.
+
+Shapes: B examples, D embedding dimensions, C classes. Means over examples are taken by ``collective.mean``, which knows
+how many examples there are on all ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def nli_features(u_BD: Tensor, v_BD: Tensor) -> Tensor:
+    """[u; v; |u - v|] of premise and hypothesis embeddings -> [B, 3D] (Sentence-BERT, section 3, classification)."""
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1)
+
+
+def softmax_cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+    """-log softmax(logits)[label] per example -> [B], in float32 or better."""
+    return F.cross_entropy(_at_least_float32(logits_BC), labels_B, reduction="none")
+
+
+def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tensor:
+    """Binary cross-entropy of the dot product of the two encoders' embeddings -> [B] (SED B.2; CT paper, section 3).
+
+    Args:
+        a_BD: embeddings by the first encoder.
+        b_BD: embeddings by the second encoder.
+        identical_B: 1 where both encoders read the same sentence, else 0.
+    """
+    logits_B = (_at_least_float32(a_BD) * _at_least_float32(b_BD)).sum(-1)
+    return F.binary_cross_entropy_with_logits(logits_B, identical_B.to(logits_B.dtype), reduction="none")
+
+
+def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: float) -> Tensor:
+    """(cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B] (SED 5.5; Sentence-BERT, regression).
+
+    Args:
+        u_BD: embeddings of the first sentences.
+        v_BD: embeddings of the second sentences.
+        scores_B: gold similarity, 0 to 5.
+        lower_bound: l, the target of a pair that scores 0; in [0, 1).
+    """
+    cosine_B = F.cosine_similarity(_at_least_float32(u_BD), _at_least_float32(v_BD), dim=-1)
+    target_B = lower_bound + (1.0 - lower_bound) * scores_B.to(cosine_B.dtype) / 5.0
+    return (cosine_B - target_B).square()
+
+
+def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """Mean over dimensions of (student - teacher)^2 -> [B] (SED equation 2)."""
+    return (_at_least_float32(student_BD) - _at_least_float32(teacher_BD)).square().mean(-1)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()

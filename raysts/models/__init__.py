@@ -1,0 +1,1 @@
+"""Encoders: loading, saving, embedding."""

@@ -1,0 +1,290 @@
+"""Models on disk: plain sentence-transformers directories (safetensors), loaded without executing code from them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from raysts.errors import InputError
+from raysts.files import aside, read_json, write_json
+from raysts.models.encoder import Encoder, PoolingMode
+from raysts.models.sentence_model import SentenceModel
+from raysts.seeds import content_id
+
+FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
+"""Hugging Face model types that raysts trains: the BERT, DistilBERT and RoBERTa families."""
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
+
+_TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
+
+_POOLING_KEYS: dict[PoolingMode, str] = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+}
+
+
+def load(
+    model: str | Path,
+    *,
+    pooling: PoolingMode | None = None,
+    layers: int | None = None,
+    max_length: int | None = None,
+    device: str | torch.device | None = None,
+) -> SentenceModel:
+    """Load a model directory or a Hugging Face name.
+
+    Args:
+        model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, or a hub name.
+        pooling: ``mean``, ``cls`` or ``max``; default: what the directory says, ``mean`` for a bare encoder.
+        layers: pool the last k layers; default: what the directory says, 1 for a bare encoder.
+        max_length: tokens per text; default: what the directory says.
+        device: default: the first GPU if there is one.
+
+    Raises:
+        InputError: nothing is there, or it is not an encoder that raysts knows.
+    """
+    folder = find(model)
+    known = _settings(folder)
+    backbone, tokenizer = load_backbone(folder)
+    limit = most_tokens(backbone.config.to_dict())
+    layers = known["layers"] if layers is None else layers
+    encoder = Encoder(backbone, int(tokenizer.pad_token_id), pooling or known["pooling"], layers)
+    if not 1 <= encoder.layers <= encoder.depth:
+        raise InputError(f"layers {encoder.layers}: '{model}' has {encoder.depth} layers, pool the last 1 to that many")
+    encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    length = min(max_length or known["max_length"] or tokenizer.model_max_length, limit)
+    return SentenceModel(encoder, tokenizer, length, known["normalize"])
+
+
+def most_tokens(config: Mapping[str, Any]) -> int:
+    """Tokens per text that an encoder of this configuration has positions for."""
+    limit = int(config.get("max_position_embeddings", 512))
+    # RoBERTa's position ids start after the padding index.
+    return limit - 2 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else limit
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """The configuration of a model folder, after checking that it can be loaded, without reading its weights.
+
+    Raises:
+        InputError: it is no encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
+    """
+    config = _json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in FAMILIES:
+        raise InputError(
+            f"backbone '{folder}' is of type '{kind}': it must be an encoder of one of the families {', '.join(FAMILIES)}"
+        )
+    weights = list(folder.glob("*.safetensors"))
+    if not weights and not list(folder.glob("pytorch_model*.bin")):
+        raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
+    for path in weights:
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
+    tokenizer_id(folder)
+    _settings(folder)
+    assert isinstance(config, dict)
+    return config
+
+
+def find(model: str | Path) -> Path:
+    """The folder of ``model``: itself, or the local snapshot of a hub name (downloaded if need be)."""
+    if not str(model).strip():
+        raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
+    folder = Path(model)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(
+                f"'{model}' is not a model directory: it has no config.json; give a Hugging Face or "
+                f"sentence-transformers directory, a run id, or a hub name"
+            )
+        return folder
+    if folder.is_absolute() or str(model).startswith(".") or str(model).count("/") > 1:
+        raise InputError(f"model '{model}' is not there: it must be a run id, a model directory or a Hugging Face name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except Exception as error:
+        raise InputError(
+            f"model '{model}' is not there: no such directory, and the Hugging Face hub did not give it "
+            f"({type(error).__name__}); give a local directory, or check the name and the network"
+        ) from None
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a Hugging Face directory."""
+    from transformers import AutoTokenizer
+
+    _tokenizer_files(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def tokenizer_id(folder: Path) -> str:
+    """Content id of the tokenizer in a model folder: its vocabulary and rules, not its settings for length or padding."""
+    files = _tokenizer_files(folder)
+    digests = []
+    for path in files[:1] if files[0].name == "tokenizer.json" else files:
+        if path.name == "tokenizer.json":
+            rules = {key: value for key, value in _json(path).items() if key not in ("truncation", "padding")}
+            digests.append((path.name, content_id(rules)))
+        else:
+            digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
+    if files[0].name != "tokenizer.json":  # then the rules stand in the settings
+        settings = _json(folder / "tokenizer_config.json") or {}
+        digests.append(("rules", content_id({key: settings.get(key) for key in _TOKENIZER_RULES})))
+    return content_id(digests)
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not found:  # transformers makes up a tokenizer that knows no word
+        raise InputError(
+            f"'{folder}' holds no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}; save the model's tokenizer there"
+        )
+    return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error}); get the model again") from None
+
+
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
+    import transformers
+    from transformers import AutoConfig, AutoModel
+
+    transformers.utils.logging.disable_progress_bar()
+    verbosity = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        if config.model_type not in FAMILIES:
+            raise InputError(
+                f"backbone '{folder}' is of type '{config.model_type}': it must be an encoder of one of the families "
+                f"{', '.join(FAMILIES)}"
+            )
+        options = {} if config.model_type == "distilbert" else {"add_pooling_layer": False}
+        # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
+        backbone, loaded = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+            **options,
+        )
+        wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
+        if wrong:  # transformers draws them at random
+            raise InputError(
+                f"backbone '{folder}' has no weights of the shape that its config.json asks for: {', '.join(wrong[:3])}"
+                f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
+            )
+        backbone.config.output_hidden_states = False
+        return backbone, load_tokenizer(folder)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
+            f"Hugging Face directory with config.json, safetensors weights and tokenizer files"
+        ) from None
+    finally:
+        transformers.utils.logging.set_verbosity(verbosity)
+
+
+def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
+    """Write ``model`` as a plain sentence-transformers directory, aside then renamed.
+
+    sentence-transformers loads it without flags: a Transformer module, for several layers a WeightedLayerPooling with
+    equal weights, and a Pooling module.
+    """
+    encoder = model.encoder
+    with aside(folder) as draft:
+        draft.mkdir(parents=True)
+        backbone = encoder.backbone
+        config = copy.deepcopy(backbone.config)
+        config.output_hidden_states = encoder.layers > 1
+        config.architectures = [type(backbone).__name__]
+        config.save_pretrained(draft)
+        weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
+        save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+        tokenizer = copy.deepcopy(model.tokenizer)
+        tokenizer.model_max_length = model.max_length
+        tokenizer.save_pretrained(draft)
+        modules: list[tuple[str, str]] = [("", "Transformer")]
+        if encoder.layers > 1:
+            modules.append((f"{len(modules)}_WeightedLayerPooling", "WeightedLayerPooling"))
+            start = encoder.depth + 1 - encoder.layers
+            (draft / modules[-1][0]).mkdir()
+            write_json(
+                draft / modules[-1][0] / "config.json",
+                {"embedding_dimension": encoder.dim, "layer_start": start, "num_hidden_layers": encoder.depth},
+            )
+            save_file({"layer_weights": torch.ones(encoder.layers)}, draft / modules[-1][0] / "model.safetensors")
+        modules.append((f"{len(modules)}_Pooling", "Pooling"))
+        (draft / modules[-1][0]).mkdir()
+        write_json(
+            draft / modules[-1][0] / "config.json",
+            {"word_embedding_dimension": encoder.dim}
+            | {key: encoder.pooling == mode for mode, key in _POOLING_KEYS.items()}
+            | {"pooling_mode_mean_sqrt_len_tokens": False},
+        )
+        if model.normalize:
+            modules.append((f"{len(modules)}_Normalize", "Normalize"))
+            (draft / modules[-1][0]).mkdir()
+        write_json(
+            draft / "modules.json",
+            [
+                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+                for i, (path, kind) in enumerate(modules)
+            ],
+        )
+        write_json(draft / "sentence_bert_config.json", {"max_seq_length": model.max_length, "do_lower_case": False})
+        write_json(draft / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
+        if card is not None:
+            (draft / "README.md").write_text(card, encoding="utf-8")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Pooling, layers, maximal length and normalisation that a directory asks for."""
+    found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False}
+    for module in _json(folder / "modules.json") or []:
+        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+        config = _json(path / "config.json") or {}
+        if kind == "Transformer":
+            sizes = _json(path / "sentence_bert_config.json") or {}
+            found["max_length"] = sizes.get("max_seq_length")
+        elif kind == "Pooling":
+            modes = [mode for mode, key in _POOLING_KEYS.items() if config.get(key)]
+            modes = modes or [mode for mode in _POOLING_KEYS if config.get("pooling_mode") == mode]
+            if len(modes) != 1:
+                raise InputError(f"{path / 'config.json'}: pooling must be one of {', '.join(_POOLING_KEYS)}")
+            found["pooling"] = modes[0]
+        elif kind == "WeightedLayerPooling":
+            found["layers"] = config["num_hidden_layers"] + 1 - config["layer_start"]
+        elif kind == "Normalize":
+            found["normalize"] = True
+        else:
+            raise InputError(
+                f"{folder / 'modules.json'}: module '{module['type']}' is unknown here; raysts loads Transformer, "
+                f"WeightedLayerPooling, Pooling and Normalize modules"
+            )
+    return found

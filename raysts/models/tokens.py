@@ -1,0 +1,60 @@
+"""Token ids of many texts in one flat array: tokenise once, pad late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Tokens(NamedTuple):
+    """Token ids of N texts, special tokens included.
+
+    ``flat`` [sum of lengths] int32; text i is ``flat[offsets[i]:offsets[i + 1]]``; ``offsets`` [N + 1] int64.
+    """
+
+    flat: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens per text, [N]."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Tokens:
+        """The texts ``rows``, in that order."""
+        rows = np.asarray(rows, dtype=np.int64)
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Tokens(self.flat[positions], offsets)
+
+    def pad(self, pad_id: int) -> tuple[Tensor, Tensor]:
+        """(ids [N, longest] int64 padded on the right with ``pad_id``, lengths [N] int64)."""
+        lengths = self.lengths
+        ids = np.full((len(self), int(lengths.max(initial=1))), pad_id, dtype=np.int64)
+        ids[np.arange(ids.shape[1]) < lengths[:, None]] = self.flat[self.offsets[0] : self.offsets[-1]]
+        return torch.from_numpy(ids), torch.from_numpy(lengths.astype(np.int64))
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> Tokens:
+    """Token ids of ``texts``, special tokens included, truncated to ``max_length`` tokens."""
+    if not len(texts):
+        return Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    ids = tokenizer(
+        list(texts),
+        add_special_tokens=True,
+        truncation=True,
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )["input_ids"]
+    lengths = np.fromiter((len(row) for row in ids), np.int64, len(ids))
+    flat = np.fromiter((token for row in ids for token in row), np.int32, int(lengths.sum()))
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))

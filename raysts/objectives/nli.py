@@ -1,0 +1,58 @@
+"""Siamese classification of natural language inference pairs (Sentence-BERT; SED B.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysts import collective, losses
+from raysts.models.encoder import Encoder
+from raysts.objectives.objective import Batch, Objective, Rows, Settings, embed_pair
+from raysts.schema import NLI_LABELS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NLISettings(Settings):
+    """Settings of ``nli``.
+
+    Attributes:
+        bias: the classifier has a bias (BERT-flow's has none).
+    """
+
+    bias: bool = True
+
+
+class NLI(Objective):
+    """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction."""
+
+    settings_type = NLISettings
+    table = "nli/train"
+    texts = ("premise", "hypothesis")
+    values = ("label",)
+    sentences = 2
+    stackable = True
+
+    def __init__(self, settings: NLISettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder)
+        self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
+
+    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+        """Premise and hypothesis ids, labels."""
+        index = [example[0] for example in examples]
+        return {
+            **self.pad("premise", rows["premise"].take(index)),
+            **self.pad("hypothesis", rows["hypothesis"].take(index)),
+            "label": torch.from_numpy(np.asarray(rows["label"])[index].astype(np.int64)),
+            "weight": torch.from_numpy(weight),
+        }
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy and accuracy."""
+        u_BD, v_BD = embed_pair(self.encoder, batch, "premise", "hypothesis")
+        logits_BC = self.classifier(losses.nli_features(u_BD, v_BD))
+        loss = collective.mean(losses.softmax_cross_entropy(logits_BC, batch["label"]), batch["weight"])
+        right_B = (logits_BC.detach().argmax(-1) == batch["label"]).float()
+        return loss, {"accuracy": collective.mean(right_B, batch["weight"])}

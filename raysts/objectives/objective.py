@@ -1,0 +1,100 @@
+"""What an objective is: one module that owns everything trainable and knows how its batches are made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysts.models.encoder import Encoder
+from raysts.models.tokens import Tokens
+
+Batch = dict[str, Tensor]
+Rows = Mapping[str, Any]
+"""Rows of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Base of the objectives' own settings; every field is part of the recipe."""
+
+
+class Objective(nn.Module, ABC):
+    """One training objective. ``forward(batch)`` returns ``(loss, scalars)``; the loss is the global mean.
+
+    Class attributes:
+        settings_type: the frozen dataclass of its settings.
+        table: the canonical table it trains on by default.
+        texts: its text columns.
+        values: its other columns (``label``, ``score``, ``teacher``).
+        sentences: sentences that an example sends through an encoder.
+        keeps: allowed values of ``train.keep``; the first is the default.
+        stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
+        version: part of the run id; raise it when the mathematics changes.
+    """
+
+    settings_type: ClassVar[type[Settings]]
+    table: ClassVar[str]
+    texts: ClassVar[tuple[str, ...]]
+    values: ClassVar[tuple[str, ...]] = ()
+    sentences: ClassVar[int] = 1
+    keeps: ClassVar[tuple[str, ...]] = ("last", "best")
+    stackable: ClassVar[bool] = False
+    version: ClassVar[int] = 1
+
+    def __init__(self, settings: Any, encoder: Encoder) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = encoder
+
+    @classmethod
+    def rows_per_batch(cls, batch: int) -> int:
+        """Table rows that a global batch of ``batch`` examples reads."""
+        return batch
+
+    @classmethod
+    def examples(cls, rows: int) -> list[tuple[int, ...]]:
+        """Which of a batch's ``rows`` consecutive rows each example reads; a last batch may hold fewer rows."""
+        return [(row,) for row in range(rows)]
+
+    @classmethod
+    def problem(cls, batch: int) -> str | None:
+        """What is wrong with a batch size, or None."""
+        return None
+
+    @abstractmethod
+    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+        """Tensors for ``forward`` from this process's rows.
+
+        Args:
+            rows: the rows that the examples read.
+            examples: per example, positions in ``rows``.
+            weight: [examples], 1 for an example and 0 for the filler of a process that has none.
+        """
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss (global mean, float32) and named scalars of one batch."""
+
+    def candidates(self) -> dict[str, Encoder]:
+        """Encoders that may be kept, the default first."""
+        return {"encoder": self.encoder}
+
+    def pad(self, name: str, tokens: Tokens) -> Batch:
+        """``{name: ids [B, T], name_length: [B]}``."""
+        ids, lengths = tokens.pad(self.encoder.pad_id)
+        return {name: ids, f"{name}_length": lengths}
+
+
+def embed_pair(encoder: Encoder, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
+    """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
+    a, b = batch[first], batch[second]
+    longest = max(a.shape[1], b.shape[1])
+    ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=encoder.pad_id) for x in (a, b)])
+    both = encoder(ids, torch.cat([batch[f"{first}_length"], batch[f"{second}_length"]]))
+    return both[: len(a)], both[len(a) :]

@@ -1,0 +1,55 @@
+"""Regression of similarity scores with a lower bound on the target (Sentence-BERT; SED 5.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysts import collective, losses
+from raysts.objectives.objective import Batch, Objective, Rows, Settings, embed_pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class STSRegressionSettings(Settings):
+    """Settings of ``sts``.
+
+    Attributes:
+        lower_bound: cosine that a pair of score 0 is trained towards, in [0, 1); a pair of score 5 has 1.
+    """
+
+    lower_bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lower_bound < 1.0:
+            raise ValueError(f"lower_bound {self.lower_bound} must be in [0, 1)")
+
+
+class STSRegression(Objective):
+    """(cos(u, v) - (l + (1 - l) score / 5))^2."""
+
+    settings_type = STSRegressionSettings
+    table = "sts/stsb_train"
+    texts = ("sentence1", "sentence2")
+    values = ("score",)
+    sentences = 2
+    keeps = ("best", "last")
+    stackable = True
+
+    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+        """Ids of both sentences, scores."""
+        index = [example[0] for example in examples]
+        return {
+            **self.pad("sentence1", rows["sentence1"].take(index)),
+            **self.pad("sentence2", rows["sentence2"].take(index)),
+            "score": torch.from_numpy(np.asarray(rows["score"])[index].astype(np.float32)),
+            "weight": torch.from_numpy(weight),
+        }
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared error of the cosine."""
+        u_BD, v_BD = embed_pair(self.encoder, batch, "sentence1", "sentence2")
+        per_pair_B = losses.sts_regression(u_BD, v_BD, batch["score"], self.settings.lower_bound)
+        return collective.mean(per_pair_B, batch["weight"]), {}

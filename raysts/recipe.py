@@ -1,0 +1,398 @@
+"""A Recipe determines one training run; a Pipeline is a named graph of recipes. Both are frozen, typed trees."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from raysts.errors import InputError, nearest
+from raysts.models.encoder import PoolingMode
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.objective import Settings
+from raysts.schema import TABLES, TEST_TABLES
+from raysts.tree import build, field_types, has_path, parse_value, paths, set_path, to_plain
+
+NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
+"""Names of runs, systems and stages: they become names of files."""
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of a run, or None."""
+    if NAME.fullmatch(name):
+        return None
+    return (
+        f"name={name!r} must be 1 to 100 letters, digits and '_', '.', '-', '+' or '=', and not begin with '.' or '-'"
+    )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _require_objective(name: str) -> None:
+    _require(
+        name in OBJECTIVES, f"objective={name!r} must be one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Training rows.
+
+    Attributes:
+        table: canonical table; none: the objective's own.
+        sources: keep only rows whose ``source`` is one of these; empty: all.
+        sample: draw this many rows, by ``sample_seed`` alone (all, where the table has no more); none: all.
+        sample_seed: seed of the draw (one fixed sample for all members and the student).
+    """
+
+    table: str | None = None
+    sources: tuple[str, ...] = ()
+    sample: int | None = None
+    sample_seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.sample is None or self.sample > 0, f"sample={self.sample} must be positive, or none for all rows")
+        _require(self.sample_seed >= 0, f"sample_seed={self.sample_seed} must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optim:
+    """Optimiser and learning-rate schedule.
+
+    Attributes:
+        name: ``adamw``, ``adam`` or ``rmsprop``.
+        lr: peak learning rate.
+        schedule: after warm-up ``linear`` to 0, ``constant``, or ``steps``.
+        warmup: fraction of the steps over which the rate grows linearly from 0.
+        milestones: for ``steps``: after this many optimiser steps the next factor applies.
+        factors: for ``steps``: one factor on ``lr`` more than there are milestones.
+        weight_decay: decoupled for ``adamw``; biases and layer norms are not decayed.
+        clip: maximal gradient norm; none: not clipped.
+        eps: added to the denominator; none: 1e-8 (adam, adamw), 1e-7 (rmsprop).
+    """
+
+    name: Literal["adamw", "adam", "rmsprop"] = "adamw"
+    lr: float = 2e-5
+    schedule: Literal["linear", "constant", "steps"] = "linear"
+    warmup: float = 0.1
+    milestones: tuple[int, ...] = ()
+    factors: tuple[float, ...] = ()
+    weight_decay: float = 0.0
+    clip: float | None = 1.0
+    eps: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
+        _require(0 <= self.warmup < 1, f"warmup={self.warmup} is a fraction of the steps and must be in [0, 1)")
+        _require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
+        _require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
+        _require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
+        if self.schedule == "steps":
+            _require(
+                len(self.factors) == len(self.milestones) + 1,
+                f"factors: schedule 'steps' needs one factor more than milestones ({len(self.milestones)})",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Length, precision and bookkeeping of one training run.
+
+    Attributes:
+        epochs: passes over the rows; fractions are allowed.
+        max_steps: at most this many optimiser steps; none: as many as the epochs hold.
+        max_length: tokens per text, special tokens included.
+        dropout: on or off.
+        precision: ``auto``: bf16 autocast where the hardware multiplies bf16 natively, else fp32.
+        keep: the encoder that is kept: of the ``last`` step or ``best`` on dev; for ct ``second`` (encoder 2 of the
+            last step) or ``dev`` (best of both encoders over all dev evaluations).
+        eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
+        checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps.
+        patience: stop after this many dev evaluations without a better score; none: never.
+    """
+
+    epochs: float = 1.0
+    max_steps: int | None = None
+    max_length: int = 75
+    dropout: bool = True
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    keep: Literal["last", "best", "second", "dev"] = "last"
+    eval_every: int | None = None
+    checkpoint_every: int | None = None
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
+        _require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
+        for name in ("max_steps", "eval_every", "checkpoint_every", "patience"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name}={value} must be positive, or none")
+
+    @property
+    def by_dev(self) -> bool:
+        """Whether labels of the dev set choose the kept encoder."""
+        return self.keep in ("best", "dev")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One training run.
+
+    Attributes:
+        objective: name in ``OBJECTIVES``.
+        settings: the objective's own settings.
+        data: training rows.
+        batch: global batch size in examples, over all workers.
+        optim: optimiser and schedule.
+        train: length, precision, what is kept.
+        pooling: how tokens become one vector while training.
+        layers: number of last layers pooled while training.
+    """
+
+    objective: str
+    settings: Settings
+    data: Data = field(default_factory=Data)
+    batch: int = 16
+    optim: Optim = field(default_factory=Optim)
+    train: Train = field(default_factory=Train)
+    pooling: PoolingMode = "mean"
+    layers: int = 1
+
+    @classmethod
+    def refine_types(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings' type is that of the objective."""
+        if not isinstance(plain.get("objective"), str):
+            return {}
+        _require_objective(plain["objective"])
+        return {"settings": OBJECTIVES[plain["objective"]].settings_type}
+
+    def __post_init__(self) -> None:
+        _require_objective(self.objective)
+        kind = OBJECTIVES[self.objective]
+        _require(self.batch > 0, f"batch={self.batch} must be positive")
+        problem = kind.problem(self.batch)
+        _require(problem is None, f"batch={self.batch} {problem}")
+        _require(
+            self.train.keep in kind.keeps,
+            f"train.keep={self.train.keep!r} must be one of {', '.join(kind.keeps)} for {self.objective}",
+        )
+        _require(self.layers >= 1, f"layers={self.layers} must be at least 1")
+        _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
+        _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")
+        _require(
+            self.table != "sts/stsb_dev", f"data.table={self.table!r} is the dev set, which selects: train on another table"
+        )
+        needed = [name for name in (*kind.texts, *kind.values) if name != "teacher"]
+        there = {column.name for column in TABLES[self.table]}
+        _require(
+            there.issuperset(needed),
+            f"data.table={self.table!r} has columns {', '.join(sorted(there))}; {self.objective} needs {', '.join(needed)}",
+        )
+
+    @property
+    def table(self) -> str:
+        """The canonical table it trains on."""
+        return self.data.table or OBJECTIVES[self.objective].table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What is measured at the end.
+
+    Attributes:
+        tasks: task names; empty: every task whose files exist.
+        layers: every model is measured at each of these numbers of pooled last layers.
+        compare: the number of pooled layers at which the summary compares systems.
+        resamples: bootstrap resamples behind every interval.
+    """
+
+    tasks: tuple[str, ...] = ()
+    layers: tuple[int, ...] = (1, 2)
+    compare: int = 2
+    resamples: int = 1000
+
+    def __post_init__(self) -> None:
+        _require(bool(self.layers) and min(self.layers) >= 1, f"layers={self.layers} must be positive numbers")
+        _require(self.compare in self.layers, f"compare={self.compare} must be one of layers {self.layers}")
+        _require(self.resamples >= 0, f"resamples={self.resamples} must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one training run asks of the cluster.
+
+    Attributes:
+        workers: processes that train one member together.
+        cpus: CPUs per worker; also its number of threads.
+        gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
+    """
+
+    workers: int = 1
+    cpus: int = 1
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.workers >= 1, f"workers={self.workers} must be at least 1")
+        _require(self.cpus >= 1, f"cpus={self.cpus} must be at least 1")
+        _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Members x stages -> selection -> distillation -> evaluation.
+
+    Attributes:
+        name: the system's name.
+        backbone: a run id, a model directory, a Hugging Face name, or ``tiny``.
+        members: number of ensemble members; they differ in their seeds alone.
+        seed: root of every seed.
+        stages: recipes of a member's training stages, in order.
+        combine: ``sed`` distils a student from the members, ``ensemble`` averages them, none leaves them apart.
+        sed: recipe of the distillation.
+        teachers: models that form the ensemble, instead of members trained here.
+        select_top: how many members, best on STS-B dev first, form the ensemble; none: all.
+        student_pooling: layers the exported student pools (the papers evaluate with 2).
+        evaluation: what is measured.
+        resources: what one training run asks of the cluster.
+    """
+
+    name: str
+    backbone: str = "tiny"
+    members: int = 4
+    seed: int = 0
+    stages: dict[str, Recipe] = field(default_factory=dict)
+    combine: Literal["sed", "ensemble"] | None = None
+    sed: Recipe | None = None
+    teachers: tuple[str, ...] = ()
+    select_top: int | None = None
+    student_pooling: int = 2
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        problem = name_problem(self.name)
+        _require(problem is None, str(problem))
+        _require(self.members >= 1, f"members={self.members} must be at least 1")
+        for stage, recipe in self.stages.items():
+            _require(
+                stage.isidentifier() and stage != "sed",
+                f"stages: {stage!r} must be a word of letters, digits and '_', and not 'sed', which is the distillation",
+            )
+            _require("teacher" not in OBJECTIVES[recipe.objective].values, f"stages.{stage}: a member has no teacher")
+        _require(self.sed is None or self.sed.objective == "sed", "sed.objective: must be sed")
+        _require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
+        _require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
+        _require(not self.combine or bool(self.stages or self.teachers), "combine: there are no members to combine")
+        count = len(self.teachers) or self.members
+        _require(
+            self.select_top is None or 1 <= self.select_top <= count,
+            f"select_top={self.select_top} must be from 1 to the number of members, {count}",
+        )
+        _require(self.student_pooling >= 1, f"student_pooling={self.student_pooling} must be at least 1")
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """All recipes by stage name, the distillation last."""
+        return {**self.stages, **({"sed": self.sed} if self.sed else {})}
+
+
+def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline:
+    """A pipeline with values replaced.
+
+    A key is a dotted path of the tree (``seed``, ``evaluation.tasks``), a path below a stage (``nli.batch``), or a path
+    inside a recipe, which then holds for every stage that has it (``batch``, ``optim.lr``, ``train.max_steps``).
+
+    Raises:
+        InputError: unknown keys (the nearest is named), values of the wrong type or out of range; all in one message.
+    """
+    problems: list[str] = []
+    found = _overridden(pipeline, overrides, problems)
+    if problems:
+        # A wrong branch hides the checks of the tree above it: ask about every override alone as well.
+        for key, value in overrides.items():
+            alone: list[str] = []
+            _overridden(pipeline, {key: value}, alone)
+            problems += [problem for problem in alone if f"{key}=" in problem]
+        raise InputError(list(dict.fromkeys(problem.removeprefix("stages.") for problem in problems)))
+    assert found is not None
+    return found
+
+
+def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list[str]) -> Pipeline | None:
+    plain: dict[str, Any] = copy.deepcopy(to_plain(pipeline))
+    for key, value in overrides.items():
+        targets = _targets(plain, key)
+        for target in targets:
+            set_path(plain, target, value)
+        # Options of a training run are options of every pipeline, also of one that trains nothing.
+        if not targets and (_recipes(plain) or not _in_recipe(key)):
+            known = [*paths(plain), *(p for recipe in _recipes(plain).values() for p in paths(recipe))]
+            known += [f"{stage}.{path}" for stage, recipe in _recipes(plain).items() for path in paths(recipe)]
+            problems.append(f"unknown option '{key}'{nearest(key, known)}; 'raysts show {pipeline.name}' lists all")
+    return build(Pipeline, plain, problems)
+
+
+def parse_overrides(items: list[str]) -> dict[str, Any]:
+    """``["a.b=value", ...]`` as a mapping."""
+    found: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise InputError(f"--set {item}: must look like a.b=value, for example --set nli.batch=32")
+        found[key.strip()] = parse_value(text)
+    return found
+
+
+def load_pipeline(path: Path) -> Pipeline:
+    """The pipeline in a YAML file (what ``raysts show`` prints)."""
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(
+            f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"
+        ) from None
+    problems: list[str] = []
+    found = build(Pipeline, plain, problems)
+    if problems or found is None:
+        raise InputError([f"{path}: {problem}" for problem in problems])
+    return found
+
+
+def dump(pipeline: Pipeline) -> str:
+    """The resolved tree as YAML; ``load_pipeline`` reads it back."""
+    return yaml.safe_dump(to_plain(pipeline), sort_keys=False, allow_unicode=True)
+
+
+def _recipes(plain: dict[str, Any]) -> dict[str, Any]:
+    return {**plain["stages"], **({"sed": plain["sed"]} if plain.get("sed") else {})}
+
+
+def _in_recipe(key: str) -> bool:
+    kind: Any = Recipe
+    for part in key.split("."):
+        known = field_types(kind, {}) if isinstance(kind, type) and is_dataclass(kind) else {}
+        if part not in known:
+            return False
+        kind = known[part]
+    return True
+
+
+def _targets(plain: dict[str, Any], key: str) -> list[str]:
+    if has_path(plain, key):
+        return [key]
+    stage, _, rest = key.partition(".")
+    places = {name: ("sed" if name == "sed" else f"stages.{name}") for name in _recipes(plain)}
+    if stage in places and rest and has_path(_recipes(plain)[stage], rest):
+        return [f"{places[stage]}.{rest}"]
+    if key in field_types(Recipe, {}) or "." in key:
+        return [f"{places[name]}.{key}" for name, recipe in _recipes(plain).items() if has_path(recipe, key)]
+    return []

@@ -1,0 +1,30 @@
+"""Named seeds and content ids: everything random or cached in raysts is a function of what went in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+def derive_seed(root: int, *names: object) -> int:
+    """A seed in [0, 2**63) for the stream called ``names`` below the root seed; the same on every machine."""
+    return int.from_bytes(hashlib.sha256(json.dumps([root, *names]).encode()).digest()[:8], "big") >> 1
+
+
+def content_id(value: Any) -> str:
+    """16 hex digits that name a JSON value by its content."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def folder_id(folder: Path, ignore: tuple[str, ...] = ("README.md", ".gitattributes", "data_config.json")) -> str:
+    """16 hex digits over the files of a model folder (names and bytes; the model card does not count)."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in ignore:
+            with path.open("rb") as file:
+                digest.update(str(path.relative_to(folder)).encode() + b"\0")
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

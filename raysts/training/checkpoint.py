@@ -1,0 +1,137 @@
+"""Checkpoints of a training run: complete or absent, bounded in number, exact."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from raysts.files import aside
+from raysts.models.encoder import Encoder
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands; everything besides weights and optimiser state that a resumed run must know.
+
+    Attributes:
+        step: optimiser steps done.
+        loss_sum: sum of losses since the last metrics line.
+        loss_count: steps in ``loss_sum``.
+        latest: dev score of the last evaluation.
+        best: best dev score so far.
+        best_step: step of the best score.
+        best_candidate: name of the best candidate encoder.
+        since_best: dev evaluations since then.
+        seconds: training time so far.
+        stopped: early stopping has ended the run.
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    latest: float | None = None
+    best: float | None = None
+    best_step: int = 0
+    best_candidate: str = ""
+    since_best: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+
+def best_file(folder: Path, progress: Progress) -> Path:
+    """File of the best encoder's weights."""
+    return folder / f"best-{progress.best_step:07d}-{progress.best_candidate}.safetensors"
+
+
+def save_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
+    """Write the weights of the best encoder so far."""
+    with aside(best_file(folder, progress)) as draft:
+        save_file({name: value.detach().cpu().contiguous() for name, value in encoder.state_dict().items()}, draft)
+
+
+def load_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
+    """Put the weights of the best encoder into ``encoder``."""
+    encoder.load_state_dict(load_file(best_file(folder, progress)))
+
+
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Write the checkpoint of ``progress.step`` and remove what it replaces: one last and one best remain."""
+    state = {
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "progress": {name: getattr(progress, name) for name in Progress.__slots__},  # type: ignore[attr-defined]
+    }
+    path = folder / f"step-{progress.step:07d}.pt"
+    with aside(path) as draft:
+        torch.save(state, draft)
+    keep = {path.name, best_file(folder, progress).name if progress.best is not None else ""}
+    for old in folder.iterdir():
+        if old.name not in keep and old.is_file() and old.suffix in (".pt", ".safetensors"):
+            old.unlink()
+
+
+def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``Progress`` when there is none."""
+    saved = sorted(folder.glob("step-*.pt"))
+    if not saved:
+        return Progress()
+    device = next(module.parameters()).device
+    state = torch.load(saved[-1], map_location=device, weights_only=True)
+    module.load_state_dict(state["module"])
+    optimizer.load_state_dict(state["optimizer"])
+    return Progress(**state["progress"])
+
+
+def clear(folder: Path) -> None:
+    """Remove all checkpoints of a finished run."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class MetricsLog:
+    """``metrics.jsonl``: one JSON object a line; opened at a step, it forgets the lines of later steps."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        lines = [line for line in read_metrics(path) if line["step"] <= step]
+        with aside(path) as draft:
+            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one line, visible at once."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file; a line torn by a kill is left out."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def last_metrics(path: Path) -> dict[str, Any] | None:
+    """The last complete line of a metrics file; reads only its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        return json.loads(lines[-1]) if lines else None
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None

@@ -1,0 +1,84 @@
+"""Optimisers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from raysts.recipe import Optim
+
+RMSPROP_RHO = 0.9
+ADAM_BETAS = (0.9, 0.999)
+
+
+def build(optim: Optim, module: nn.Module) -> Optimizer:
+    """The optimiser over the module's trainable parameters; biases and layer norms are not decayed."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            (decayed if parameter.ndim > 1 else plain).append(parameter)
+    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    if optim.name == "rmsprop":
+        return RMSprop(groups, lr=optim.lr, rho=RMSPROP_RHO, eps=optim.eps or 1e-7)
+    kind = torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam
+    return kind(groups, lr=optim.lr, betas=ADAM_BETAS, eps=optim.eps or 1e-8, fused=True)
+
+
+def learning_rate(optim: Optim, step: int, steps: int) -> float:
+    """Learning rate of optimiser step ``step`` (0-based) of ``steps``."""
+    warmup = round(optim.warmup * steps)
+    if step < warmup:
+        return optim.lr * (step + 1) / warmup
+    if optim.schedule == "linear":
+        return optim.lr * (steps - step) / max(1, steps - warmup)
+    if optim.schedule == "steps":
+        return optim.lr * optim.factors[sum(step >= milestone for milestone in optim.milestones)]
+    return optim.lr
+
+
+class RMSprop(Optimizer):
+    """RMSprop without momentum: v = rho v + (1 - rho) g^2; p -= lr g / (sqrt(v) + eps).
+
+    The update of ``torch.optim.RMSprop`` with alpha = rho, which has no fused kernel. Adam without first moment and
+    without bias correction is the same update, so this calls Adam's fused kernel: beta1 = 0, beta2 = rho, and a step
+    count so large that the bias correction 1 - beta2^t is 1. It reads and writes every weight once.
+    """
+
+    _LATE = 1e6
+    """A step count at which 0.9^t has long underflowed to 0."""
+
+    def __init__(self, params: list[dict], lr: float, rho: float = RMSPROP_RHO, eps: float = 1e-7) -> None:
+        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": 0.0})
+        self._scratch: dict[nn.Parameter, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            assert group["weight_decay"] == 0.0, "RMSprop has no weight decay here"
+            parameters = [p for p in group["params"] if p.grad is not None]
+            for p in parameters:
+                if not self.state[p]:
+                    self.state[p]["square_avg"] = torch.zeros_like(p)
+                    # The kernel's first moment: with beta1 = 0 it is overwritten at every step, so it is no state.
+                if p not in self._scratch:
+                    self._scratch[p] = torch.zeros_like(p)
+            if parameters:
+                torch._fused_adam_(
+                    parameters,
+                    [p.grad for p in parameters],
+                    [self._scratch[p] for p in parameters],
+                    [self.state[p]["square_avg"] for p in parameters],
+                    [],
+                    [torch.tensor(self._LATE, device=p.device) for p in parameters],
+                    amsgrad=False,
+                    lr=group["lr"],
+                    beta1=0.0,
+                    beta2=group["rho"],
+                    weight_decay=0.0,
+                    eps=group["eps"],
+                    maximize=False,
+                )

@@ -1,0 +1,69 @@
+"""Where a training run happens: in this process, as a Ray Train worker, as a Tune trial. The loop need not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysts.data.batches import Reader, read_here
+
+
+class Runtime:
+    """One process of a training run; this one trains alone, in the caller's process.
+
+    Attributes:
+        rank: number of this process.
+        world: number of processes.
+        device: where tensors live.
+        read: source of batches.
+        where: for the run record.
+    """
+
+    def __init__(
+        self,
+        device: str | torch.device | None = None,
+        *,
+        threads: int | None = None,
+        read: Reader = read_here,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.rank, self.world = 0, 1
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.read = read
+        self.where = "in-process"
+        self._say = say
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module as it is called: with gradients averaged over processes where there are several."""
+        return module
+
+    def report(self, line: dict[str, Any]) -> None:
+        """Take note of one metrics line (dev evaluations and the end of a run)."""
+        if self._say is not None:
+            self._say(progress_text(line))
+
+    def barrier(self) -> None:
+        """Wait for the other processes."""
+
+
+def progress_text(line: dict[str, Any]) -> str:
+    """A metrics line as people read it."""
+    parts = [f"step {line['step']}/{line['steps']}"]
+    parts += [f"{name} {line[name]:.4f}" for name in ("loss", "dev") if line.get(name) is not None]
+    if line.get("examples_per_second"):
+        parts.append(f"{line['examples_per_second']:.0f} examples/s")
+    return ", ".join(parts)
+
+
+def native_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bf16 natively (elsewhere bf16 is slower than fp32)."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability()
+    flags = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return capabilities.startswith("AVX512") and flags

@@ -1,0 +1,169 @@
+"""Frozen dataclass trees as plain data: checked construction from YAML or JSON, and typed overrides ``a.b=value``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from raysts.errors import nearest
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """A tree as dicts, lists and scalars."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def build(cls: type[T], plain: Any, problems: list[str], path: str = "") -> T | None:
+    """Construct ``cls`` from plain data; what is wrong is appended to ``problems`` with its dotted path."""
+    if not isinstance(plain, Mapping):
+        problems.append(f"{path or 'the recipe'} is {plain!r}: must be a mapping with the fields of {cls.__name__}")
+        return None
+    try:
+        types_by_field = field_types(cls, plain)
+    except ValueError as error:
+        problems.append(f"{path + '.' if path else ''}{error}")
+        return None
+    before, values = len(problems), {}
+    for key, item in plain.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in types_by_field:
+            problems.append(f"unknown option '{where}'{nearest(str(key), types_by_field)}")
+        else:
+            values[key] = convert(types_by_field[key], item, problems, where)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in plain:
+            problems.append(f"option '{path + '.' if path else ''}{field.name}' is missing; it has no default")
+    if len(problems) > before:
+        return None
+    try:
+        return cls(**values)
+    except ValueError as error:
+        problems.append(f"{path + '.' if path else ''}{error}")
+        return None
+
+
+def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:
+    """``value`` as the annotated type ``kind``."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not type(None)]
+        return convert(inner[0], value, problems, path)
+    if origin is Literal:
+        if value not in arguments:
+            problems.append(
+                f"{path}={value!r}: must be one of {', '.join(map(str, arguments))}"
+                f"{nearest(str(value), map(str, arguments))}"
+            )
+        return value
+    if origin is tuple:
+        if isinstance(value, str):  # a,b on the command line
+            value = [parse_value(part) for part in value.split(",")]
+        elif isinstance(value, (int, float)):
+            value = [value]
+        if not isinstance(value, (list, tuple)):
+            problems.append(f"{path}={value!r}: must be a list")
+            return ()
+        return tuple(convert(arguments[0], item, problems, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            problems.append(f"{path}={value!r}: must be a mapping")
+            return {}
+        return {str(key): convert(arguments[1], item, problems, f"{path}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        return (
+            value
+            if isinstance(value, typing.cast(type, kind))
+            else build(typing.cast(type, kind), value, problems, path)
+        )
+    return _scalar(kind, value, problems, path)
+
+
+def _scalar(kind: Any, value: Any, problems: list[str], path: str) -> Any:
+    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):  # YAML 1.1 reads 2e-5 as a string
+            value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        problems.append(f"{path}={value!r}: must be finite")
+        return value
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        problems.append(f"{path}={value!r}: must be {names.get(kind, kind)}")
+    return value
+
+
+def field_types(cls: type, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Field types of a tree class; a class may refine them by what the plain data says (``refine_types``).
+
+    Raises:
+        ValueError: the plain data names something that decides the types and does not exist.
+    """
+    found = dict(_hints(cls))
+    refine = getattr(cls, "refine_types", None)
+    return found | (refine(plain) if refine else {})
+
+
+@lru_cache(maxsize=256)
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def parse_value(text: str) -> Any:
+    """The value in ``--set key=value``, read as YAML (``none`` and ``null`` are None)."""
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def paths(plain: Any, prefix: str = "") -> list[str]:
+    """Dotted paths of all leaves and branches of a plain tree."""
+    if not isinstance(plain, Mapping):
+        return []
+    found = []
+    for key, item in plain.items():
+        path = f"{prefix}{key}"
+        found += [path, *paths(item, f"{path}.")]
+    return found
+
+
+def has_path(plain: Any, path: str) -> bool:
+    """Whether the plain tree has a value at the dotted path."""
+    for part in path.split("."):
+        if not isinstance(plain, Mapping) or part not in plain:
+            return False
+        plain = plain[part]
+    return True
+
+
+def set_path(plain: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path that exists."""
+    *branches, leaf = path.split(".")
+    for part in branches:
+        plain = plain[part]
+    plain[leaf] = value

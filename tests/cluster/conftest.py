@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysts import api
+from raysts.cluster.connect import SETTINGS
+from raysts.pipeline import Plan
+
+# Before anything imports Ray, which reads some of them then.
+for _name, _value in SETTINGS.items():
+    os.environ.setdefault(_name, _value)
+os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+# By default workers stand behind everything else that runs on the machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A private cluster of two CPUs, whatever else runs on this machine."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=256 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    yield
+    ray.shutdown()
+
+
+PlanMaker = Callable[..., Plan]
+
+
+@pytest.fixture(scope="session")
+def planned(small_world: Path) -> PlanMaker:
+    """Plans a system on the small world: ``planned(storage, "nli-ct-sed", {"members": 2})``."""
+
+    def make(storage: Path, system: str, overrides: dict[str, Any] | None = None) -> Plan:
+        return api.plan(system, overrides, small_world, storage)
+
+    return make

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import bz2
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+from raysts.cluster.prepare import prepare_wikipedia
+from raysts.cluster.prepare_blocks import make_run, run_slice
+from raysts.data.corpora import Corpus
+from raysts.data.wikipedia import clean, dedup_key, split_sentences
+from raysts.errors import InputError
+
+PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")
+VERBS = ("was built", "was opened", "was mapped", "was sold", "was restored", "was described")
+
+
+def _articles(count: int) -> pa.Table:
+    """Articles of eight sentences; some sentences repeat in other articles, also with other numbers or other case."""
+    rng = np.random.default_rng([7, count])
+    texts = []
+    for i in range(count):
+        sentences = [
+            f"The {PLACES[rng.integers(8)]} number {rng.integers(90)} near the old {PLACES[rng.integers(8)]} "
+            f"{VERBS[rng.integers(6)]} by people from the {PLACES[rng.integers(8)]}."
+            for _ in range(7)
+        ]
+        code = f"{'abcdefghij'[i % 10]}{chr(97 + i // 10 % 26)} {chr(97 + i // 260)}"
+        texts.append(" ".join(sentences) + f"\nThe unique article of letter code {code} ends here now.")
+    return pa.table({"article_id": np.arange(count), "title": ["T"] * count, "text": texts})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=True)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def articles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("articles") / "articles.parquet"
+    pq.write_table(_articles(600), path)
+    return path
+
+
+def _expected(table: pa.Table) -> dict[bytes, tuple[str, int]]:
+    best: dict[bytes, tuple[str, int]] = {}
+    for article_id, text in zip(table["article_id"].to_pylist(), table["text"].to_pylist(), strict=True):
+        for sentence in split_sentences(clean(text)):
+            key = dedup_key(sentence)
+            best[key] = min(best.get(key, (sentence, article_id)), (sentence, article_id))
+    return best
+
+
+def _rows(root: Path) -> list[tuple[str, int]]:
+    table = Corpus(root).read("wikipedia/sentences", ["sentence", "article_id"])
+    return list(zip(table["sentence"].to_pylist(), table["article_id"].to_pylist(), strict=True))
+
+
+def test_all_sentences_once_and_a_second_call_does_nothing(
+    articles: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    said: list[str] = []
+    done = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    expected = _expected(pq.read_table(articles))
+    rows = _rows(tmp_path)
+    assert len(rows) == len(expected) == done["rows"] == done["distinct"] < done["found"]
+    assert set(rows) == set(expected.values())
+    assert rows != sorted(rows)  # shuffled
+    assert done["articles"] == 600 and len(said) == 3
+    assert len(Corpus(tmp_path).files("wikipedia/sentences")) > 1  # several ranges were merged
+    assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # the work is cleared away
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()}
+    again = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    assert again["status"] == "present" and said[-1].startswith("wikipedia/sentences: present")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()} == before
+    with pytest.raises(InputError, match="nothing is overwritten"):
+        prepare_wikipedia(articles, tmp_path, seed=4)
+    output = capfd.readouterr()
+    assert "ray.data" not in output.err and "rogress" not in output.err and "xecution" not in output.err
+
+
+def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: Path) -> None:
+    whole = pq.read_table(articles)
+    prepare_wikipedia(articles, tmp_path / "a", sample=300, seed=5)
+    # the same articles in another order, in shards, in small blocks
+    order = np.random.default_rng(1).permutation(len(whole))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number, part in enumerate(np.array_split(order, 5)):
+        pq.write_table(whole.take(part), shards / f"{number}.parquet")
+    prepare_wikipedia(shards, tmp_path / "b", sample=300, seed=5, block_bytes=16_000)
+    first = _rows(tmp_path / "a")
+    assert len(first) == 300 and first == _rows(tmp_path / "b")
+    prepare_wikipedia(articles, tmp_path / "c", sample=100, seed=5)
+    assert _rows(tmp_path / "c") == first[:100]  # a smaller sample begins a larger one
+    prepare_wikipedia(articles, tmp_path / "d", sample=300, seed=6)
+    assert len(set(_rows(tmp_path / "d")) & set(first)) < 290
+    assert Corpus(tmp_path / "a").files("wikipedia/sentences") == [tmp_path / "a/wikipedia/sentences.parquet"]
+
+
+def test_too_large_a_sample_fails_and_the_work_is_used_again(articles: Path, tmp_path: Path) -> None:
+    distinct = len(_expected(pq.read_table(articles)))
+    with pytest.raises(InputError, match=rf"gives only {distinct:,} distinct sentences"):
+        prepare_wikipedia(articles, tmp_path, sample=distinct + 1)
+    assert Corpus(tmp_path).tables() == []
+    said: list[str] = []
+    assert prepare_wikipedia(articles, tmp_path, sample=distinct, say=said.append)["rows"] == distinct
+    assert said[0].startswith("sentences: going on with")
+
+
+def test_a_dump_gives_what_its_articles_give(tmp_path: Path) -> None:
+    table = _articles(30)
+    pages = "".join(
+        f"<page><title>T</title><ns>0</ns><id>{i}</id><revision><id>9{i}</id>"
+        f"<text>'''T''' [[a|x]]\n\n{text}</text></revision></page>"
+        for i, text in enumerate(table["text"].to_pylist())
+    )
+    dump = tmp_path / "dump.xml.bz2"
+    dump.write_bytes(
+        bz2.compress(f"<mediawiki xmlns='http://www.mediawiki.org/xml/export-0.10/'>{pages}</mediawiki>".encode())
+    )
+    done = prepare_wikipedia(dump, tmp_path / "data", block_bytes=4_000)
+    assert done["articles"] == 30 and set(_rows(tmp_path / "data")) == set(_expected(table).values())
+
+
+def test_wrong_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no articles"):
+        prepare_wikipedia(tmp_path / "nothing", tmp_path / "out")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        prepare_wikipedia(tmp_path / "bad.parquet", tmp_path / "out")
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "columns.parquet")
+    with pytest.raises(InputError, match="columns found: text"):
+        prepare_wikipedia(tmp_path / "columns.parquet", tmp_path / "out")
+    pq.write_table(pa.table({"article_id": [1], "text": ["No sentence"]}), tmp_path / "empty.parquet")
+    with pytest.raises(InputError, match="only 0 distinct sentences"):
+        prepare_wikipedia(tmp_path / "empty.parquet", tmp_path / "out")
+
+
+def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.cluster.prepare_blocks.ROW_GROUP_ROWS", 100)
+    made = make_run(_articles(100), str(tmp_path), seed=-1)
+    path = made["path"][0].as_py()
+    whole = run_slice(path, 0, 1 << 64)
+    assert whole.num_rows == made["rows"][0].as_py() == 800
+    high = whole["high"].to_numpy()
+    assert (high[1:] >= high[:-1]).all()
+    middle = int(high[333])
+    assert pa.concat_tables([run_slice(path, 0, middle), run_slice(path, middle, 1 << 64)]).equals(whole)
+
+
+@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
+def test_real_articles(tmp_path: Path) -> None:
+    root = Path(os.environ["RAYSTS_DATA"])
+    articles = pq.read_table(root / "wikipedia/articles.parquet").slice(0, 1500)
+    pq.write_table(articles, tmp_path / "articles.parquet", row_group_size=300)
+    done = prepare_wikipedia(tmp_path / "articles.parquet", tmp_path / "data", seed=1, block_bytes=1 << 20)
+    assert done["articles"] == 1500 and done["distinct"] > 20_000
+    found = {dedup_key(sentence) for sentence, _ in _rows(tmp_path / "data")}
+    assert len(found) == done["distinct"]
+    # another splitter made wikipedia/sentences from the same articles: most of its sentences are here as well
+    given = pq.read_table(root / "wikipedia/sentences.parquet").to_pylist()
+    ids = set(articles["article_id"].to_pylist())
+    theirs = [row["sentence"] for row in given if row["article_id"] in ids]
+    assert len(theirs) > 3000 and sum(dedup_key(sentence) in found for sentence in theirs) > 0.95 * len(theirs)
+
+
+@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
+def test_real_markup(tmp_path: Path) -> None:
+    done = prepare_wikipedia(
+        Path(os.environ["RAYSTS_DATA"]) / "wikipedia/markup_articles.parquet", tmp_path, sample=5_000
+    )
+    assert done["articles"] == 106 and done["distinct"] > 10_000
+    sentences = Corpus(tmp_path).read("wikipedia/sentences")["sentence"].to_pylist()
+    assert not [sentence for sentence in sentences if any(mark in sentence for mark in ("[[", "{{", "''", "<ref", "|"))]

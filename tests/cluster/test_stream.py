@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from processes import small_windows
+
+from raysts.data.batches import Order, Share, read_here
+from raysts.data.windows import Windows, shard_name, tokenize_table
+from raysts.models.store import load_tokenizer
+from raysts.objectives import OBJECTIVES
+from raysts.pipeline import Plan
+from raysts.training.teacher import write_embeddings
+
+BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
+
+
+@pytest.fixture(scope="module")
+def windows(planned, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Windows]:
+    """Token stores in windows of 64 rows; that of sed beside random teacher means."""
+    with small_windows(64):
+        return _stores(planned, tmp_path_factory.mktemp("stores"))
+
+
+def _stores(planned, folder: Path) -> dict[str, Windows]:
+    made: Plan = planned(folder, "nli-ct-sts-sed", {"sed.data.sample": 700, "members": 1})
+    made.write_backbone()
+    tokenizer = load_tokenizer(made.backbone)
+    found = {}
+    for stage, recipe in made.pipeline.recipes.items():
+        spec = made.store_spec(recipe)
+        tokenize_table(made.corpus, spec, tokenizer, made.store_folder(spec))
+        found[stage] = Windows(made.store_folder(spec))
+    teacher, rng = folder / "teacher", np.random.default_rng(0)
+    for window, size in enumerate(found["sed"].sizes):
+        rows = found["sed"].read(window).column("row")
+        write_embeddings(teacher / shard_name(window), rows, rng.normal(size=(size, 8)).astype(np.float32))
+    found["sed"] = Windows(found["sed"].folder, teacher)
+    return found
+
+
+def _same(a: Share, b: Share) -> None:
+    assert np.array_equal(a.ids, b.ids) and a.examples == b.examples and a.size == b.size
+    assert np.array_equal(a.weight, b.weight) and set(a.rows) == set(b.rows)
+    for name, column in a.rows.items():
+        if hasattr(column, "offsets"):
+            assert np.array_equal(column.offsets, b.rows[name].offsets), name
+            assert np.array_equal(column.flat, b.rows[name].flat), name
+        else:
+            assert column.dtype == b.rows[name].dtype and np.array_equal(column, b.rows[name]), name
+
+
+@pytest.mark.parametrize("stage", BATCHES)
+def test_streamed_batches_are_those_read_here(stage: str, windows: dict[str, Windows], cluster: None) -> None:
+    from raysts.cluster.data import read_streamed
+
+    store = windows[stage]
+    order = Order(store.sizes, OBJECTIVES[stage], BATCHES[stage], seed=11)
+    epoch = order.steps_per_epoch
+    assert len(store) > 3 and order.rows % order.rows_per_batch  # several windows, and a ragged last batch
+    for start, stop in ((0, epoch + 3), (epoch // 2, epoch)):
+        expected = {}
+        for rank, world in ((0, 1), (0, 2), (1, 2)):
+            here = list(read_here(store, order, start, stop, rank, world))
+            streamed = list(read_streamed(store, order, start, stop, rank, world))
+            assert len(here) == len(streamed) == stop - start
+            for a, b in zip(here, streamed, strict=True):
+                _same(a, b)
+            expected[rank, world] = streamed
+        for whole, low, high in zip(*expected.values(), strict=True):  # the two ranks' examples are those of one
+            assert sum(share.weight.sum() for share in (low, high)) == whole.size
+    if stage == "sed":
+        first = next(iter(read_streamed(store, order, 0, 1, 0, 1)))
+        means = {
+            row: mean
+            for window in range(len(store))
+            for row, mean in zip(*(store.read(window)[name].to_pylist() for name in ("row", "teacher")), strict=True)
+        }
+        assert np.array_equal(first.rows["teacher"], np.array([means[i] for i in first.ids], np.float32))
+
+
+def test_windows_that_give_a_rank_nothing_are_passed_over(
+    windows: dict[str, Windows], cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of several windows: each of the two processes reads only half of them; plans are cut into segments."""
+    from raysts.cluster.data import read_streamed
+
+    monkeypatch.setattr("raysts.cluster.data.SEGMENT", 5)
+    order = Order(windows["nli"].sizes, OBJECTIVES["nli"], 400, seed=3)
+    for rank in (0, 1):
+        arguments = (windows["nli"], order, 1, 2 * order.steps_per_epoch, rank, 2)
+        for a, b in zip(read_here(*arguments), read_streamed(*arguments), strict=True):
+            _same(a, b)
+
+
+def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
+    from raysts.cluster.data import read_streamed
+
+    order = Order(windows["nli"].sizes, OBJECTIVES["nli"], 20, seed=3)
+    shares = read_streamed(windows["nli"], order, 0, order.steps_per_epoch, 0, 1)
+    first = [next(shares) for _ in range(5)]
+    shares.close()
+    again = read_streamed(windows["nli"], order, 3, order.steps_per_epoch, 0, 1)
+    _same(first[3], next(again))
+    _same(first[4], next(again))
+    again.close()
+
+
+LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 480_000, 200, 8_000
+"""384 MB of token ids in 60 windows."""
+
+
+def _write_large(folder: Path) -> None:
+    """A token store in which the ids of every sentence begin with its row."""
+    parts = []
+    for number, first in enumerate(range(0, LARGE_ROWS, LARGE_WINDOW * 20)):
+        name, sizes = f"part-{number:05d}.arrow", []
+        schema = pa.schema([("row", pa.int64()), ("sentence", pa.list_(pa.int32()))])
+        with pa.ipc.new_file(str(folder / name), schema) as writer:
+            for low in range(first, min(first + LARGE_WINDOW * 20, LARGE_ROWS), LARGE_WINDOW):
+                row = np.arange(low, low + LARGE_WINDOW)
+                flat = np.repeat(row.astype(np.int32), LARGE_WIDTH)
+                offsets = np.arange(0, len(flat) + 1, LARGE_WIDTH, dtype=np.int32)
+                lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+                writer.write_batch(pa.RecordBatch.from_arrays([pa.array(row), lists], schema=schema))
+                sizes.append(LARGE_WINDOW)
+        parts.append({"file": name, "windows": sizes})
+    (folder / "manifest.json").write_text(json.dumps({"parts": parts, "rows": LARGE_ROWS}))
+
+
+TWO_READERS = """
+import json, logging, sys
+from pathlib import Path
+import numpy as np, ray
+
+@ray.remote(num_cpus=1)
+class Trainer:
+    def read(self, folder, seed):
+        from raysts.cluster.data import read_streamed
+        from raysts.data.batches import Order
+        from raysts.data.windows import Windows
+        from raysts.objectives import OBJECTIVES
+        windows = Windows(Path(folder))
+        order = Order(windows.sizes, OBJECTIVES["ct"], 2_000, seed)  # batches of 3,750 sentences
+        seen, anonymous = np.zeros(windows.rows, np.int8), []
+        for share in read_streamed(windows, order, 0, order.steps_per_epoch, 0, 1):
+            tokens = share.rows["sentence"]
+            assert (tokens.flat.reshape(len(share.ids), -1) == share.ids[:, None]).all()
+            seen[share.ids] += 1
+            status = Path("/proc/self/status").read_text()
+            anonymous.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+        return seen.tobytes(), anonymous
+
+    def holds(self):
+        return ray.get_runtime_context().get_assigned_resources()
+
+ray.init(address="local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False,
+         logging_level=logging.ERROR)
+trainers = [Trainer.remote() for _ in range(2)]
+held = sum(ray.get(trainer.holds.remote())["CPU"] for trainer in trainers)
+free = ray.available_resources().get("CPU", 0)
+found = ray.get([trainer.read.remote(sys.argv[1], seed) for seed, trainer in enumerate(trainers)])
+session = Path(ray._private.worker._global_node.get_session_dir_path())
+spilled = sum(path.stat().st_size for path in session.glob("ray_spilled_objects*/**/*") if path.is_file())
+print(json.dumps({
+    "held": held, "free": free, "spilled": spilled,
+    "once": [bool((np.frombuffer(seen, np.int8) == 1).all()) for seen, _ in found],
+    "anonymous": [(float(np.median(mb[5:15])), float(max(mb[15:]))) for _, mb in found],
+    "batches": [len(mb) for _, mb in found],
+}))
+ray.shutdown()
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    _write_large(folder)
+    yield folder
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, tmp_path: Path) -> None:
+    """Two trainers hold both CPUs and each reads 384 MB through an object store of 100 MB, every row once."""
+    script = tmp_path / "readers.py"
+    script.write_text(TWO_READERS)
+    ended = subprocess.run(
+        [sys.executable, str(script), str(large)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["held"] == 2 and found["free"] == 0
+    assert found["once"] == [True, True] and found["batches"] == [128, 128]
+    assert found["spilled"] == 0
+    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 384 more
+        assert most < early + 100, found

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from processes import family_of_title, small_windows, wait_until
+
+from raysts.data.windows import Windows, tokenize_table
+from raysts.errors import RunFailed
+from raysts.files import ASIDE
+from raysts.models.store import load_tokenizer
+from raysts.pipeline import Plan
+from raysts.recipe import Resources
+from raysts.training import teacher
+from raysts.training.here import Here
+
+
+@pytest.fixture(scope="module")
+def made(planned, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path]:
+    """Three models and a token store of 19 windows."""
+    with small_windows(64):
+        models = []
+        for seed in range(3):
+            plan: Plan = planned(tmp_path_factory.mktemp("storage"), "nli-sed", {"seed": seed, "members": 1})
+            plan.write_backbone()
+            models.append(plan.backbone)
+        (spec,) = [spec for spec in plan.specs.values() if spec.table == "wikipedia/sentences"]
+        tokenize_table(plan.corpus, spec, load_tokenizer(plan.backbone), plan.store_folder(spec))
+        return models, plan.store_folder(spec)
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
+    made: tuple[list[Path], Path], tmp_path: Path, cluster: None
+) -> None:
+    from raysts.cluster.embed import teacher_means
+
+    models, store = made
+    torch.set_num_threads(1)
+    Here(threads=1).teacher(models, store, tmp_path / "here", "mean", 1, Resources(), lambda text: None)
+    teacher.finish(Windows(store), tmp_path / "here", ["a", "b", "c"], {})
+
+    there, said = tmp_path / "there", []
+    killed: list[int] = []
+    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    dead.wait()
+
+    def kill() -> None:
+        """All actors of the last pass, as if in the middle of writing a shard."""
+        wait_until(lambda: len(list(there.glob("shard-*"))) >= 3, pause=0.002)
+        (there / f"{ASIDE}shard-00018.parquet.{os.uname().nodename}.{dead.pid}.1").write_bytes(b"half a shard")
+        killed.extend(family_of_title("MapWorker(MapBatches(_AddMember))", os.getpid()))
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    teacher_means(models, store, there, "mean", 1, Resources(), said.append)
+    killer.join()
+    assert killed and len(said) == 3
+    teacher.finish(Windows(store), there, ["a", "b", "c"], {})
+    here = _bytes(tmp_path / "here")
+    assert len(here) == len(Windows(store)) + 1
+    assert _bytes(there) == here  # no shard twice, none lost, no draft of the killed actor
+
+
+def test_a_shard_that_fails_says_why(made: tuple[list[Path], Path], tmp_path: Path, cluster: None) -> None:
+    from raysts.cluster.embed import teacher_means
+
+    models, store = made
+    target = tmp_path / "cache"
+    target.mkdir()
+    (teacher.sum_folder(target, 1)).write_text("a file where a folder is to be")
+    with pytest.raises(RunFailed, match="FileExistsError|NotADirectoryError"):
+        teacher_means(models, store, target, "mean", 1, Resources(), lambda text: None)
+    assert ray.is_initialized()

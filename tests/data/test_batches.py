@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raysts.data.batches import Order, Share, read_here
+from raysts.data.windows import StoreSpec, Windows, tokenize_table
+from raysts.data.world_backbone import world_tokenizer
+from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, Objective
+from raysts.recipe import Data
+
+
+class Numbers:
+    """A token store in memory whose texts are their own row number: windows of given sizes."""
+
+    def __init__(self, sizes: list[int], kind: type[Objective]) -> None:
+        self.sizes, self.kind = np.array(sizes), kind
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, window: int) -> pa.Table:
+        first = int(self.sizes[:window].sum())
+        rows = np.arange(first, first + int(self.sizes[window]))
+        columns = {"row": pa.array(rows)}
+        columns |= {name: pa.array([[7, row, 8] for row in rows.tolist()]) for name in self.kind.texts}
+        columns |= {name: pa.array(rows.astype(np.float64)) for name in self.kind.values}
+        return pa.table(columns)
+
+
+def shares(
+    sizes: list[int], kind: type[Objective], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
+    epochs: int = 1, rank: int = 0, world: int = 1,
+) -> list[Share]:  # fmt: skip
+    windows = Numbers(sizes, kind)
+    order = Order(windows.sizes, kind, batch, seed)
+    end = epochs * order.steps_per_epoch if stop is None else stop
+    return list(read_here(windows, order, start, end, rank, world))  # type: ignore[arg-type]
+
+
+def sentences_of(share: Share, text: str) -> list[tuple[int, ...]]:
+    """Per example the rows it reads, taken from the tokens themselves."""
+    tokens = share.rows[text]
+    assert (tokens.flat[tokens.offsets[:-1]] == 7).all() and (tokens.flat[tokens.offsets[1:] - 1] == 8).all()
+    numbers = tokens.flat[tokens.offsets[:-1] + 1]
+    np.testing.assert_array_equal(numbers, share.ids)
+    return [tuple(int(numbers[place]) for place in example) for example in share.examples]
+
+
+def same(a: list[Share], b: list[Share]) -> bool:
+    return len(a) == len(b) and all(
+        np.array_equal(x.ids, y.ids)
+        and x.examples == y.examples
+        and np.array_equal(x.weight, y.weight)
+        and x.size == y.size
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+SIZES = [[40], [13, 13, 13, 1], [5] * 9 + [2], [100, 3, 50]]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("batch", [1, 7, 16, 40])
+def test_every_row_once_in_an_epoch(sizes: list[int], batch: int) -> None:
+    found = shares(sizes, NLI, batch, epochs=3)
+    total = sum(sizes)
+    per_epoch = -(-total // batch)
+    assert len(found) == 3 * per_epoch
+    for epoch in range(3):
+        part = found[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert sorted(np.concatenate([share.ids for share in part]).tolist()) == list(range(total))
+        assert [share.size for share in part] == [batch] * (total // batch) + [total % batch] * (total % batch > 0)
+
+
+def test_values_stay_beside_their_texts() -> None:
+    for share in shares([20, 30], NLI, 7):
+        np.testing.assert_array_equal(share.rows["label"], share.ids)
+        assert sentences_of(share, "premise") == sentences_of(share, "hypothesis") == [(i,) for i in share.ids.tolist()]
+
+
+def order_of(sizes: list[int], batch: int, **options: int) -> list[int]:
+    return np.concatenate([share.ids for share in shares(sizes, NLI, batch, **options)]).tolist()
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    sizes = [13, 13, 13, 1]
+    first = order_of(sizes, 4, seed=3, epochs=2)
+    assert first == order_of(sizes, 4, seed=3, epochs=2)
+    assert first[:40] == order_of(sizes, 16, seed=3), "not of the batch"
+    assert first[:40] != first[40:], "epochs differ"
+    assert first[:40] != order_of(sizes, 4, seed=4), "seeds differ"
+    assert first[:40] != list(range(40))
+
+
+def test_the_order_does_not_touch_the_global_generators() -> None:
+    np.random.seed(0)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    order_of([13, 9], 4)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_rows_are_shuffled_well_enough() -> None:
+    """Over seeds every row comes first about equally often, and windows stay together (one is read at a time)."""
+    firsts = np.bincount([order_of([10, 10], 20, seed=seed)[0] for seed in range(400)], minlength=20)
+    assert firsts.min() >= 5 and firsts.max() <= 45  # mean 20, deviation 4.4
+    found = np.array(order_of([10, 10], 20)) // 10
+    assert (np.diff(found) != 0).sum() == 1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], name: str) -> None:
+    kind = OBJECTIVES[name]
+    whole = shares(sizes, kind, 16, epochs=3)
+    for start in range(len(whole) + 1):
+        assert same(shares(sizes, kind, 16, start, len(whole)), whole[start:])
+    assert same(shares(sizes, kind, 16, 1, len(whole) - 1), whole[1:-1])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str, world: int) -> None:
+    kind, text = OBJECTIVES[name], OBJECTIVES[name].texts[0]
+    whole = shares(sizes, kind, 16, epochs=2)
+    ranks = [shares(sizes, kind, 16, epochs=2, rank=rank, world=world) for rank in range(world)]
+    for step, alone in enumerate(whole):
+        parts = [rank[step] for rank in ranks]
+        assert alone.weight.tolist() == [1.0] * len(alone.examples) and alone.size == len(alone.examples)
+        joined, counts = [], []
+        for part in parts:
+            examples = sentences_of(part, text)
+            assert len(examples) >= 1 and part.size == alone.size
+            assert set(part.weight.tolist()) <= {0.0, 1.0} and len(part.weight) == len(examples)
+            real = [example for example, weight in zip(examples, part.weight, strict=True) if weight]
+            joined += real
+            counts.append(len(real))
+            # A process reads the rows of its own examples and no others.
+            assert sorted(part.ids.tolist()) == sorted({row for example in examples for row in example})
+        assert joined == sentences_of(alone, text)
+        assert max(counts) - min(counts) <= 1
+
+
+def test_more_processes_than_examples_get_a_filler_of_weight_zero() -> None:
+    ranks = [shares([9], NLI, 4, rank=rank, world=3) for rank in range(3)]
+    last = [rank[-1] for rank in ranks]
+    assert sum(float(share.weight.sum()) for share in last) == 1.0
+    assert all(len(share.examples) == 1 for share in last) and len({int(share.ids[0]) for share in last}) == 1
+
+
+# -- contrastive tension -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [[60], [31, 31, 30], [7] * 20])
+def test_ct_batches(sizes: list[int]) -> None:
+    """16 pairs: 2 identical and 14 of two fresh sentences; no sentence twice in a batch."""
+    found = shares(sizes, ContrastiveTension, 16, epochs=2)
+    assert len(found) >= 4
+    for share in found:
+        pairs = sentences_of(share, "sentence")
+        if share.size == 16:
+            assert [len(pair) for pair in pairs].count(1) == 2 and [len(pair) for pair in pairs].count(2) == 14
+        sentences = [row for pair in pairs for row in pair]
+        assert len(sentences) == len(set(sentences)) == 15 * share.size // 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "examples"),
+    [(14, []), (15, [8]), (29, [8]), (30, [16]), (44, [16]), (45, [16, 8]), (61, [16, 16]), (75, [16, 16, 8])],
+)
+def test_ct_ragged_ends_hold_whole_groups(rows: int, examples: list[int]) -> None:
+    """What is left of an epoch below 15 sentences is left out; the next epoch draws from all rows again."""
+    sizes = [rows // 2, rows - rows // 2]
+    order = Order(np.array(sizes), ContrastiveTension, 16, 0)
+    assert order.steps_per_epoch == len(examples)
+    found = shares(sizes, ContrastiveTension, 16, epochs=3)
+    assert [share.size for share in found] == examples * 3
+    used = [row for share in found for pair in sentences_of(share, "sentence") for row in pair]
+    assert len(used) == 3 * sum(examples) * 15 // 8
+
+
+# -- a real store --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def windows(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Windows]:
+    from raysts.data.corpora import Corpus
+
+    monkeypatch.setattr("raysts.data.windows.WINDOW", 32)
+    corpus = Corpus(small_world)
+    spec = StoreSpec(
+        table="wikipedia/sentences", fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20,
+        data=Data(sample=150),
+    )  # fmt: skip
+    tokenize_table(corpus, spec, world_tokenizer(), tmp_path / "store")
+    yield Windows(tmp_path / "store")
+
+
+def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
+    assert windows.sizes.tolist() == [32, 32, 32, 32, 22]
+    order = Order(windows.sizes, ContrastiveTension, 16, 5)
+    real = list(read_here(windows, order, 0, 2 * order.steps_per_epoch))
+    assert same(real, shares(windows.sizes.tolist(), ContrastiveTension, 16, epochs=2, seed=5))
+    tokens = {}
+    for number in range(len(windows)):
+        table = windows.read(number)
+        tokens.update(zip(table.column("row").to_pylist(), table.column("sentence").to_pylist(), strict=True))
+    for share in real:
+        read = share.rows["sentence"]
+        for place, row in enumerate(share.ids.tolist()):
+            assert read.flat[read.offsets[place] : read.offsets[place + 1]].tolist() == tokens[row]
+
+
+def test_too_few_rows_make_no_step() -> None:
+    assert Order(np.array([14]), ContrastiveTension, 16, 0).steps_per_epoch == 0
+    assert Order(np.array([1]), Distillation, 16, 0).steps_per_epoch == 1

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data.corpora import Corpus, label_codes
+from raysts.errors import InputError
+from raysts.schema import NLI_LABELS, TABLES
+
+
+def write(root: Path, name: str, columns: dict[str, Any], part: str | None = None) -> Path:
+    path = root / name / part if part else root / f"{name}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+STS = {"sentence1": ["a b", "c"], "sentence2": ["d", "e"], "score": [0.0, 5.0]}
+NLI = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": ["neutral", "entailment"]}
+
+
+def test_the_worlds_tables_are_clean(small_corpus: Corpus) -> None:
+    assert set(small_corpus.tables()) <= set(TABLES)
+    assert {"nli/train", "wikipedia/sentences", "sts/stsb_train", "sts/stsb_dev", "sts/stsb_test"} <= set(
+        small_corpus.tables()
+    )
+    assert small_corpus.problems(small_corpus.tables()) == []
+
+
+def test_a_table_is_a_file_or_a_folder_of_shards(tmp_path: Path) -> None:
+    write(tmp_path, "sts/stsb_dev", STS, "b.parquet")
+    write(tmp_path, "sts/stsb_dev", {**STS, "sentence1": ["x", "y"]}, "a.parquet")
+    (tmp_path / "sts" / "stsb_dev" / "notes.txt").touch()
+    corpus = Corpus(tmp_path)
+    assert [path.name for path in corpus.files("sts/stsb_dev")] == ["a.parquet", "b.parquet"]
+    assert corpus.rows("sts/stsb_dev") == 4 and corpus.tables() == ["sts/stsb_dev"]
+    assert corpus.read("sts/stsb_dev").column("sentence1").to_pylist() == ["x", "y", "a b", "c"]
+    assert corpus.head("sts/stsb_dev", "sentence1", 1) == ["x"]
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    prints = []
+    for place, part in (("one", None), ("two", None), ("three", "0.parquet")):
+        write(tmp_path / place, "sts/stsb_dev", STS, part)
+        prints.append(Corpus(tmp_path / place).fingerprint("sts/stsb_dev"))
+    assert prints[0] == prints[1] == prints[2]
+    write(tmp_path / "two", "sts/stsb_dev", {**STS, "score": [0.0, 4.9]})
+    assert Corpus(tmp_path / "two").fingerprint("sts/stsb_dev") != prints[0]
+
+
+def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:
+    for part, text, number in (("0", pa.string(), pa.int32()), ("1", pa.large_string(), pa.int64())):
+        write(
+            tmp_path, "nli/train",
+            {"premise": pa.array(["a"], text), "hypothesis": pa.array(["b"], text), "label": pa.array([2], number),
+             "extra": [1]}, f"{part}.parquet",
+        )  # fmt: skip
+    corpus = Corpus(tmp_path)
+    corpus.check(["nli/train"])
+    table = corpus.read("nli/train")
+    assert table.column_names == ["premise", "hypothesis", "label"] and table.num_rows == 2
+    assert table.schema.field("premise").type == pa.string() and table.schema.field("label").type == pa.int64()
+
+
+def test_dictionary_columns(tmp_path: Path) -> None:
+    columns = {name: pa.array(values).dictionary_encode() for name, values in NLI.items()}
+    write(tmp_path, "nli/train", columns)
+    corpus = Corpus(tmp_path)
+    corpus.check(["nli/train"])
+    assert corpus.read("nli/train").column("premise").to_pylist() == ["a", "b"]
+
+
+def test_string_view_columns(tmp_path: Path) -> None:
+    write(tmp_path, "wikipedia/sentences", {"sentence": pa.array(["a", " "], pa.string_view())})
+    assert len(Corpus(tmp_path).problems(["wikipedia/sentences"])) == 1
+    assert Corpus(tmp_path).read("wikipedia/sentences").schema.field("sentence").type == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "parts"),
+    [
+        ("sts/stsb_dev", {**STS, "score": [0.0, 5.1]}, ["row 1", "'score'", "5.1", "from 0 to 5"]),
+        ("sts/stsb_dev", {**STS, "score": [-0.1, 5.0]}, ["row 0", "-0.1", "from 0 to 5"]),
+        ("sick/sick_train", {**STS, "score": [1.0, 0.5]}, ["row 1", "from 1 to 5"]),
+        ("sts/stsb_dev", {**STS, "score": [0.0, float("nan")]}, ["row 1", "nan"]),
+        ("sts/stsb_dev", {**STS, "score": [0.0, None]}, ["row 1", "'score'", "null"]),
+        ("sts/stsb_dev", {**STS, "score": ["a", "b"]}, ["'score'", "must be numbers"]),
+        ("sts/stsb_dev", {**STS, "sentence1": ["a", " \t"]}, ["row 1", "'sentence1'", "empty sentence"]),
+        ("sts/stsb_dev", {**STS, "sentence2": [None, "b"]}, ["row 0", "'sentence2'", "null"]),
+        ("sts/stsb_dev", {**STS, "sentence2": [1, 2]}, ["'sentence2'", "must be a string column"]),
+        ("nli/train", {**NLI, "label": ["neutral", "maybe"]}, ["row 1", "unknown label 'maybe'", "entailment"]),
+        ("nli/train", {**NLI, "label": [0, -1]}, ["row 1", "unknown label -1"]),
+        ("nli/train", {**NLI, "label": [0, 3]}, ["row 1", "unknown label 3"]),
+        ("nli/train", {"premise": ["a"], "hypotesis": ["b"], "label": [0]}, ["'hypothesis' is missing", "'hypotesis'"]),
+        ("nli/train", {name: [] for name in NLI}, ["no rows"]),
+    ],
+)
+def test_a_bad_row_is_named_with_file_row_and_column(
+    name: str, columns: dict[str, Any], parts: Sequence[str], tmp_path: Path
+) -> None:
+    path = write(tmp_path, name, columns)
+    problems = Corpus(tmp_path).problems([name])
+    text = "\n".join(problems)
+    assert problems and str(path) in text and all(part in text for part in parts), text
+    with pytest.raises(InputError):
+        Corpus(tmp_path).check([name])
+
+
+def test_rows_are_counted_within_the_file_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.data.corpora.READ_ROWS", 4)
+    write(tmp_path, "wikipedia/sentences", {"sentence": ["x"] * 9 + ["", "x"]})
+    (problem,) = Corpus(tmp_path).problems(["wikipedia/sentences"])
+    assert "row 9," in problem
+
+
+def test_many_problems_are_cut(tmp_path: Path) -> None:
+    for part in range(30):
+        write(tmp_path, "wikipedia/sentences", {"sentence": [""]}, f"{part:02d}.parquet")
+    assert len(Corpus(tmp_path).problems(["wikipedia/sentences"], most=7)) == 7
+
+
+def test_optional_columns_may_be_absent(tmp_path: Path) -> None:
+    write(tmp_path, "sick/sick_test", {**STS, "score": [1.0, 5.0]})
+    Corpus(tmp_path).check(["sick/sick_test"])
+
+
+def test_what_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        Corpus(tmp_path / "absent")
+    with pytest.raises(InputError) as caught:
+        Corpus(tmp_path).require(["nli/train", "sts/stsb_dev"])
+    assert len(caught.value.problems) == 2 and "'nli/train' is missing" in str(caught.value)
+    with pytest.raises(InputError, match="did you mean 'nli/train'"):
+        Corpus(tmp_path).files("nli/trian")
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    (tmp_path / "nli").mkdir()
+    (tmp_path / "nli" / "train.parquet").write_text("premise,hypothesis")
+    for use in (Corpus(tmp_path).rows, Corpus(tmp_path).read):
+        with pytest.raises(InputError, match="not a readable Parquet file"):
+            use("nli/train")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_label_codes(chunked: bool) -> None:
+    def of(values: list[Any], kind: pa.DataType | None = None) -> list[int]:
+        array = pa.array(values, kind)
+        return label_codes(pa.chunked_array([array]) if chunked else array, NLI_LABELS).tolist()
+
+    assert of(["contradiction", "Entailment", "x", None]) == [2, 0, -1, -1]
+    assert of([0, 2, 3, -1, None]) == [0, 2, -1, -1, -1]
+    assert of([2, 1], pa.uint8()) == [2, 1]
+    if not chunked:
+        assert label_codes(pa.array(["neutral", "neutral"]).dictionary_encode(), NLI_LABELS).tolist() == [1, 1]
+
+
+def test_real_data_is_clean(real_data: Corpus) -> None:
+    """Every table but the two largest, in full; those by their first rows."""
+    names = [name for name in real_data.tables() if real_data.rows(name) < 20_000]
+    assert names and real_data.problems(names) == []
+    if real_data.files("nli/train"):
+        codes = label_codes(real_data.read("nli/train", ["premise", "hypothesis", "label"]).column("label"), NLI_LABELS)
+        assert set(np.unique(codes)) == {0, 1, 2}

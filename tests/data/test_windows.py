@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data.corpora import Corpus
+from raysts.data.windows import (
+    WINDOW,
+    StoreSpec,
+    Windows,
+    columns_of,
+    finish_store,
+    select,
+    shard_name,
+    tokenize_group,
+    tokenize_table,
+)
+from raysts.data.world_backbone import world_tokenizer
+from raysts.errors import InputError
+from raysts.recipe import Data
+from raysts.training.teacher import write_embeddings
+
+TABLE = "nli/train"
+
+
+def rows_of(count: int) -> dict[str, list[Any]]:
+    return {
+        "premise": [f"a dog runs {'very ' * (i % 3)}fast" for i in range(count)],
+        "hypothesis": [f"cat {i}" for i in range(count)],
+        "label": [("entailment", "neutral", "contradiction")[i % 3] for i in range(count)],
+        "source": [("snli", "mnli", "world")[i % 5 % 3] for i in range(count)],
+    }
+
+
+def write(root: Path, rows: dict[str, list[Any]], files: Sequence[int], group: int | None = None) -> Corpus:
+    """The table cut into files of the given sizes, row groups of ``group`` rows."""
+    folder, first = root / TABLE, 0
+    folder.mkdir(parents=True)
+    for number, size in enumerate(files):
+        part = {name: values[first : first + size] for name, values in rows.items()}
+        pq.write_table(pa.table(part), folder / f"{number:03d}.parquet", row_group_size=group or size)
+        first += size
+    return Corpus(root)
+
+
+def spec_of(corpus: Corpus, data: Data | None = None, max_length: int = 16) -> StoreSpec:
+    return StoreSpec(
+        table=TABLE, fingerprint=corpus.fingerprint(TABLE), texts=("premise", "hypothesis"), values=("label",),
+        tokenizer="world", max_length=max_length, data=data or Data(),
+    )  # fmt: skip
+
+
+def chosen(corpus: Corpus, data: Data) -> list[int]:
+    """Positions in the whole table of the selected rows."""
+    starts, first = {}, 0
+    for path in corpus.files(TABLE):
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            starts[str(path), group] = first
+            first += file.metadata.row_group(group).num_rows
+    groups = select(corpus, TABLE, data)
+    assert [group.first for group in groups] == np.cumsum([0, *(group.size for group in groups)])[:-1].tolist()
+    found: list[int] = []
+    for group in groups:
+        rows = np.arange(group.size) if group.rows is None else group.rows
+        assert len(rows) == group.size and (np.diff(rows) > 0).all()
+        found += (starts[group.path, group.row_group] + rows).tolist()
+    return found
+
+
+@pytest.mark.parametrize(("files", "group"), [((100,), None), ((40, 60), None), ((33, 33, 34), 10)])
+def test_all_rows_in_their_order(files: Sequence[int], group: int | None, tmp_path: Path) -> None:
+    assert chosen(write(tmp_path, rows_of(100), files, group), Data()) == list(range(100))
+
+
+def test_sources(tmp_path: Path) -> None:
+    rows = rows_of(100)
+    corpus = write(tmp_path, rows, (30, 70), 13)
+    expected = [i for i, source in enumerate(rows["source"]) if source in ("snli", "world")]
+    assert chosen(corpus, Data(sources=("snli", "world"))) == expected
+    with pytest.raises(InputError, match="no row has a source in"):
+        select(corpus, TABLE, Data(sources=("SNLI",)))
+
+
+def test_sources_need_a_column(tmp_path: Path) -> None:
+    rows = rows_of(10)
+    del rows["source"]
+    with pytest.raises(InputError, match="needs a column 'source'"):
+        select(write(tmp_path, rows, (10,)), TABLE, Data(sources=("snli",)))
+
+
+def test_a_sample_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    """The same rows whatever the files and row groups they are stored in; with sources, of those sources."""
+    rows = rows_of(100)
+    layouts = [((100,), None), ((40, 60), None), ((33, 33, 34), 7)]
+    corpora = [write(tmp_path / str(i), rows, files, group) for i, (files, group) in enumerate(layouts)]
+    for sources in ((), ("snli", "mnli")):
+        found = [chosen(corpus, Data(sample=25, sources=sources)) for corpus in corpora]
+        assert found[0] == found[1] == found[2] and len(set(found[0])) == 25
+        assert not sources or {rows["source"][i] for i in found[0]} <= set(sources)
+    assert chosen(corpora[0], Data(sample=25, sample_seed=1)) != chosen(corpora[0], Data(sample=25))
+
+
+def test_a_sample_beyond_the_table_is_the_table(tmp_path: Path) -> None:
+    corpus = write(tmp_path, rows_of(20), (20,))
+    assert chosen(corpus, Data(sample=20)) == chosen(corpus, Data(sample=1000)) == list(range(20))
+
+
+def test_a_sample_covers_the_table(tmp_path: Path) -> None:
+    """No row is left out by construction: every one is in some of 200 samples of a tenth."""
+    corpus = write(tmp_path, rows_of(50), (20, 30), 7)
+    drawn = [row for seed in range(200) for row in chosen(corpus, Data(sample=5, sample_seed=seed))]
+    counts = np.bincount(drawn, minlength=50)
+    assert counts.sum() == 1000 and counts.min() >= 5 and counts.max() <= 45  # mean 20, deviation 4.2
+
+
+def read_all(windows: Windows) -> tuple[list[int], list[list[int]], list[list[int]], list[int]]:
+    """(row ids, premises, hypotheses, labels) of all windows in stored order."""
+    ids, premises, hypotheses, labels = [], [], [], []
+    for number in range(len(windows)):
+        table = windows.read(number)
+        columns = columns_of(table, ("premise", "hypothesis"), ("label",))
+        ids += table.column("row").to_pylist()
+        labels += columns["label"].tolist()
+        for name, target in (("premise", premises), ("hypothesis", hypotheses)):
+            tokens = columns[name]
+            target += [tokens.flat[a:b].tolist() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+    return ids, premises, hypotheses, labels
+
+
+@pytest.mark.parametrize(("files", "group"), [((60,), None), ((25, 35), 9)])
+@pytest.mark.parametrize("data", [Data(), Data(sample=17), Data(sources=("mnli",))])
+def test_tokens_are_the_tokenizers_own(
+    files: Sequence[int], group: int | None, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
+    rows, tokenizer = rows_of(60), world_tokenizer()
+    corpus = write(tmp_path / "data", rows, files, group)
+    tokenize_table(corpus, spec_of(corpus, data, max_length=6), tokenizer, tmp_path / "store")
+    windows = Windows(tmp_path / "store")
+    ids, premises, hypotheses, labels = read_all(windows)
+    wanted = chosen(corpus, data)
+    assert ids == list(range(len(wanted))) and windows.rows == len(wanted)
+    assert windows.sizes.max() <= 8 and windows.sizes.sum() == len(wanted)
+    for name, found in (("premise", premises), ("hypothesis", hypotheses)):
+        texts = [rows[name][i] for i in wanted]
+        assert found == tokenizer(texts, truncation=True, max_length=6)["input_ids"]
+    assert labels == [i % 3 for i in wanted]
+
+
+def test_windows_are_cut_at_8192(tmp_path: Path) -> None:
+    assert WINDOW == 8_192
+    rows = {"premise": ["dog"] * 20_000, "hypothesis": ["cat"] * 20_000, "label": [0] * 20_000}
+    corpus = write(tmp_path / "data", rows, (17_000, 3_000))
+    tokenize_table(corpus, spec_of(corpus), world_tokenizer(), tmp_path / "store")
+    assert Windows(tmp_path / "store").sizes.tolist() == [8_192, 8_192, 616, 3_000]
+
+
+def test_a_selection_fills_windows_across_reading_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows hold selected rows: 30 of 60 rows in windows of 8 are 8 + 8 + 8 + 6, however they lie."""
+    monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
+    corpus = write(tmp_path / "data", rows_of(60), (60,))
+    tokenize_table(corpus, spec_of(corpus, Data(sample=30)), world_tokenizer(), tmp_path / "store")
+    assert Windows(tmp_path / "store").sizes.tolist() == [8, 8, 8, 6]
+
+
+def test_a_store_without_manifest_is_not_read(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "data", rows_of(10), (10,))
+    spec, store = spec_of(corpus), tmp_path / "store"
+    parts = [tokenize_group(g, spec, world_tokenizer(), store, i) for i, g in enumerate(select(corpus, TABLE, Data()))]
+    with pytest.raises(RuntimeError, match="no finished token store"):
+        Windows(store)
+    finish_store(store, spec, parts)
+    assert Windows(store).rows == 10
+
+
+def test_a_killed_tokenizer_leaves_nothing_that_is_read(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "data", rows_of(30), (10, 20))
+
+    class Dies:
+        calls = 0
+
+        def __call__(self, texts: list[str], **options: Any) -> Any:
+            self.calls += 1
+            if self.calls > 3:
+                raise KeyboardInterrupt
+            return world_tokenizer()(texts, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenize_table(corpus, spec_of(corpus), Dies(), tmp_path / "store")
+    with pytest.raises(RuntimeError):
+        Windows(tmp_path / "store")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["part-00000.arrow"]
+    tokenize_table(corpus, spec_of(corpus), world_tokenizer(), tmp_path / "store")
+    assert read_all(Windows(tmp_path / "store"))[0] == list(range(30))
+
+
+def test_the_id_of_a_store_is_what_it_holds(tmp_path: Path) -> None:
+    spec = spec_of(write(tmp_path, rows_of(10), (10,)))
+    changed = [
+        replace(spec, table="nli/snli_dev"), replace(spec, fingerprint="0"), replace(spec, texts=("premise",)),
+        replace(spec, values=()), replace(spec, tokenizer="other"), replace(spec, max_length=17),
+        replace(spec, data=Data(sources=("snli",))), replace(spec, data=Data(sample=5)),
+        replace(spec, data=Data(sample=5, sample_seed=1)),
+    ]  # fmt: skip
+    assert len({spec.id, *(other.id for other in changed)}) == 1 + len(changed)
+    assert replace(spec, data=Data(sample_seed=1)).id == spec.id, "without a sample there is no draw"
+
+
+def test_teacher_means_come_with_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.data.windows.WINDOW", 8)
+    corpus = write(tmp_path / "data", rows_of(20), (20,))
+    tokenize_table(corpus, spec_of(corpus), world_tokenizer(), tmp_path / "store")
+    plain = Windows(tmp_path / "store")
+    means = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    first = 0
+    for number, size in enumerate(plain.sizes):
+        rows = plain.read(number).column("row")
+        write_embeddings(tmp_path / "teacher" / shard_name(number), rows, means[first : first + size])
+        first += size
+    windows = Windows(tmp_path / "store", tmp_path / "teacher")
+    order = np.random.default_rng(1).permutation(int(windows.sizes[1]))
+    table = windows.read(1).take(pa.array(order)).slice(2, 4)
+    columns = columns_of(table, ("premise",), ("teacher", "label"))
+    assert columns["teacher"].dtype == np.float32
+    np.testing.assert_array_equal(columns["teacher"], means[8:16][order][2:6])
+    np.testing.assert_array_equal(columns["label"], (8 + order[2:6]) % 3)
+
+    write_embeddings(tmp_path / "teacher" / shard_name(0), plain.read(1).column("row"), means[:8])
+    with pytest.raises(AssertionError, match="other rows"):
+        windows.read(0)

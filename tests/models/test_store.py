@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_runs import write_backbone
+
+from raysts.errors import InputError
+from raysts.models.store import find, load, save, tokenizer_id
+
+TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
+Copy = Callable[[Path, str], Path]
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_sentence_transformers_loads_what_we_save(
+    pooling: Any, layers: int, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = load(tiny_backbone, pooling=pooling, layers=layers, max_length=9, device="cpu")
+    save(model, tmp_path / "model", "# a card\n")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
+    assert theirs.max_seq_length == 9
+    expected = theirs.encode(TEXTS)
+    np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=1e-5)
+    again = load(tmp_path / "model", device="cpu")
+    assert (again.pooling, again.layers, again.max_length, again.normalize) == (pooling, layers, 9, False)
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    assert (tmp_path / "model" / "README.md").read_text() == "# a card\n"
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_families_come_back_as_they_were(family: str, tmp_path: Path) -> None:
+    model = load(write_backbone(tmp_path / family, family), layers=2, device="cpu")
+    assert model.max_length == 128
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    assert again.encode(TEXTS).shape == (len(TEXTS), 32)
+
+
+def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) -> None:
+    """Another author's directory: six layers, mean pooling, a Normalize module."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    expected = sentence_transformers.SentenceTransformer(str(minilm), device="cpu", local_files_only=True).encode(TEXTS)
+    model = load(minilm, device="cpu")
+    assert model.normalize and model.max_length == 256 and model.dim == 384
+    np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=2e-6)
+    save(model, tmp_path / "model")
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=2e-6)
+
+
+def test_a_saved_model_replaces_the_old_one_and_leaves_no_drafts(tiny_backbone: Path, tmp_path: Path) -> None:
+    save(load(tiny_backbone, layers=2, device="cpu"), tmp_path / "model")
+    save(load(tiny_backbone, layers=1, device="cpu"), tmp_path / "model")
+    assert not list((tmp_path / "model").glob("*WeightedLayerPooling")) and [p.name for p in tmp_path.iterdir()] == [
+        "model"
+    ]
+    assert load(tmp_path / "model", device="cpu").layers == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_load_as_float32(dtype: torch.dtype, tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "half")
+    weights = {name: value.to(dtype) for name, value in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    edit(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
+    model = load(folder, device="cpu")
+    assert {p.dtype for p in model.encoder.parameters()} == {torch.float32}
+    np.testing.assert_allclose(model.encode(TEXTS), load(tiny_backbone, device="cpu").encode(TEXTS), atol=0.1)
+
+
+def test_options_win_over_the_directory(tiny_backbone: Path, tmp_path: Path) -> None:
+    save(load(tiny_backbone, pooling="cls", layers=2, max_length=9, device="cpu"), tmp_path / "model")
+    model = load(tmp_path / "model", pooling="max", layers=1, max_length=5, device="cpu")
+    assert (model.pooling, model.layers, model.max_length) == ("max", 1, 5)
+    assert model.tokenize(TEXTS).lengths.max() == 5
+    assert load(tiny_backbone, max_length=10_000, device="cpu").max_length == 130, "no more than there are positions"
+
+
+def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
+    import transformers
+
+    folder = write_backbone(tmp_path / "plain", "bert")
+    config = transformers.BertConfig.from_pretrained(folder)
+    torch.manual_seed(0)
+    whole = transformers.BertForMaskedLM(config).eval()
+    whole.save_pretrained(tmp_path / "mlm")
+    for path in folder.glob("tokenizer*"):
+        shutil.copy(path, tmp_path / "mlm")
+    state = load(tmp_path / "mlm", device="cpu").encoder.backbone.state_dict()
+    for name, value in whole.bert.state_dict().items():
+        torch.testing.assert_close(state[name], value)
+
+
+# -- what cannot be loaded -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nonsense"])
+def test_other_types_are_refused(kind: str, tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "other")
+    edit(folder / "config.json", model_type=kind)
+    with pytest.raises(InputError, match=kind):
+        load(folder, device="cpu")
+
+
+def test_missing_weights_are_refused(tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "bare")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="model.safetensors"):
+        load(folder, device="cpu")
+
+
+def test_an_incomplete_weights_file_is_refused(tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "partial")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "layer.1." not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="layer.1"):
+        load(folder, device="cpu")
+
+
+def test_a_truncated_weights_file_is_refused(tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "torn")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError):
+        load(folder, device="cpu")
+
+
+def test_weights_of_another_shape_are_refused(tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "shape")
+    edit(folder / "config.json", intermediate_size=48)
+    with pytest.raises(InputError):
+        load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("files", [("tokenizer.json",), ("tokenizer.json", "tokenizer_config.json")])
+def test_a_missing_tokenizer_is_refused(files: tuple[str, ...], tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "mute")
+    for name in files:
+        (folder / name).unlink()
+    with pytest.raises(InputError, match="tokenizer"):
+        load(folder, device="cpu")
+
+
+def test_a_broken_config_is_refused(tiny_backbone: Path, copy_of: Copy) -> None:
+    folder = copy_of(tiny_backbone, "broken")
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError):
+        load(folder, device="cpu")
+
+
+def test_unknown_modules_and_poolings_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    save(load(tiny_backbone, device="cpu"), tmp_path / "model")
+    modules = json.loads((tmp_path / "model" / "modules.json").read_text())
+    edit(tmp_path / "model" / "1_Pooling" / "config.json", pooling_mode_mean_tokens=False)
+    with pytest.raises(InputError, match="pooling must be one of"):
+        load(tmp_path / "model", device="cpu")
+    modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    edit(tmp_path / "model" / "1_Pooling" / "config.json", pooling_mode_mean_tokens=True)
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="Dense"):
+        load(tmp_path / "model", device="cpu")
+
+
+@pytest.mark.parametrize("layers", [3, 0, -1])
+def test_layers_that_are_not_there(layers: int, tiny_backbone: Path) -> None:
+    with pytest.raises(InputError, match="layers"):
+        load(tiny_backbone, layers=layers, device="cpu")
+
+
+def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no config.json"):
+        find(tmp_path / "empty")
+    for name in (tmp_path / "absent", "./absent", "a/b/c"):
+        with pytest.raises(InputError, match="is not there"):
+            find(name)
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="hub did not give it"):
+        find("raysts-tests/absent")
+
+
+# -- tokenizer ids -------------------------------------------------------------------------------------------------------
+
+
+def test_the_tokenizer_id_is_of_the_tokenizer_alone(tiny_backbone: Path, tmp_path: Path, copy_of: Copy) -> None:
+    save(load(tiny_backbone, max_length=9, device="cpu"), tmp_path / "model")
+    assert tokenizer_id(tmp_path / "model") == tokenizer_id(tiny_backbone), "lengths do not count"
+    other = copy_of(tiny_backbone, "other")
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["model"]["vocab"]["zebra"] = content["model"]["vocab"].pop("dog")
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    assert tokenizer_id(other) != tokenizer_id(tiny_backbone)
+
+
+def test_sentencepiece_tokenizers_have_their_own_ids(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sentencepiece.bpe.model").write_bytes(name.encode())
+    assert tokenizer_id(tmp_path / "one") != tokenizer_id(tmp_path / "two")
+
+
+def test_cased_and_uncased_tokenizers_of_one_vocabulary_differ(tmp_path: Path) -> None:
+    for lower in (True, False):
+        folder = tmp_path / str(lower)
+        folder.mkdir()
+        (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ndog\nDog\n")
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": lower})
+        )
+    from transformers import AutoTokenizer
+
+    read = [AutoTokenizer.from_pretrained(tmp_path / str(lower))("Dog")["input_ids"] for lower in (True, False)]
+    assert read[0] != read[1], "transformers reads them differently"
+    assert tokenizer_id(tmp_path / "True") != tokenizer_id(tmp_path / "False")

@@ -1,0 +1,265 @@
+"""What every objective in ``OBJECTIVES`` must do; a new one is tested unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from gloo_ranks import RESUMED, batch_of
+from small_runs import HIDDEN, MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+
+from raysts.data.batches import Order, read_here
+from raysts.data.windows import Windows
+from raysts.errors import RunFailed
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.store import load, save
+from raysts.objectives import OBJECTIVES, Batch, Objective
+from raysts.recipe import Optim
+from raysts.schema import TABLES, TEST_TABLES
+from raysts.training.loop import train
+
+Found = tuple[list[dict[str, Any]], dict[str, Any]]
+
+REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05}
+"""Loss that 150 steps on 16 fixed examples reach; of an objective that is not named here, a tenth of the first loss."""
+
+EXAMPLES = 16
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
+
+every = pytest.mark.parametrize("name", OBJECTIVES)
+
+
+def built(name: str, stage: Stage, seed: int = 0) -> Objective:
+    """The objective on the tiny backbone, dropout off until told otherwise."""
+    kind = OBJECTIVES[name]
+    encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
+    torch.manual_seed(seed)
+    return kind(kind.settings_type(), encoder).eval()
+
+
+def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXAMPLES) -> Batch:
+    """One batch of real rows."""
+    kind = OBJECTIVES[name]
+    store = stage.store(name, kind.rows_per_batch(examples))
+    windows = Windows(store, stage.teacher(store) if "teacher" in kind.values else None)
+    share = next(read_here(windows, Order(windows.sizes, kind, examples, 0), 0, 1))
+    return objective.collate(share.rows, share.examples, share.weight)
+
+
+@every
+def test_it_says_what_it_is(name: str) -> None:
+    kind = OBJECTIVES[name]
+    assert dataclasses.is_dataclass(kind.settings_type) and kind.settings_type.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert kind.table in TABLES and kind.table not in TEST_TABLES
+    columns = {column.name for column in TABLES[kind.table]}
+    assert kind.texts and {*kind.texts, *kind.values} - {"teacher"} <= columns
+    assert kind.keeps and kind.sentences >= 1 and kind.version >= 1
+    for rows in range(0, 70):
+        examples = kind.examples(rows)
+        assert all(0 <= row < rows for example in examples for row in example) and all(examples)
+        assert examples == kind.examples(rows)
+    assert len(kind.examples(kind.rows_per_batch(EXAMPLES))) == EXAMPLES
+    assert kind.problem(EXAMPLES) is None
+
+
+@every
+def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> None:
+    objective = built(name, stage)
+    loss, scalars = objective(batch_for(name, stage, objective))
+    assert (
+        loss.shape == () and loss.dtype == torch.float32 and not any(value.requires_grad for value in scalars.values())
+    )
+    loss.backward()
+    for parameter_name, parameter in objective.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+            # Attention does not change when every key moves by the same vector: the gradient of their bias is zero.
+            assert parameter.grad.abs().max() > 0 or parameter_name.endswith("key.bias"), parameter_name
+
+
+@every
+def test_it_is_deterministic_per_seed(name: str, stage: Stage) -> None:
+    def run(seed: int, dropout: bool) -> tuple[float, dict[str, torch.Tensor]]:
+        objective = built(name, stage).train(dropout)
+        torch.manual_seed(seed)
+        loss, _ = objective(batch_for(name, stage, objective))
+        loss.backward()
+        return float(loss.detach()), {n: p.grad for n, p in objective.named_parameters() if p.grad is not None}
+
+    first, again, other, still = run(1, True), run(1, True), run(2, True), run(1, False)
+    assert first[0] == again[0] and difference(first[1], again[1]) == 0.0
+    assert first[0] != other[0], "dropout depends on the seed"
+    assert first[0] != still[0] and still[0] == run(2, False)[0]
+
+
+@every
+def test_fresh_weights_depend_on_the_seed_alone(name: str, stage: Stage) -> None:
+    assert difference(built(name, stage).state_dict(), built(name, stage).state_dict()) == 0.0
+
+
+@every
+def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
+    """A filler changes neither loss nor gradients."""
+    objective = built(name, stage)
+    batch = batch_for(name, stage, objective)
+    examples = len(batch["weight"])
+    keep = torch.arange(examples) < examples // 2
+    few = {key: value[keep] for key, value in batch.items()}
+    losses, gradients = [], []
+    for part in (few, batch | {"weight": batch["weight"] * keep}):
+        objective.zero_grad()
+        loss, _ = objective(part)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append({n: p.grad.clone() for n, p in objective.named_parameters() if p.grad is not None})
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert difference(gradients[0], gradients[1]) < 1e-4
+
+
+@every
+def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
+    objective = built(name, stage)
+    batch = batch_for(name, stage, objective)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(150):
+        loss, _ = objective(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < REACHED.get(name, losses[0] / 10), (losses[0], losses[-1])
+
+
+@every
+def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Stage, tmp_path: Path) -> None:
+    objective = built(name, stage)
+    tokenizer = load(stage.backbone, device="cpu").tokenizer
+    assert objective.candidates()
+    with torch.no_grad():
+        for parameter in objective.parameters():
+            parameter += 0.01 * torch.randn_like(parameter)
+    found = []
+    for candidate, encoder in objective.candidates().items():
+        assert encoder.dim == HIDDEN
+        model = SentenceModel(encoder, tokenizer, MAX_LENGTH)
+        save(model, tmp_path / candidate)
+        again = load(tmp_path / candidate, device="cpu")
+        assert again.max_length == MAX_LENGTH
+        np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+        found.append(again.encode(TEXTS))
+    assert len({array.tobytes() for array in found}) == len(found), "candidates are different encoders"
+
+
+@every
+@pytest.mark.parametrize("interruptions", [1, 2])
+def test_a_killed_run_resumes_bit_for_bit(name: str, interruptions: int, stage: Stage, tmp_path: Path) -> None:
+    """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
+    kind = OBJECTIVES[name]
+    rows = kind.rows_per_batch(16) * 4 + 7
+    job = stage.job(name, tmp_path / "whole", rows=rows, eval_every=3, checkpoint_every=4)
+    whole = Watched()
+    record = train(job, whole)
+    killed = without(job, folder=tmp_path / "killed")
+    draw = np.random.default_rng([crc32(name.encode()), interruptions])
+    stops = sorted(draw.choice(np.arange(1, record["steps"]), interruptions, replace=False).tolist())
+    for step in stops:
+        with pytest.raises(Interrupted):
+            train(killed, Watched(read=interrupted_at(step)))
+    resumed = Watched()
+    again = train(killed, resumed)
+    assert difference(whole.weights(), resumed.weights()) == 0.0, stops
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "killed"), stops
+    assert [again[key] for key in ("steps", "kept", "dev", "layout")] == [
+        record[key] for key in ("steps", "kept", "dev", "layout")
+    ]
+    files = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("whole", "killed")]
+    assert files[0] == files[1]
+
+
+@every
+def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage: Stage, tmp_path: Path) -> None:
+    hot = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
+    keep = next(keep for keep in OBJECTIVES[name].keeps if keep not in ("best", "dev"))
+    job = stage.job(name, tmp_path, optim=hot, dev=False, keep=keep, checkpoint_every=1)
+    with pytest.raises(RunFailed, match=r"the loss is (nan|inf) between steps \d+ and \d+"):
+        train(job, Watched())
+    saved = list(tmp_path.rglob("step-*.pt"))
+    assert not (tmp_path / "model").exists()
+    for path in saved:
+        for value in torch.load(path, weights_only=True)["module"].values():
+            assert value.isfinite().all()
+
+
+# -- two processes -------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_two_processes_are_one(name: str, two_processes: Found) -> None:
+    """Same global batch, dropout off, fp32; a batch that 2 does not divide, a last batch that leaves a rank empty."""
+    (first, second), alone = two_processes
+    kind = OBJECTIVES[name]
+    batch, rows = batch_of(kind)
+    order = Order(np.array([rows]), kind, batch, 0)
+    assert order.steps_per_epoch == 3 and len(kind.examples(order.rows_in(2))) < batch
+    assert difference(first["weights"][name], second["weights"][name]) == 0.0, "both ranks end with the same weights"
+    assert difference(first["weights"][name], alone["weights"][name]) < 1e-5
+    lines, expected = first["metrics"][name], alone["metrics"][name]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line, other in zip(lines, expected, strict=True):
+        assert line.keys() == other.keys()
+        assert line == pytest.approx(other, abs=2e-5)
+
+
+def test_the_batches_of_two_processes_are_uneven_somewhere() -> None:
+    sizes = [batch_of(kind)[0] for kind in OBJECTIVES.values()]
+    assert any(size % 2 for size in sizes)
+
+
+def test_two_processes_resume_bit_for_bit(two_processes: Found) -> None:
+    (first, second), _ = two_processes
+    for rank in (first, second):
+        assert difference(rank["weights"]["interrupted"], rank["weights"][RESUMED]) == 0.0
+    assert first["metrics"]["interrupted"] == first["metrics"][RESUMED]
+
+
+def test_a_run_of_one_process_goes_on_in_two(two_processes: Found) -> None:
+    (first, second), alone = two_processes
+    assert difference(first["weights"]["grown"], second["weights"]["grown"]) == 0.0
+    assert difference(first["weights"]["grown"], alone["weights"][RESUMED]) < 1e-5
+    assert [line["step"] for line in first["metrics"]["grown"]] == [1, 2, 3, 4, 5, 6]
+
+
+# -- many members as one -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.stackable])
+def test_a_stackable_objective_can_be_stacked(name: str, stage: Stage) -> None:
+    """torch.func over stacked parameters gives each member the loss and the gradients it has alone."""
+    members = [built(name, stage, seed) for seed in range(2)]
+    with torch.no_grad():
+        for number, member in enumerate(members):
+            for parameter in member.parameters():
+                parameter += 0.02 * number * torch.ones_like(parameter)
+    batch = batch_for(name, stage, members[0])
+    parameters, buffers = torch.func.stack_module_state(members)  # type: ignore[arg-type]
+    template = members[0]
+
+    def loss_of(own: dict[str, Any], fixed: dict[str, Any]) -> torch.Tensor:
+        return torch.func.functional_call(template, (own, fixed), (batch,))[0]
+
+    stacked = torch.vmap(loss_of)(parameters, buffers)
+    stacked.sum().backward()
+    for number, member in enumerate(members):
+        loss, _ = member(batch)
+        loss.backward()
+        assert float(stacked[number].detach()) == pytest.approx(float(loss.detach()), rel=1e-4, abs=1e-5)
+        for parameter_name, parameter in member.named_parameters():
+            torch.testing.assert_close(
+                parameters[parameter_name].grad[number], parameter.grad, rtol=1e-3, atol=1e-4, msg=parameter_name
+            )

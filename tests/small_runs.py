@@ -1,0 +1,183 @@
+"""Training runs small enough for tests: jobs on the small world, and runtimes that stop or look inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from raysts.data.batches import Order, Share, read_here
+from raysts.data.corpora import Corpus
+from raysts.data.windows import StoreSpec, Windows, shard_name, tokenize_table
+from raysts.data.world_backbone import world_tokenizer, world_vocabulary
+from raysts.evaluation.sts import Pairs, pairs_from_table
+from raysts.models.encoder import Encoder
+from raysts.objectives import OBJECTIVES, Objective
+from raysts.recipe import Data, Optim, Recipe, Train
+from raysts.training.loop import Job
+from raysts.training.runtime import Runtime
+from raysts.training.teacher import write_embeddings
+
+HIDDEN = 32
+MAX_LENGTH = 24
+SGD_LIKE = Optim(name="adamw", lr=1e-3, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
+TIMINGS = ("seconds", "examples_per_second")
+
+
+def write_backbone(folder: Path, family: str, vocabulary: int | None = None, seed: int = 0) -> Path:
+    """A random encoder of a family with 2 layers and 32 dimensions, with the world's tokenizer."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    size = vocabulary or len(world_vocabulary())
+    common: dict[str, Any] = {"vocab_size": size, "max_position_embeddings": 130}
+    shape = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if family == "distilbert":
+            config = transformers.DistilBertConfig(dim=HIDDEN, n_layers=2, n_heads=2, hidden_dim=64, **common)
+            model: Any = transformers.DistilBertModel(config)
+        elif family == "roberta":
+            config = transformers.RobertaConfig(pad_token_id=0, type_vocab_size=1, **common, **shape)
+            model = transformers.RobertaModel(config, add_pooling_layer=False)
+        else:
+            model = transformers.BertModel(transformers.BertConfig(**common, **shape), add_pooling_layer=False)
+    model.save_pretrained(folder)
+    world_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@dataclass
+class Stage:
+    """Makes jobs; token stores and teacher means are made once per (objective, rows)."""
+
+    folder: Path
+    corpus: Corpus
+    backbone: Path
+    _stores: dict[tuple[str, int], Path] = field(default_factory=dict)
+
+    def store(self, objective: str, rows: int) -> Path:
+        """The token store of ``rows`` rows of the objective's table."""
+        kind = OBJECTIVES[objective]
+        values = tuple(name for name in kind.values if name != "teacher")
+        spec = StoreSpec(
+            table=kind.table, fingerprint=self.corpus.fingerprint(kind.table), texts=kind.texts, values=values,
+            tokenizer="world", max_length=MAX_LENGTH, data=Data(sample=rows),
+        )  # fmt: skip
+        folder = self.folder / spec.id
+        if not folder.exists():
+            tokenize_table(self.corpus, spec, world_tokenizer(), folder)
+        return folder
+
+    def teacher(self, store: Path, dim: int = HIDDEN) -> Path:
+        """Random teacher means of a store's rows."""
+        windows, folder = Windows(store), store.parent / f"teacher-{store.name}"
+        for window in range(len(windows)):
+            if not (folder / shard_name(window)).exists():
+                rows = windows.read(window).column("row")
+                means = np.random.default_rng(window).normal(size=(len(rows), dim)).astype(np.float32)
+                write_embeddings(folder / shard_name(window), rows, means)
+        return folder
+
+    def dev(self, pairs: int = 40) -> Pairs:
+        """The first pairs of the world's STS-B dev."""
+        table = self.corpus.read("sts/stsb_dev").slice(0, pairs)
+        return pairs_from_table(table, "sts/stsb_dev", "0")
+
+    def job(
+        self, objective: str, folder: Path, *, rows: int = 70, batch: int = 16, dev: bool = True,
+        optim: Optim = SGD_LIKE, settings: dict[str, Any] | None = None, recipe: dict[str, Any] | None = None,
+        seed: int = 7, export_layers: int = 1, **train: Any,
+    ) -> Job:  # fmt: skip
+        """A job of an objective with its default kept encoder, fp32, 3 epochs unless told otherwise."""
+        kind = OBJECTIVES[objective]
+        given = {"keep": kind.keeps[0], "epochs": 3.0, "max_length": MAX_LENGTH, "precision": "fp32"} | train
+        made = Recipe(
+            objective=objective, settings=kind.settings_type(**(settings or {})), data=Data(sample=rows), batch=batch,
+            optim=optim, train=Train(**given), **(recipe or {}),
+        )  # fmt: skip
+        store = self.store(objective, rows)
+        return Job(
+            id=f"test-{objective}", recipe=made, seed=seed, folder=folder, parent=self.backbone, store=store,
+            teacher=self.teacher(store) if "teacher" in kind.values else None, export_layers=export_layers,
+            dev=self.dev() if dev else None, facts={"stage": objective, "member": 0},
+        )  # fmt: skip
+
+
+class Watched(Runtime):
+    """Trains in this process and keeps the objective, so that a test can look at its weights."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("cpu", **options)
+        self.module: Objective | None = None
+        self.lines: list[dict[str, Any]] = []
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        assert isinstance(module, Objective)
+        self.module = module
+        return module
+
+    def report(self, line: dict[str, Any]) -> None:
+        self.lines.append(line)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        assert self.module is not None
+        return {name: value.clone() for name, value in self.module.state_dict().items()}
+
+
+class Interrupted(Exception):  # noqa: N818
+    """What a test raises in the middle of a run."""
+
+
+def interrupted_at(step: int) -> Any:
+    """A reader that raises when the batch of ``step`` is asked for."""
+
+    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+        for number, share in enumerate(read_here(windows, order, start, stop, rank, world), start=start):
+            if number == step:
+                raise Interrupted(f"at step {step}")
+            yield share
+
+    return read
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The metrics lines without what a clock says."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMINGS} for line in lines]
+
+
+def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Largest absolute difference of two sets of weights of the same names."""
+    assert a.keys() == b.keys()
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+
+
+def without(job: Job, **changes: Any) -> Job:
+    """The job with fields replaced."""
+    return replace(job, **changes)
+
+
+def tiny_encoder(seed: int = 0, pooling: Any = "mean", layers: int = 1, depth: int = 2) -> Encoder:
+    """A random BERT encoder in eval mode, vocabulary of 50."""
+    from transformers import BertConfig, BertModel
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = BertConfig(
+            vocab_size=50, hidden_size=16, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=32,
+            max_position_embeddings=64,
+        )  # fmt: skip
+        return Encoder(BertModel(config, add_pooling_layer=False), 0, pooling, layers).eval()
+
+
+def text_column(values: list[str]) -> pa.Array:
+    """A string column."""
+    return pa.array(values, pa.string())

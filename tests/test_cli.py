@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+from commands import EVALUATION, TINY, overrides, raysts, result
+
+from raysts import __version__, cli
+from raysts.recipes.names import RECIPES
+from raysts.schema import RESULTS
+
+NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
+FIELDS = {
+    "recipes": {"status", "recipes"},
+    "show": {"status", "recipe"},
+    "plan": {"status", "storage", "name", "backbone", "nodes"},
+    "run": {"status", "storage", "name", "model", "report", "results"},
+    "distill": {"status", "storage", "name", "model", "report", "results"},
+    "evaluate": {"status", "storage", "model", "results"},
+    "embed": {"status", "output", "rows", "shards", "dim"},
+    "export": {"status", "storage", "model"},
+    "report": {"status", "storage", "reports"},
+    "data check": {"status", "data"},
+}
+"""At least these fields are in the JSON object of each command."""
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+
+
+@pytest.fixture
+def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
+    return commands.finished(tmp_path_factory.getbasetemp())
+
+
+def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command with its parser."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if name and not groups:
+        yield name, parser
+    for group in groups:
+        for word, below in group.choices.items():
+            yield from parsers(below, f"{name} {word}".strip())
+
+
+COMMANDS = dict(parsers(cli.parser()))
+
+
+def run_module(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m raysts ARGUMENTS`` in a process of its own."""
+    command = [sys.executable, "-m", "raysts", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+# -- help ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_of_the_design() -> None:
+    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) -> None:
+    outcome = raysts(*name.split(), "--help")
+    assert outcome.code == 0 and outcome.err == ""
+    assert "--json" in outcome.out and "example: raysts" in outcome.out
+    for action in COMMANDS[name]._actions:
+        documented = action.help or action.choices or action.dest in ("model", "recipe")
+        assert documented, f"{name}: {action.dest} has no help"
+    example = outcome.out.split("example: ")[1].strip()
+    assert example.startswith(f"raysts {name}")
+    cli.parser().parse_args(shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("name", ["plan", "run", "distill"])
+def test_common_options(name: str) -> None:
+    text = raysts(name, "--help").out
+    assert all(option in text for option in ("--set", "--data", "--storage", "$RAYSTS_DATA", "./raysts-storage"))
+    assert ("--address" in text) == (name != "plan"), "a plan starts nothing"
+    assert ("--name" in text) == (name != "plan")
+
+
+def test_version() -> None:
+    outcome = raysts("--version")
+    assert outcome.code == 0 and outcome.out.strip() == f"raysts {__version__}"
+
+
+# -- the JSON line -------------------------------------------------------------------------------------------------------
+
+
+def example_of(name: str, finished: commands.Finished, tmp_path: Path) -> list[object]:
+    """Arguments with which a command has little to do."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    student = finished.results["nli-ct-sed"]["model"]
+    storage = ["--storage", finished.storage]
+    if name == "embed":
+        pq.write_table(pa.table({"text": ["a dog"]}), tmp_path / "in.parquet")
+    return {
+        "recipes": [],
+        "show": ["nli-ct-sed"],
+        "plan": finished.arguments("nli-ct-sed"),
+        "run": [*finished.arguments("nli-ct-sed"), "--address", "none"],
+        "distill": ["--from-run", "nli", *storage, "--address", "none", *overrides({"train.max_steps": 2}, EVALUATION)],
+        "evaluate": [student, *finished.options(), "--tasks", "sts12", "--resamples", "0"],
+        "embed": [student, "--input", tmp_path / "in.parquet", "--column", "text", "--output", tmp_path / "out",
+                  "--address", "none"],
+        "export": [student, "--to", tmp_path / "exported"],
+        "report": ["--name", "nli", *storage],
+        "data check": ["--data", finished.data],
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_one_json_object_is_all_of_stdout(name: str, finished: commands.Finished, tmp_path: Path) -> None:
+    found = result(*name.split(), *example_of(name, finished, tmp_path))
+    assert set(found) >= FIELDS[name]
+    if name != "data check":
+        assert set(found) == FIELDS[name]
+    for row in found.get("results", []):
+        assert list(row) == RESULTS.names
+    for node in found.get("nodes", []):
+        assert set(node) == NODE and node["status"] in ("done", "waiting", "failed")
+    for path in (found.get("model"), found.get("report"), found.get("output")):
+        assert path is None or Path(path).exists()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_without_json_people_get_text(name: str, finished: commands.Finished, tmp_path: Path) -> None:
+    outcome = raysts(*name.split(), *example_of(name, finished, tmp_path))
+    assert outcome.code == 0 and outcome.out.strip()
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(outcome.out.splitlines()[-1])
+
+
+def test_recipes_lists_names_with_source_and_cost() -> None:
+    assert result("recipes")["recipes"] == list(RECIPES)
+    text = raysts("recipes").out
+    for name, entry in RECIPES.items():
+        (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
+        assert entry.source in line and entry.shows in line and entry.cost in line
+
+
+def test_the_table_for_people_holds_the_numbers(finished: commands.Finished) -> None:
+    text = raysts("run", *finished.arguments("nli-ct-sed")).out
+    rows = finished.results["nli-ct-sed"]["results"]
+    for role in ("backbone", "student", "ensemble"):
+        (value,) = {
+            row["value"] for row in rows
+            if (row["role"], row["dataset"], row["layers"]) == (role, "stsb", "2")
+            and (row["metric"], row["aggregation"]) == ("spearman", "all")
+        }  # fmt: skip
+        (line,) = [line for line in text.splitlines() if line.split()[1:2] == [role] and line.split()[3] == "2"]
+        assert f"{100 * value:.2f}" in line
+    assert "member (2)" in text and "±" in text
+    assert finished.results["nli-ct-sed"]["model"] in text and finished.results["nli-ct-sed"]["report"] in text
+
+
+# -- as a process --------------------------------------------------------------------------------------------------------
+
+
+def test_python_m_raysts(small_world: Path, tmp_path: Path) -> None:
+    """Nothing but the result gets to stdout, not even what libraries print at the level of the operating system."""
+    arguments = ["run", "nli", "--data", small_world, "--storage", tmp_path / "s", "--address", "none",
+                 *overrides(TINY, EVALUATION, {"members": 1})]  # fmt: skip
+    done = run_module(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["status"] == "done"
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr
+    assert "tokenise nli/train" in done.stderr and "member 0 nli" in done.stderr
+
+
+def test_wrong_input_ends_a_process_with_2(tmp_path: Path) -> None:
+    wrong = run_module("run", "nil", "--storage", tmp_path / "s")
+    assert wrong.returncode == 2 and wrong.stdout == "" and not (tmp_path / "s").exists()
+    (line,) = wrong.stderr.splitlines()
+    assert line.startswith("raysts: ") and "did you mean 'nli'?" in line
+
+
+def test_an_unexpected_error_is_no_traceback(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its details go to a file that the message names; where no file can be written the message comes all the same."""
+    from raysts import api
+
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("something nobody thought of")
+
+    monkeypatch.setattr(api, "plan", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outcome = raysts("plan", "nli", "--data", small_world)
+    assert outcome.code == 3 and "RuntimeError: something nobody thought of" in outcome.err
+    assert "raysts plan nli" in outcome.err
+    (log,) = tmp_path.iterdir()
+    assert str(log) in outcome.err and "Traceback" in log.read_text(encoding="utf-8")
+    monkeypatch.setattr("tempfile.tempdir", "/proc/none")
+    outcome = raysts("plan", "nli", "--data", small_world)
+    assert outcome.code == 3 and "RuntimeError: something nobody thought of" in outcome.err
+
+
+def test_a_world_that_cannot_be_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    outcome = raysts("plan", "quickstart", "--storage", tmp_path / "s")
+    assert outcome.code == 3 and "XDG_CACHE_HOME" in outcome.err and "--data" in outcome.err
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import tiny_encoder
+from torch import nn
+
+from raysts.recipe import Optim
+from raysts.training import checkpoint, optim
+from raysts.training.checkpoint import MetricsLog, Progress, best_file, last_metrics, read_metrics
+
+
+def module_and_optimizer(name: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+    return module, optim.build(Optim(name=name, lr=1e-2), module)  # type: ignore[arg-type]
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    module(torch.randn(8, 3, generator=generator)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "rmsprop"])
+def test_everything_comes_back(name: str, tmp_path: Path) -> None:
+    module, optimizer = module_and_optimizer(name)
+    for seed in range(3):
+        step(module, optimizer, seed)
+    progress = Progress(step=3, loss_sum=0.0, latest=0.25, best=0.5, best_step=2, best_candidate="encoder", since_best=1,
+                        seconds=1.5)  # fmt: skip
+    checkpoint.save(tmp_path, module, optimizer, progress)
+    again, again_optimizer = module_and_optimizer(name, seed=1)
+    assert checkpoint.restore(tmp_path, again, again_optimizer) == progress
+    for seed in range(3, 6):
+        step(module, optimizer, seed)
+        step(again, again_optimizer, seed)
+    for a, b in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_without_a_checkpoint_a_run_begins(tmp_path: Path) -> None:
+    module, optimizer = module_and_optimizer("adam")
+    before = [p.clone() for p in module.parameters()]
+    assert checkpoint.restore(tmp_path / "absent", module, optimizer) == Progress()
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+
+
+def test_one_last_and_one_best_remain(tmp_path: Path) -> None:
+    module, optimizer = module_and_optimizer("adam")
+    encoder = tiny_encoder()
+    for number in range(1, 6):
+        progress = Progress(step=number, best=0.1, best_step=min(number, 3), best_candidate="encoder")
+        if number <= 3:
+            checkpoint.save_best(tmp_path, progress, encoder)
+        checkpoint.save(tmp_path, module, optimizer, progress)
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {f"step-{number:07d}.pt", best_file(tmp_path, progress).name}
+
+
+def test_the_best_encoder_comes_back(tmp_path: Path) -> None:
+    first, second = tiny_encoder(0), tiny_encoder(1)
+    progress = Progress(step=4, best=0.3, best_step=4, best_candidate="first")
+    checkpoint.save_best(tmp_path, progress, first)
+    checkpoint.load_best(tmp_path, progress, second)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
+    """A process killed while it wrote leaves a draft; the checkpoint before it counts."""
+    module, optimizer = module_and_optimizer("adam")
+    checkpoint.save(tmp_path, module, optimizer, Progress(step=2))
+    (tmp_path / ".aside-step-0000003.pt.1.1").write_bytes(b"half")
+    assert checkpoint.restore(tmp_path, module, optimizer).step == 2
+
+
+def test_the_last_checkpoint_counts_when_two_are_there(tmp_path: Path) -> None:
+    """A process killed between writing the new checkpoint and removing the old one leaves both."""
+    module, optimizer = module_and_optimizer("adam")
+    checkpoint.save(tmp_path, module, optimizer, Progress(step=9))
+    (tmp_path / "step-0000009.pt").rename(tmp_path / "kept")
+    checkpoint.save(tmp_path, module, optimizer, Progress(step=10))
+    (tmp_path / "kept").rename(tmp_path / "step-0000009.pt")
+    assert checkpoint.restore(tmp_path, module, optimizer).step == 10
+
+
+def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
+    module, optimizer = module_and_optimizer("adam")
+    checkpoint.save(tmp_path, module, optimizer, Progress(step=1))
+    torch.load(tmp_path / "step-0000001.pt", weights_only=True)
+
+
+def test_metrics_are_appended_and_cut_at_the_step_of_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, 0)
+    for number in (1, 2, 3):
+        log.write({"step": number})
+        assert last_metrics(path) == {"step": number}, "visible at once"
+    log.close()
+    log = MetricsLog(path, 2)
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+    log.write({"step": 3, "again": True})
+    log.close()
+    assert read_metrics(path)[-1] == {"step": 3, "again": True}
+
+
+def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"step": 1}) + "\n" + '{"step": 2, "lo')
+    assert read_metrics(path) == [{"step": 1}] and last_metrics(path) == {"step": 1}
+    MetricsLog(path, 5).close()
+    assert path.read_text() == '{"step": 1}\n'
+    assert read_metrics(tmp_path / "absent") == [] and last_metrics(tmp_path / "absent") is None
+    path.write_text("")
+    assert last_metrics(path) is None
+
+
+def test_the_last_of_many_lines_is_found_from_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": number, "text": "x" * 50}) + "\n" for number in range(500)))
+    assert last_metrics(path) == {"step": 499, "text": "x" * 50}

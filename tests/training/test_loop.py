@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+
+from raysts.data.batches import Order, Share, read_here
+from raysts.data.windows import Windows
+from raysts.errors import InputError, RunFailed
+from raysts.evaluation.harness import dev_score
+from raysts.files import lock, read_json, write_json
+from raysts.models.store import load
+from raysts.recipe import Optim
+from raysts.training import checkpoint, loop
+from raysts.training.here import train_chain
+from raysts.training.loop import train
+
+HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
+STILL = Optim(name="adamw", lr=1e-12, schedule="constant", warmup=0.0)
+
+
+class Untouchable(Watched):
+    """A runtime for a run that must not be trained any more."""
+
+    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        raise AssertionError("this run was to be left alone")
+
+
+def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", export_layers=2, eval_every=4)
+    runtime = Watched()
+    record = train(job, runtime)
+    assert record == read_json(tmp_path / "run" / "run.json")
+    assert record["status"] == "done" and record["steps"] == 15 and record["run_id"] == job.id and record["seed"] == 7
+    assert record["stage"] == "nli" and record["layout"]["world_size"] == 1 and record["layout"]["precision"] == "fp32"
+    assert {"torch", "raysts", "transformers"} <= set(record["versions"]) and record["timings"]["train_seconds"] > 0
+    assert record["kept"] == {"step": 15, "candidate": "encoder"} and record["selected_by"] is None
+    assert read_json(tmp_path / "run" / "recipe.json")["batch"] == 16
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+    lines = metrics(tmp_path / "run")
+    assert [line["step"] for line in lines] == list(range(1, 16))
+    assert all(line["steps"] == 15 and np.isfinite(line["loss"]) and 0 <= line["accuracy"] <= 1 for line in lines)
+    assert [line["step"] for line in lines if "dev" in line] == [4, 8, 12, 15]
+    assert [line["step"] for line in runtime.lines] == [4, 8, 12, 15], "progress is reported when there is news"
+    assert record["dev"]["kept"] == lines[-1]["dev"]
+
+    model = load(tmp_path / "run" / "model", device="cpu")
+    assert (model.layers, model.pooling, model.max_length) == (2, "mean", 24)
+    trained = {
+        name.removeprefix("encoder."): value for name, value in runtime.weights().items() if "classifier" not in name
+    }
+    assert difference(model.encoder.state_dict(), trained) == 0.0
+    assert difference(trained, load(stage.backbone, device="cpu").encoder.state_dict()) > 1e-3
+
+
+def test_a_finished_run_is_not_run_again(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", epochs=1.0, dev=False)
+    first = train(job, Watched())
+    assert train(job, Untouchable()) == first
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = stage.job("nli", tmp_path / "run", epochs=1.0, dev=False)
+    outcome: list[Any] = []
+    asked = threading.Event()
+
+    def asking(*arguments: Any) -> Any:
+        asked.set()
+        return lock(*arguments)
+
+    monkeypatch.setattr(loop, "lock", asking)
+
+    def second() -> None:
+        try:
+            outcome.append(train(job, Untouchable()))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=second)
+    with lock(job.folder / "writer.lock", "the first process"):
+        thread.start()
+        assert asked.wait(60), "the second has found the run unfinished and waits for the first"
+        write_json(job.folder / "run.json", {"status": "done", "run_id": job.id})
+    thread.join(60)
+    assert outcome == [{"status": "done", "run_id": job.id}]
+
+
+def test_two_writers_are_refused(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "ORPHAN_WAIT", 0.2)
+    job = stage.job("nli", tmp_path / "run", dev=False)
+    with lock(job.folder / "writer.lock", "somebody else"), pytest.raises(InputError, match="somebody else"):
+        train(job, Watched())
+
+
+def test_too_few_rows(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="too few for one batch"):
+        train(stage.job("ct", tmp_path / "run", rows=14), Watched())
+
+
+def test_max_steps_and_fractions_of_epochs(stage: Stage, tmp_path: Path) -> None:
+    assert train(stage.job("nli", tmp_path / "a", max_steps=4, dev=False), Watched())["steps"] == 4
+    assert train(stage.job("nli", tmp_path / "b", epochs=0.5, dev=False), Watched())["steps"] == 3
+    lines = metrics(tmp_path / "b")
+    assert lines[-1]["epoch"] == 0.6 and lines[-1]["lr"] > 0
+
+
+def test_the_loss_of_a_line_is_the_mean_since_the_last(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fine = stage.job("nli", tmp_path / "fine", dev=False, dropout=False)
+    train(fine, Watched())
+    # As in a long run: a line every fifth step only.
+    monkeypatch.setattr(loop, "min", lambda *values: 5, raising=False)
+    monkeypatch.setattr(loop, "total_steps", lambda recipe, order: 15)
+    train(without(fine, folder=tmp_path / "coarse"), Watched())
+    losses = [line["loss"] for line in metrics(tmp_path / "fine")]
+    coarse = metrics(tmp_path / "coarse")
+    assert [line["step"] for line in coarse] == [5, 10, 15]
+    for i, line in enumerate(coarse):
+        assert line["loss"] == pytest.approx(float(np.mean(losses[5 * i : 5 * i + 5])), abs=1e-6)
+
+
+# -- resuming ------------------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    seen: list[list[str]] = []
+
+    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+        for share in read_here(windows, order, start, stop, rank, world):
+            if folder.exists():
+                seen.append(sorted(path.suffix for path in folder.iterdir()))
+            yield share
+
+    train(stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=1), Watched(read=read))
+    assert len(seen) >= 12 and all(names.count(".pt") <= 1 and names.count(".safetensors") <= 1 for names in seen)
+    assert [".pt", ".safetensors"] in seen
+
+
+def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", precision="auto", checkpoint_every=2, dev=False, epochs=1.0)
+    with pytest.raises(Interrupted):
+        train(job, Watched(threads=1, read=interrupted_at(4)))
+    record = read_json(job.folder / "run.json")
+    assert record["status"] == "running" and record["layout"]["threads"] == 1
+    # As if it had begun on a machine that multiplies bf16 natively.
+    write_json(job.folder / "run.json", record | {"layout": record["layout"] | {"precision": "bf16"}})
+    resumed = train(job, Watched(threads=2))
+    assert resumed["layout"] == {"world_size": 1, "threads": 1, "precision": "bf16"} and torch.get_num_threads() == 1
+    assert resumed["started_at"] == record["started_at"]
+
+
+def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False)
+    reason = train_chain([job], lambda job: Watched(read=interrupted_at(5)))
+    assert reason is not None and "Interrupted: at step 5" in reason and "error.log" in reason
+    assert read_json(job.folder / "run.json")["status"] == "failed"
+    assert "Interrupted" in (job.folder / "error.log").read_text()
+    assert train_chain([job], lambda job: Watched()) is None
+    record = read_json(job.folder / "run.json")
+    assert record["status"] == "done" and "reason" not in record
+
+
+def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Path) -> None:
+    class DiesAtTheEnd(Watched):
+        def report(self, line: dict[str, Any]) -> None:
+            if line["step"] == line["steps"]:
+                raise Interrupted
+
+    job = stage.job("sts", tmp_path / "run", eval_every=4)
+    with pytest.raises(Interrupted):
+        train(job, DiesAtTheEnd())
+    lines = metrics(job.folder)
+
+    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+        assert start == stop, "nothing is left to train on"
+        return read_here(windows, order, start, stop, rank, world)
+
+    assert train(job, Watched(read=read))["status"] == "done"
+    assert metrics(job.folder) == lines
+    whole = without(job, folder=tmp_path / "whole")
+    train(whole, Watched())
+    assert (job.folder / "model" / "model.safetensors").read_bytes() == (
+        whole.folder / "model" / "model.safetensors"
+    ).read_bytes()
+
+
+# -- selection -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("sts", tmp_path / "run", eval_every=2, keep="best", epochs=4.0)
+    record = train(job, Watched())
+    scores = {line["step"]: line["dev"] for line in metrics(job.folder) if "dev" in line}
+    assert len(scores) >= 8 and record["dev"]["kept"] == max(scores.values())
+    assert record["kept"]["step"] == next(step for step, score in scores.items() if score == max(scores.values()))
+    assert record["selected_by"] == "stsb-dev"
+    assert job.dev is not None
+    assert dev_score(load(job.folder / "model", device="cpu"), job.dev) == pytest.approx(
+        record["dev"]["kept"], abs=1e-6
+    )
+
+
+def test_early_stopping_stops_and_restores_the_best(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("sed", tmp_path / "run", keep="best", patience=2, eval_every=2, epochs=30.0)
+    record = train(job, Watched())
+    lines = [line for line in metrics(job.folder) if "dev" in line]
+    scores = [line["dev"] for line in lines]
+    assert record["steps"] == lines[-1]["step"] < lines[-1]["steps"], "it stopped before its time"
+    assert int(np.argmax(scores)) == len(scores) - 3, "two evaluations after the best"
+    assert record["kept"]["step"] == lines[-3]["step"]
+    assert job.dev is not None
+    assert dev_score(load(job.folder / "model", device="cpu"), job.dev) == pytest.approx(scores[-3], abs=1e-6)
+
+
+def test_patience_counts_equal_scores_as_no_better(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job(
+        "sts", tmp_path / "run", keep="best", patience=3, eval_every=1, epochs=9.0, optim=STILL, dropout=False
+    )
+    record = train(job, Watched())
+    assert (record["steps"], record["kept"]["step"]) == (4, 1)
+
+
+def test_patience_goes_on_counting_after_a_kill(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job(
+        "sts", tmp_path / "run", keep="best", patience=5, eval_every=1, checkpoint_every=1, epochs=9.0, optim=STILL,
+        dropout=False,
+    )  # fmt: skip
+    with pytest.raises(Interrupted):
+        train(job, Watched(read=interrupted_at(3)))
+    assert train(job, Watched())["steps"] == 6
+
+
+def test_an_early_stop_survives_a_kill(stage: Stage, tmp_path: Path) -> None:
+    class DiesWhenStopped(Watched):
+        def report(self, line: dict[str, Any]) -> None:
+            if line["step"] == 3:
+                raise Interrupted
+
+    job = stage.job(
+        "sts", tmp_path / "run", keep="best", patience=2, eval_every=1, epochs=9.0, optim=STILL, dropout=False
+    )
+    with pytest.raises(Interrupted):
+        train(job, DiesWhenStopped())
+    assert train(job, Watched())["steps"] == 3
+
+
+def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage: Stage, tmp_path: Path) -> None:
+    record, job = {}, None
+    for seed in range(3):
+        job = stage.job("ct", tmp_path / str(seed), rows=120, keep="dev", eval_every=1, seed=seed, epochs=2.0)
+        record = train(job, Watched())
+        assert record["kept"]["candidate"] in ("first", "second")
+        assert job.dev is not None
+        kept = dev_score(load(job.folder / "model", device="cpu"), job.dev)
+        assert kept == pytest.approx(record["dev"]["best"], abs=1e-6)
+        assert record["dev"]["best"] == max(line["dev"] for line in metrics(job.folder))
+
+
+def test_ct_keeps_the_second_encoder_of_the_last_step(stage: Stage, tmp_path: Path) -> None:
+    job, runtime = stage.job("ct", tmp_path / "run", eval_every=1), Watched()
+    assert train(job, runtime)["kept"] == {"step": 6, "candidate": "second"}
+    found = load(job.folder / "model", device="cpu").encoder.state_dict()
+    weights = runtime.weights()
+    second = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+    first = {name.removeprefix("first."): value for name, value in weights.items() if name.startswith("first.")}
+    assert difference(found, second) == 0.0 and difference(found, first) > 0.0
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def finite(folder: Path) -> bool:
+    states = [torch.load(path, weights_only=True)["module"] for path in folder.rglob("step-*.pt")]
+    return all(bool(value.isfinite().all()) for state in states for value in state.values())
+
+
+def test_a_diverged_run_stops_and_says_how_to_go_on(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", dev=False, optim=HOT, checkpoint_every=2)
+    with pytest.raises(RunFailed, match=r"loss is nan between steps \d+ and \d+; lower nli.optim.lr"):
+        train(job, Watched())
+    assert finite(job.folder) and not (job.folder / "model").exists()
+
+
+def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> None:
+    good = stage.job("nli", tmp_path / "good", dev=False, epochs=1.0)
+    bad = without(stage.job("nli", tmp_path / "bad", dev=False, optim=HOT), id="bad")
+    after = without(good, folder=tmp_path / "after")
+    outcomes = [train_chain(chain, lambda job: Watched()) for chain in ([good], [bad, after])]
+    assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
+    assert not after.folder.exists(), "the stage after the failed one is not begun"
+
+
+def test_a_diverged_run_with_dev_evaluation_fails_as_diverged(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", optim=HOT, eval_every=1)
+    with pytest.raises(RunFailed, match="steps"):
+        train(job, Watched())
+
+
+def test_weights_that_are_not_finite_are_neither_kept_nor_saved(stage: Stage, tmp_path: Path) -> None:
+    """The loss of a step is that of the weights before it; after the last step there is no next loss."""
+    beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
+    job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, max_steps=1)
+    with pytest.raises(RunFailed):
+        train(job, Watched())
+
+
+def test_no_checkpoint_holds_weights_that_are_not_finite(stage: Stage, tmp_path: Path) -> None:
+    beyond_float32 = Optim(name="adamw", lr=1e39, schedule="constant", warmup=0.0, clip=None)
+    job = stage.job("nli", tmp_path / "run", dev=False, optim=beyond_float32, checkpoint_every=1)
+    with pytest.raises(RunFailed):
+        train(job, Watched())
+    assert finite(job.folder)
+
+
+def test_a_corrupt_metrics_line_does_not_stop_a_resume(stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
+    with pytest.raises(Interrupted):
+        train(job, Watched(read=interrupted_at(3)))
+    with (job.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    train(job, Watched())
+    assert [json.loads(line)["step"] for line in (job.folder / "metrics.jsonl").read_text().splitlines()] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    assert checkpoint.last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from raysts.recipe import Optim
+from raysts.recipes.names import pipeline
+from raysts.recipes.stages import ct
+from raysts.training.optim import RMSprop, build, learning_rate
+
+
+def small_net(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 1))
+
+
+def steps_of(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int, rates: list[float] | None = None) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        loss = module(torch.randn(4, 5, generator=generator)).square().sum() * 10 ** (step % 4)
+        loss.backward()
+        if rates:
+            for group in optimizer.param_groups:
+                group["lr"] = rates[step]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def test_rmsprop_is_torchs() -> None:
+    ours, theirs = small_net(), small_net()
+    rates = [1e-3 * (1 + step % 3) for step in range(60)]
+    steps_of(ours, RMSprop([{"params": list(ours.parameters())}], lr=1e-3), 60, rates)
+    steps_of(theirs, torch.optim.RMSprop(theirs.parameters(), lr=1e-3, alpha=0.9, eps=1e-7), 60, rates)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_rmsprop_by_hand() -> None:
+    """v = .9 v + .1 g^2; p -= lr g / (sqrt(v) + eps), in plain Python."""
+    p = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = RMSprop([{"params": [p]}], lr=0.1, rho=0.9, eps=1e-7)
+    expected, v = [1.0, -2.0], [0.0, 0.0]
+    for step in range(5):
+        gradient = [0.5 * (step + 1), -3.0]
+        p.grad = torch.tensor(gradient)
+        optimizer.step()
+        for i, g in enumerate(gradient):
+            v[i] = 0.9 * v[i] + 0.1 * g * g
+            expected[i] -= 0.1 * g / (math.sqrt(v[i]) + 1e-7)
+    torch.testing.assert_close(p.detach(), torch.tensor(expected))
+
+
+def test_rmsprop_goes_on_from_its_state() -> None:
+    """The state dict holds all there is: a copy that loads it makes the same steps, bit for bit."""
+    first, second = small_net(), small_net(3)
+    optimizer = RMSprop([{"params": list(first.parameters())}], lr=1e-3)
+    steps_of(first, optimizer, 7)
+    again = RMSprop([{"params": list(second.parameters())}], lr=9.0)
+    second.load_state_dict(first.state_dict())
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    steps_of(first, optimizer, 5)
+    steps_of(second, again, 5)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_rmsprop_leaves_parameters_without_gradient() -> None:
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = RMSprop([{"params": [used, unused]}], lr=0.1)
+    used.grad = torch.ones(2)
+    optimizer.step()
+    assert unused.tolist() == [1.0, 1.0] and used.tolist() != [1.0, 1.0]
+
+
+def test_biases_and_layer_norms_are_not_decayed() -> None:
+    module = small_net()
+    module[3].bias.requires_grad_(False)
+    optimizer = build(Optim(name="adamw", lr=1e-3, weight_decay=0.25), module)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(decay) == 5, "the frozen bias is left out"
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            assert decay[id(parameter)] == (0.25 if name in ("0.weight", "3.weight") else 0.0), name
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)])
+def test_adam_is_torchs(name: str, kind: type[torch.optim.Optimizer]) -> None:
+    ours, theirs = small_net(), small_net()
+    steps_of(ours, build(Optim(name=name, lr=1e-2), ours), 20)  # type: ignore[arg-type]
+    steps_of(theirs, kind(theirs.parameters(), lr=1e-2, weight_decay=0.0), 20)  # type: ignore[call-arg]
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "default"), [("adamw", 1e-8), ("adam", 1e-8), ("rmsprop", 1e-7)])
+def test_epsilon(name: str, default: float) -> None:
+    for given, expected in ((None, default), (1e-3, 1e-3)):
+        optimizer = build(Optim(name=name, eps=given), small_net())  # type: ignore[arg-type]
+        assert {group["eps"] for group in optimizer.param_groups} == {expected}
+
+
+def test_warmup_then_linear() -> None:
+    optim = Optim(lr=1.0, schedule="linear", warmup=0.1)
+    rates = [learning_rate(optim, step, 100) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    assert rates[10] == 1.0 and rates[55] == pytest.approx(0.5) and rates[99] == pytest.approx(1 / 90)
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False)) and min(rates) > 0
+
+
+def test_warmup_then_constant() -> None:
+    optim = Optim(lr=2e-5, schedule="constant", warmup=0.1)
+    assert [learning_rate(optim, step, 50) for step in (0, 4, 5, 49)] == pytest.approx([4e-6, 2e-5, 2e-5, 2e-5])
+
+
+def test_no_warmup_and_short_runs() -> None:
+    assert learning_rate(Optim(lr=1.0, warmup=0.0), 0, 10) == 1.0
+    assert learning_rate(Optim(lr=1.0, warmup=0.1), 0, 1) == 1.0
+    assert learning_rate(Optim(lr=1.0, schedule="constant", warmup=0.1), 0, 3) == 1.0
+
+
+def test_the_steps_of_contrastive_tension() -> None:
+    """1e-5, then 8e-6, 6e-6, 4e-6, 2e-6 after 500, 1000, 1500, 2000 updates."""
+    optim = ct().optim
+    expected = [(0, 1e-5), (499, 1e-5), (500, 8e-6), (999, 8e-6), (1000, 6e-6), (1499, 6e-6), (1500, 4e-6),
+                (1999, 4e-6), (2000, 2e-6), (49_999, 2e-6)]  # fmt: skip
+    assert [learning_rate(optim, step, 50_000) for step, _ in expected] == pytest.approx([rate for _, rate in expected])
+
+
+def test_an_override_of_the_rate_scales_the_steps() -> None:
+    optim = pipeline("ct", {"ct.optim.lr": 1e-3}).stages["ct"].optim
+    assert [learning_rate(optim, step, 50_000) for step in (0, 2000)] == pytest.approx([1e-3, 2e-4])
