@@ -20,12 +20,12 @@ from raysts.errors import RunFailed
 from raysts.evaluation import harness
 from raysts.files import aside, lock, read_json, remove_drafts, write_json
 from raysts.models.encoder import PoolingMode
+from raysts.models.head import cosine_of_vectors
 from raysts.models.sentence_model import Representation
 from raysts.pipeline import TINY, Node, Plan
 from raysts.recipe import dump
 from raysts.recipes import names
 from raysts.report import ReportData, write_report
-from raysts.similarity import cosine
 from raysts.training import teacher
 from raysts.training.checkpoint import read_metrics
 from raysts.training.here import Executor, Say
@@ -217,7 +217,7 @@ class _Driver:
                 plan.tasks,
                 texts,
                 representation,
-                lambda a, b: cosine(a["vectors"], b["vectors"]),
+                {"cosine": cosine_of_vectors},
                 {**context, "layers": str(k)},
                 resamples=plan.pipeline.evaluation.resamples,
             )

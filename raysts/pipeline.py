@@ -21,7 +21,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world import WORLD_VERSION, write_tiny_backbone
 from raysts.evaluation import harness
-from raysts.evaluation.sts import Pairs, load_pairs
+from raysts.evaluation.dev import LOADERS, Dev
 from raysts.files import read_json
 from raysts.models.store import find, tokenizer_id
 from raysts.objectives import OBJECTIVES
@@ -123,9 +123,15 @@ class Plan:
             write_tiny_backbone(self.backbone, self._tiny_seed)
 
     @cached_property
-    def dev(self) -> Pairs | None:
-        """STS-B dev, which selects; none when the corpus has no such table."""
-        return load_pairs(self.corpus, DEV_TABLE) if self.corpus.files(DEV_TABLE) else None
+    def _devs(self) -> dict[str, Dev]:
+        return {}
+
+    def dev(self, recipe: Recipe) -> Dev | None:
+        """The development set that selects for a recipe; none when the corpus has no such table."""
+        table = OBJECTIVES[recipe.objective].dev
+        if table not in self._devs and self.corpus.files(table):
+            self._devs[table] = LOADERS[table](self.corpus)
+        return self._devs.get(table)
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
@@ -173,7 +179,14 @@ class Plan:
     def steps(self, recipe: Recipe) -> int:
         """Optimiser steps of a recipe on this corpus."""
         return total_steps(
-            recipe, Order(self._sizes(self.store_spec(recipe)), OBJECTIVES[recipe.objective], recipe.batch, 0)
+            recipe,
+            Order(
+                self._sizes(self.store_spec(recipe)),
+                OBJECTIVES[recipe.objective],
+                recipe.batch,
+                0,
+                recipe.train.drop_last,
+            ),
         )
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -209,7 +222,9 @@ class Plan:
         parent, parent_id = self.backbone, self.backbone_id
         for stage, recipe in self.pipeline.stages.items():
             seed = derive_seed(self.pipeline.seed, stage, member)
-            node = self._train_node(stage, recipe, seed, parent, parent_id, member=member, role="member", layers=recipe.layers)
+            node = self._train_node(
+                stage, recipe, seed, parent, parent_id, member=member, role="member", layers=recipe.layers
+            )
             node_needs = (nodes[-1].id,) if nodes else ()
             nodes.append(_with_needs(node, (*node_needs, self.store_spec(recipe).id)))
             parent, parent_id = node.model, node.id
@@ -239,7 +254,7 @@ class Plan:
                 spec.id,
                 teacher,
                 layers,
-                self.corpus.fingerprint(DEV_TABLE) if selecting else None,
+                self.corpus.fingerprint(kind.dev) if selecting else None,
             ]
         )
         steps = self.steps(recipe)
@@ -264,7 +279,7 @@ class Plan:
             store=self.store_folder(spec),
             teacher=self.storage / "embeddings" / teacher if teacher else None,
             export_layers=layers,
-            dev=self.dev,
+            dev=self.dev(recipe),
             facts=facts,
         )
         resources = self.pipeline.resources

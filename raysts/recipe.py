@@ -14,6 +14,7 @@ import yaml
 
 from raysts.errors import InputError, nearest
 from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers, check_layers
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Settings
 from raysts.schema import TABLES, TEST_TABLES
@@ -78,6 +79,8 @@ class Optim:
         weight_decay: decoupled for ``adamw``; biases and layer norms are not decayed.
         clip: maximal gradient norm; none: not clipped.
         eps: added to the denominator; none: 1e-8 (adam, adamw), 1e-7 (rmsprop).
+        floor: the rate that warm-up begins and ``linear`` ends with, instead of 0.
+        decay_all: decay biases and layer norms too.
     """
 
     name: Literal["adamw", "adam", "rmsprop"] = "adamw"
@@ -89,10 +92,13 @@ class Optim:
     weight_decay: float = 0.0
     clip: float | None = 1.0
     eps: float | None = None
+    floor: float = 0.0
+    decay_all: bool = False
 
     def __post_init__(self) -> None:
         _require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
         _require(0 <= self.warmup < 1, f"warmup={self.warmup} is a fraction of the steps and must be in [0, 1)")
+        _require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
         _require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
         _require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
         _require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
@@ -118,6 +124,8 @@ class Train:
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
         checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps.
         patience: stop after this many dev evaluations without a better score; none: never.
+        eval_first: evaluate before the first step too, so that the untrained model may be the best.
+        drop_last: leave out an epoch's last batch where it is smaller than the others.
     """
 
     epochs: float = 1.0
@@ -129,6 +137,8 @@ class Train:
     eval_every: int | None = None
     checkpoint_every: int | None = None
     patience: int | None = None
+    eval_first: bool = False
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
@@ -155,7 +165,7 @@ class Recipe:
         optim: optimiser and schedule.
         train: length, precision, what is kept.
         pooling: how tokens become one vector while training.
-        layers: number of last layers pooled while training.
+        layers: layers pooled while training: a number of last layers, ``first_last``, or one alone, ``only-3``.
     """
 
     objective: str
@@ -165,7 +175,7 @@ class Recipe:
     optim: Optim = field(default_factory=Optim)
     train: Train = field(default_factory=Train)
     pooling: PoolingMode = "mean"
-    layers: int = 1
+    layers: Layers = 1
 
     @classmethod
     def refine_types(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,11 +195,12 @@ class Recipe:
             self.train.keep in kind.keeps,
             f"train.keep={self.train.keep!r} must be one of {', '.join(kind.keeps)} for {self.objective}",
         )
-        _require(self.layers >= 1, f"layers={self.layers} must be at least 1")
+        check_layers(self.layers)
         _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
         _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")
         _require(
-            self.table != "sts/stsb_dev", f"data.table={self.table!r} is the dev set, which selects: train on another table"
+            self.table != "sts/stsb_dev",
+            f"data.table={self.table!r} is the dev set, which selects: train on another table",
         )
         needed = [name for name in (*kind.texts, *kind.values) if name != "teacher"]
         there = {column.name for column in TABLES[self.table]}

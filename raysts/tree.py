@@ -66,7 +66,8 @@ def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         inner = [argument for argument in arguments if argument is not type(None)]
-        return convert(inner[0], value, problems, path)
+        fits = [argument for argument in inner if isinstance(argument, type) and type(value) is argument]
+        return convert((fits or inner)[0], value, problems, path)
     if origin is Literal:
         if value not in arguments:
             problems.append(

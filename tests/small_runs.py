@@ -13,13 +13,14 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from raysts.data.batches import Order, Share, read_here
+from raysts.data.batches import Order, read_here
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, shard_name, tokenize_table
 from raysts.data.world_backbone import world_tokenizer, world_vocabulary
-from raysts.evaluation.sts import Pairs, pairs_from_table
+from raysts.evaluation.dev import StsDev
+from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
-from raysts.objectives import OBJECTIVES, Objective
+from raysts.objectives import OBJECTIVES, Objective, Share
 from raysts.recipe import Data, Optim, Recipe, Train
 from raysts.training.loop import Job
 from raysts.training.runtime import Runtime
@@ -86,10 +87,10 @@ class Stage:
                 write_embeddings(folder / shard_name(window), rows, means)
         return folder
 
-    def dev(self, pairs: int = 40) -> Pairs:
+    def dev(self, pairs: int = 40) -> StsDev:
         """The first pairs of the world's STS-B dev."""
         table = self.corpus.read("sts/stsb_dev").slice(0, pairs)
-        return pairs_from_table(table, "sts/stsb_dev", "0")
+        return StsDev(pairs_from_table(table, "sts/stsb_dev", "0"))
 
     def job(
         self, objective: str, folder: Path, *, rows: int = 70, batch: int = 16, dev: bool = True,
@@ -181,3 +182,9 @@ def tiny_encoder(seed: int = 0, pooling: Any = "mean", layers: int = 1, depth: i
 def text_column(values: list[str]) -> pa.Array:
     """A string column."""
     return pa.array(values, pa.string())
+
+
+def share_of(rows: dict[str, Any], examples: list[tuple[int, ...]], weight: np.ndarray, progress: float = 0.0) -> Share:
+    """A share of a batch, as a reader would give it to the only process."""
+    seeds = np.random.default_rng(0).integers(2**62, size=len(examples))
+    return Share(rows, examples, weight, seeds, np.arange(len(examples)), len(examples), progress)

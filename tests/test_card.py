@@ -45,11 +45,11 @@ def test_the_front_matter_is_what_the_hub_reads() -> None:
 
 
 def test_the_code_of_the_card_is_python_and_names_the_model() -> None:
-    blocks = re.findall(r"```python\n(.*?)\n```", card(path="it's \"here\""), re.S)
+    blocks = re.findall(r"```python\n(.*?)\n```", card(path='it\'s "here"'), re.S)
     assert len(blocks) == 2
     for block in blocks:
         texts = [n.value for n in ast.walk(ast.parse(block)) if isinstance(n, ast.Constant)]
-        assert "it's \"here\"" in texts
+        assert 'it\'s "here"' in texts
 
 
 def test_the_scores_are_those_of_the_rows_that_the_model_has() -> None:

@@ -11,8 +11,9 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raysts.cluster.connect import quiet_data
-from raysts.data.batches import Order, Piece, Share, cut, read_piece
+from raysts.data.batches import Order, Piece, cut, read_piece
 from raysts.data.windows import Windows
+from raysts.objectives.objective import Share
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""

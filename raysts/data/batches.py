@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from raysts.data.windows import Windows, columns_of
 from raysts.models.tokens import Tokens
-from raysts.objectives.objective import Objective, Rows
+from raysts.objectives.objective import Objective, Share
 from raysts.seeds import derive_seed
 
 
@@ -29,18 +29,6 @@ class Piece(NamedTuple):
     """Position of its first row in the epoch."""
 
 
-class Share(NamedTuple):
-    """The part of a global batch that this process trains on."""
-
-    rows: Rows
-    examples: list[tuple[int, ...]]
-    weight: np.ndarray
-    ids: np.ndarray
-    """Row ids (``row`` of the token store) in the order of ``rows``."""
-    size: int
-    """Examples in the global batch."""
-
-
 class Order:
     """Where every batch of a run lies in the data.
 
@@ -49,15 +37,19 @@ class Order:
         objective: says how many rows a batch reads and how examples share them.
         batch: global batch size in examples.
         seed: seed of the order.
+        drop_last: leave out an epoch's last batch where it is smaller than the others.
     """
 
-    def __init__(self, sizes: np.ndarray, objective: type[Objective], batch: int, seed: int) -> None:
+    def __init__(
+        self, sizes: np.ndarray, objective: type[Objective], batch: int, seed: int, drop_last: bool = False
+    ) -> None:
         self.sizes, self.objective, self.seed = sizes, objective, seed
         self.rows_per_batch = objective.rows_per_batch(batch)
         self.rows = int(sizes.sum())
         full, rest = divmod(self.rows, self.rows_per_batch)
         # Rows of the last batch that whole examples read; what remains of the epoch is left out.
-        self.rest = 1 + max((row for example in objective.examples(rest) for row in example), default=-1)
+        last = [] if drop_last else objective.examples(rest)
+        self.rest = 1 + max((row for example in last for row in example), default=-1)
         self.steps_per_epoch = full + (self.rest > 0)
 
     def pieces(self, start: int, stop: int) -> Iterator[Piece]:
@@ -94,6 +86,8 @@ class Part(NamedTuple):
     local: list[tuple[int, ...]]
     """Per example its positions in ``rows``."""
     weight: np.ndarray
+    first: int
+    """Place of its first example in the global batch."""
     size: int
     """Examples in the global batch."""
 
@@ -107,7 +101,7 @@ def _part(objective: type[Objective], rows: int, rank: int, world: int) -> Part:
     wanted = sorted({row for example in mine for row in example})
     place = {row: i for i, row in enumerate(wanted)}
     local = [tuple(place[row] for row in example) for example in mine]
-    return Part(np.array(wanted), local, np.full(len(mine), float(high > low), np.float32), len(examples))
+    return Part(np.array(wanted), local, np.full(len(mine), float(high > low), np.float32), low, len(examples))
 
 
 def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndarray:
@@ -156,11 +150,13 @@ def cut(
             part = order.share(rows, rank, world)
             low, high = np.searchsorted(position, [first, first + rows])
             found = position[low:high] - first
+            seeds = np.random.default_rng(derive_seed(order.seed, "noise", step)).integers(2**62, size=part.size + 1)
             assert np.array_equal(found, part.rows), "rows lost on the way"
             yield Share(
                 {name: _slice(column, int(low), int(high)) for name, column in columns.items()},
                 part.local,
                 part.weight,
+                seeds[part.first : part.first + len(part.local)],
                 ids[low:high],
                 part.size,
             )

@@ -15,11 +15,11 @@ from raysts.evaluation.sts import (
     STS_TASKS,
     Pairs,
     correlation_rows,
-    load_pairs,
     pair_similarities,
-    spearman_of,
 )
-from raysts.evaluation.tasks import Model, Representation, Row, Similarity, Task, take
+from raysts.evaluation.tasks import Model, Representation, Row, Task, take
+from raysts.models.head import Similarity
+from raysts.models.layers import Layers
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
 TASKS: dict[str, Task] = {**STS_TASKS}
@@ -73,12 +73,13 @@ def score(
     tasks: Sequence[str],
     texts: Sequence[str],
     representation: Representation,
-    similarity: Similarity,
+    similarities: Mapping[str, Similarity],
     context: Mapping[str, Any],
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
 ) -> list[Row]:
-    """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more).
+    """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
+    each of its similarities.
 
     ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...).
     """
@@ -88,15 +89,21 @@ def score(
     def represent(wanted: Sequence[str]) -> Representation:
         return take(representation, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
 
-    rows = [row for name in tasks for row in TASKS[name].score(corpus, splits, represent, similarity, resamples)]
-    return _complete(rows, context)
+    return [
+        row
+        for called, similarity in similarities.items()
+        for name in tasks
+        for row in _complete(
+            TASKS[name].score(corpus, splits, represent, similarity, resamples), {**context, "similarity": called}
+        )
+    ]
 
 
 def evaluate(
     model: Model,
     corpus: Corpus,
     tasks: Sequence[str] | None = None,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
@@ -107,8 +114,8 @@ def evaluate(
         model: see :class:`~raysts.evaluation.tasks.Model`.
         corpus: the data.
         tasks: names in ``TASKS``.
-        layers: numbers of pooled last layers, all from one pass over the sentences; by default 1, 2 and the model's
-            own. A model without ``represent_layers`` is evaluated as it is.
+        layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
+            model without ``represent_layers`` is evaluated as it is.
         context: the columns evaluation cannot know.
         splits: which splits; a task without one of them is evaluated on those it has.
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
@@ -123,7 +130,7 @@ def evaluate(
         row
         for own, representation in _representations(model, texts, layers)
         for row in score(
-            corpus, tasks, texts, representation, model.similarity, {**(context or {}), **own}, splits, resamples
+            corpus, tasks, texts, representation, model.similarities, {**(context or {}), **own}, splits, resamples
         )
     ]
 
@@ -131,7 +138,7 @@ def evaluate(
 def evaluate_pairs(
     model: Model,
     pairs: Pairs,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     resamples: int = RESAMPLES,
 ) -> list[Row]:
@@ -139,32 +146,23 @@ def evaluate_pairs(
     known = {"dataset": pairs.name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256}
     rows: list[Row] = []
     for own, representation in _representations(model, pairs.sentences, layers):
-        predicted = pair_similarities(pairs, representation, model.similarity)
-        found = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
-        rows += _complete([known | row for row in found], {**(context or {}), **own})
+        for called, similarity in model.similarities.items():
+            predicted = pair_similarities(pairs, representation, similarity)
+            found = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
+            rows += _complete([known | row for row in found], {**(context or {}), **own, "similarity": called})
     return rows
 
 
-def dev_score(model: Model, pairs: Corpus | Pairs) -> float:
-    """Spearman on STS-B dev of the model as it is: what selects checkpoints and searches.
-
-    Give the pairs of ``load_pairs(corpus, "sts/stsb_dev")`` where it is called often, so that they are read once.
-    """
-    pairs = load_pairs(pairs, "sts/stsb_dev") if isinstance(pairs, Corpus) else pairs
-    return spearman_of(pairs, model.represent(pairs.sentences), model.similarity)
-
-
 def _representations(
-    model: Model, texts: list[str], layers: Sequence[int] | None
+    model: Model, texts: list[str], layers: Sequence[Layers] | None
 ) -> list[tuple[dict[str, Any], Representation]]:
     """Each representation of ``texts`` with the columns that say which it is."""
     several = getattr(model, "represent_layers", None)
     if several is None:
         found = {model.layers: model.represent(texts)}
     else:
-        found = several(texts, tuple(layers) if layers else tuple(sorted({*LAYERS, model.layers})))
-    names = {"pooling": model.pooling, "similarity": model.similarity_name}
-    return [({"layers": str(k), **names}, representation) for k, representation in found.items()]
+        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*LAYERS, model.layers])))
+    return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in found.items()]
 
 
 def _complete(rows: Sequence[Row], context: Mapping[str, Any]) -> list[Row]:

@@ -27,7 +27,8 @@ from raysts.evaluation.statistics import (
     resample_counts,
     spearman,
 )
-from raysts.evaluation.tasks import Representation, Row, Similarity, take
+from raysts.evaluation.tasks import Representation, Row, take
+from raysts.models.head import Similarity
 
 BOOTSTRAP_SEED = 0
 RESAMPLES = 1000

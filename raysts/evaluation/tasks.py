@@ -8,12 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from raysts.data.corpora import Corpus
+from raysts.models.head import Similarity
+from raysts.models.layers import Layers
 
 Representation = Mapping[str, np.ndarray]
 """Arrays whose first axis is the text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
-
-Similarity = Callable[[Representation, Representation], np.ndarray]
-"""Pairs of rows -> one number per pair [N], larger for more similar."""
 
 Row = dict[str, Any]
 """One row of the results table, or the columns of it that its maker knows."""
@@ -23,8 +22,8 @@ class Model(Protocol):
     """What evaluation asks of a model. ``represent_layers`` is used where a model has it."""
 
     @property
-    def similarity_name(self) -> str:
-        """What the results table calls the similarity."""
+    def similarities(self) -> Mapping[str, Similarity]:
+        """The similarities that it is measured by, by what the results table calls them; the model's own first."""
         ...
 
     @property
@@ -33,16 +32,12 @@ class Model(Protocol):
         ...
 
     @property
-    def layers(self) -> int:
-        """Number of last layers the model pools by itself."""
+    def layers(self) -> Layers:
+        """Which layers the model pools by itself."""
         ...
 
     def represent(self, texts: list[str]) -> Representation:
         """Texts -> their representation, one row per text."""
-        ...
-
-    def similarity(self, a: Any, b: Any) -> np.ndarray:
-        """The model's own similarity of each pair of rows [N]."""
         ...
 
 

@@ -12,36 +12,52 @@ import torch
 from torch import Tensor, nn
 
 from raysts.models import kernels
+from raysts.models.head import Head
+from raysts.models.layers import Layers, layer_indices
 from raysts.models.packing import ATTENTION, Packed, attend, pack
 
 PoolingMode = Literal["mean", "cls", "max"]
 
 
 class Encoder(nn.Module):
-    """A Hugging Face encoder and its pooling.
+    """A Hugging Face encoder, its pooling, and what follows it.
 
     Args:
         backbone: the encoder without pooler head; its attention is replaced by one that understands packed batches, its
             linear layers and dropout by faster ones.
         pad_id: id of the padding token.
         pooling: ``mean``, ``cls`` or ``max`` over the non-padding tokens, special tokens included.
-        layers: pool the mean of the last ``layers`` layers' token vectors.
+        layers: which layers' token vectors are averaged before pooling.
+        heads: applied one after the other; one that reads tokens stands first and is pooled by ``mean``.
+        mask_id: id of the mask token, where the tokenizer has one.
+        special_ids: ids of the special tokens.
     """
 
     backbone: Any
+    heads: nn.ModuleList
 
-    def __init__(self, backbone: Any, pad_id: int, pooling: PoolingMode = "mean", layers: int = 1) -> None:
+    def __init__(
+        self,
+        backbone: Any,
+        pad_id: int,
+        pooling: PoolingMode = "mean",
+        layers: Layers = 1,
+        heads: Sequence[Head] = (),
+        mask_id: int | None = None,
+        special_ids: tuple[int, ...] = (),
+    ) -> None:
         from transformers import AttentionInterface
 
         super().__init__()
         AttentionInterface.register(ATTENTION, attend)
         backbone.set_attn_implementation(ATTENTION)
         kernels.install(backbone)
-        kernels.keep_memory()
         self.backbone = backbone
         self.pad_id = pad_id
         self.pooling: PoolingMode = pooling
         self.layers = layers
+        self.heads = nn.ModuleList(heads)
+        self.mask_id, self.special_ids = mask_id, special_ids
 
     @property
     def config(self) -> Any:
@@ -49,9 +65,14 @@ class Encoder(nn.Module):
         return self.backbone.config
 
     @property
+    def width(self) -> int:
+        """H, the number of dimensions of a token vector."""
+        return int(self.config.hidden_size)
+
+    @property
     def dim(self) -> int:
         """D, the number of embedding dimensions."""
-        return int(self.config.hidden_size)
+        return self.heads[-1].dim if len(self.heads) else self.width
 
     @property
     def depth(self) -> int:
@@ -64,34 +85,97 @@ class Encoder(nn.Module):
         Texts of similar length are padded together, so that little of the work is padding; the rows come back in their
         own order.
         """
-        return self._embed(pack(ids_BT, lengths_B, self._position_pad), (self.layers,))[0]
+        return self.represent(ids_BT, lengths_B)["vectors"] if len(self.heads) else self.pooled(ids_BT, lengths_B)
 
-    def forward_layers(self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[int]) -> list[Tensor]:
-        """Embeddings [B, D] for each number of pooled last layers in ``layers``, from one pass."""
-        return self._embed(pack(ids_BT, lengths_B, self._position_pad), layers)
+    def pooled(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """Pooled token vectors [B, H], before any head."""
+        return self._pooled_layers(self._pack(ids_BT, lengths_B), (self.layers,))[0]
+
+    def represent_layers(
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers]
+    ) -> list[dict[str, Tensor | list[Tensor]]]:
+        """The representation for each choice of layers, from one pass; heads belong to one choice alone."""
+        if not len(self.heads):
+            return [{"vectors": found} for found in self._pooled_layers(self._pack(ids_BT, lengths_B), layers)]
+        assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
+        return [self.represent(ids_BT, lengths_B)]
+
+    def represent(self, ids_BT: Tensor, lengths_B: Tensor) -> dict[str, Any]:
+        """What the last head makes of the texts: arrays [B, ...], or for its ``ragged`` names one [T, ...] per text."""
+        if not len(self.heads):
+            return {"vectors": self.pooled(ids_BT, lengths_B)}
+        first, *rest = self.heads
+        packed = self._pack(ids_BT, lengths_B)
+        if first.reads == "tokens":
+            tokens_NH = self._token_layers(packed, (self.layers,))[0]
+            found = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged)
+        else:
+            found = first.represent(self._pooled_layers(packed, (self.layers,))[0])
+        for head in rest:
+            found = head.represent(found["vectors"])
+        return found
+
+    def followed_by(self, head: Head) -> Encoder:
+        """This encoder, sharing its modules, with one more head."""
+        assert head.reads == "pooled" or not len(self.heads), "tokens are read before anything else"
+        pooling = self.pooling if head.reads == "pooled" else "mean"
+        return Encoder(
+            self.backbone, self.pad_id, pooling, self.layers, (*self.heads, head), self.mask_id, self.special_ids
+        )
+
+    def tokens(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
+        packed = pack(ids_BT, lengths_B, self._position_pad, split=False)
+        return self._token_layers(packed, (self.layers,))[0].unflatten(0, (len(ids_BT), -1)).float()
+
+    def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
+        return pack(ids_BT, lengths_B, self._position_pad)
 
     @property
     def _position_pad(self) -> int | None:
         return self.backbone.embeddings.position_embeddings.padding_idx
 
-    def _embed(self, packed: Packed, layers: Sequence[int]) -> list[Tensor]:
+    def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
+        """Packed token vectors [N, H] for each choice of layers, from one pass."""
+        chosen = [layer_indices(choice, self.depth) for choice in layers]
         output = self.backbone(
             input_ids=packed.ids_N[None],
             position_ids=packed.positions_N[None],
-            output_hidden_states=max(layers) > 1,
+            output_hidden_states=any(indices != (self.depth,) for indices in chosen),
             groups=packed.groups,
         )
         results = []
-        for k in layers:
-            tokens_NH = output.last_hidden_state[0]
-            if k > 1:
-                tokens_NH = torch.stack([hidden[0] for hidden in output.hidden_states[-k:]]).float().mean(0)
-            first, parts = 0, []
-            for group, tokens_RTH in zip(packed.groups, packed.unpack(tokens_NH), strict=True):
-                lengths_R = packed.lengths_B[first : first + group.rows]
-                parts.append(pool(tokens_RTH, group.mask_RT, lengths_R, self.pooling))
-                first += group.rows
-            results.append(packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0]))
+        for indices in chosen:
+            if indices == (self.depth,):
+                results.append(output.last_hidden_state[0])
+            elif len(indices) == 1:
+                results.append(output.hidden_states[indices[0]][0])
+            else:
+                results.append(torch.stack([output.hidden_states[i][0] for i in indices]).float().mean(0))
+        return results
+
+    def _pooled_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
+        return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
+
+    def _pool(self, packed: Packed, tokens_NH: Tensor, pooling: PoolingMode) -> Tensor:
+        first, parts = 0, []
+        for group, tokens_RTH in zip(packed.groups, packed.unpack(tokens_NH), strict=True):
+            lengths_R = packed.lengths_B[first : first + group.rows]
+            parts.append(pool(tokens_RTH, group.mask_RT, lengths_R, pooling))
+            first += group.rows
+        return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
+
+    def _pool_each(self, packed: Packed, found: dict[str, Tensor], ragged: Sequence[str]) -> dict[str, Any]:
+        """The mean over each text's tokens; for ``ragged`` names its tokens themselves."""
+        results: dict[str, Any] = {}
+        for name, values_N in found.items():
+            if name not in ragged:
+                results[name] = self._pool(packed, values_N, "mean")
+                continue
+            rows = [row for part_RT in packed.unpack(values_N) for row in part_RT]
+            rows = [row[:length] for row, length in zip(rows, packed.lengths_B.tolist(), strict=True)]
+            order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()
+            results[name] = [rows[i] for i in order]
         return results
 
 

@@ -7,20 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raysts.models.encoder import Encoder
+from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.layers import Layers, layer_indices
 from raysts.models.tokens import Tokens, tokenize
-from raysts.similarity import cosine
 
 Representation = dict[str, np.ndarray]
-"""Arrays whose first axis is the text; a plain encoder has one, ``vectors`` [N, D]."""
+"""Arrays whose first axis is the text; ``vectors`` [N, D] is always there. What differs in length from text to text (the
+token Gaussians of a mixture) is an array of arrays."""
 
 TOKEN_BUDGET = {"cpu": 4_096, "cuda": 65_536}
 """Tokens (padding included) that go through the encoder at once when embedding in bulk."""
 
 
 class SentenceModel:
-    """An encoder with its tokenizer.
+    """An encoder, its heads included, with its tokenizer.
 
     Args:
         encoder: the encoder.
@@ -28,8 +31,6 @@ class SentenceModel:
         max_length: texts are cut to this many tokens, special tokens included.
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
     """
-
-    similarity_name = "cosine"
 
     def __init__(self, encoder: Encoder, tokenizer: Any, max_length: int, normalize: bool = False) -> None:
         self.encoder = encoder
@@ -43,9 +44,15 @@ class SentenceModel:
         return self.encoder.pooling
 
     @property
-    def layers(self) -> int:
-        """Number of last layers pooled."""
+    def layers(self) -> Layers:
+        """Which layers are pooled."""
         return self.encoder.layers
+
+    @property
+    def similarities(self) -> dict[str, Similarity]:
+        """The similarities that compare its representations, by the name that results have for them; its own first."""
+        heads = self.encoder.heads
+        return heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
 
     @property
     def dim(self) -> int:
@@ -65,36 +72,44 @@ class SentenceModel:
         return self.represent_layers(texts, (self.layers,), precision)[self.layers]
 
     def represent_layers(
-        self, texts: Sequence[str], layers: Sequence[int], precision: str = "fp32"
-    ) -> dict[int, Representation]:
-        """Representations for several numbers of pooled last layers, from one pass over ``texts``."""
-        too_deep = [k for k in layers if not 1 <= k <= self.encoder.depth]
-        if too_deep:
-            raise ValueError(f"layers {too_deep[0]}: the encoder has {self.encoder.depth} layers, pool 1 to that many")
-        arrays = embed_tokens(self.encoder, self.tokenize(texts), layers, precision)
+        self, texts: Sequence[str], layers: Sequence[Layers], precision: str = "fp32"
+    ) -> dict[Layers, Representation]:
+        """Representations for several choices of layers, from one pass over ``texts``.
+
+        A model with heads has one: that of the layers its heads were trained on.
+        """
+        if len(self.encoder.heads):
+            layers = (self.layers,)
+        for choice in layers:
+            layer_indices(choice, self.encoder.depth)
+        found = represent_tokens(self.encoder, self.tokenize(texts), layers, precision)
         if self.normalize:
-            arrays = [a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), 1e-12) for a in arrays]
-        return {k: {"vectors": array} for k, array in zip(layers, arrays, strict=True)}
+            for representation in found:
+                vectors = representation["vectors"]
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return dict(zip(layers, found, strict=True))
 
     def similarity(self, a: Representation, b: Representation) -> np.ndarray:
-        """Cosine of corresponding rows -> float64 [N]."""
-        return cosine(a["vectors"], b["vectors"])
+        """The model's own similarity of corresponding rows -> float64 [N]."""
+        return next(iter(self.similarities.values()))(a, b)
 
 
-def embed_tokens(
+def represent_tokens(
     encoder: Encoder,
     tokens: Tokens,
-    layers: Sequence[int],
+    layers: Sequence[Layers],
     precision: str = "fp32",
     progress: Callable[[int], None] | None = None,
-) -> list[np.ndarray]:
-    """Embeddings [N, D] float32 of ``tokens`` for each number of pooled last layers, without gradients or dropout.
+) -> list[Representation]:
+    """The representation of ``tokens`` (float32) for each choice of layers, without gradients or dropout.
 
     Texts are sorted by length and go through the encoder in batches of equal token count; the rows come back in order.
     A row does not depend on what else is embedded in its batch beyond floating-point rounding.
     """
+    if not len(tokens):
+        return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
     device = next(encoder.parameters()).device
-    results = [np.empty((len(tokens), encoder.dim), np.float32) for _ in layers]
+    results: list[Representation] = [{} for _ in layers]
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
     budget = TOKEN_BUDGET.get(device.type, 65_536)
@@ -105,16 +120,33 @@ def embed_tokens(
             while first < len(order):
                 rows = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
-                for result, part in zip(
-                    results, encoder.forward_layers(ids.to(device), part_lengths.to(device), layers), strict=True
-                ):
-                    result[rows] = part.float().cpu().numpy()
+                parts = encoder.represent_layers(ids.to(device), part_lengths.to(device), layers)
+                for result, part in zip(results, parts, strict=True):
+                    for name, values in part.items():
+                        if name not in result:
+                            result[name] = _empty(len(tokens), values)
+                        result[name][rows] = _arrays(values)
                 first += len(rows)
                 if progress is not None:
                     progress(len(rows))
     finally:
         encoder.train(training)
     return results
+
+
+def _empty(rows: int, like: Tensor | list[Tensor]) -> np.ndarray:
+    if isinstance(like, list):
+        return np.empty(rows, dtype=object)
+    return np.empty((rows, *like.shape[1:]), np.float32)
+
+
+def _arrays(values: Tensor | list[Tensor]) -> np.ndarray:
+    if isinstance(values, list):
+        found = np.empty(len(values), dtype=object)
+        for i, row in enumerate(values):
+            found[i] = row.float().cpu().numpy()
+        return found
+    return values.float().cpu().numpy()
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

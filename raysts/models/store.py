@@ -5,22 +5,28 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.files import aside, read_json, write_json
 from raysts.models.encoder import Encoder, PoolingMode
+from raysts.models.head import Head
+from raysts.models.heads import HEADS, load_head
+from raysts.models.layers import Layers, layer_indices, layers_of
 from raysts.models.sentence_model import SentenceModel
 from raysts.seeds import content_id
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 """Hugging Face model types that raysts trains: the BERT, DistilBERT and RoBERTa families."""
+
+_ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 
@@ -37,18 +43,22 @@ def load(
     model: str | Path,
     *,
     pooling: PoolingMode | None = None,
-    layers: int | None = None,
+    layers: Layers | None = None,
     max_length: int | None = None,
     device: str | torch.device | None = None,
+    heads: bool = True,
 ) -> SentenceModel:
     """Load a model directory or a Hugging Face name.
+
+    A model with heads keeps the pooling and the layers that they were trained on, whatever is asked for.
 
     Args:
         model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, or a hub name.
         pooling: ``mean``, ``cls`` or ``max``; default: what the directory says, ``mean`` for a bare encoder.
-        layers: pool the last k layers; default: what the directory says, 1 for a bare encoder.
+        layers: layers to pool; default: what the directory says, 1 for a bare encoder.
         max_length: tokens per text; default: what the directory says.
         device: default: the first GPU if there is one.
+        heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
 
     Raises:
         InputError: nothing is there, or it is not an encoder that raysts knows.
@@ -57,10 +67,22 @@ def load(
     known = _settings(folder)
     backbone, tokenizer = load_backbone(folder)
     limit = most_tokens(backbone.config.to_dict())
-    layers = known["layers"] if layers is None else layers
-    encoder = Encoder(backbone, int(tokenizer.pad_token_id), pooling or known["pooling"], layers)
-    if not 1 <= encoder.layers <= encoder.depth:
-        raise InputError(f"layers {encoder.layers}: '{model}' has {encoder.depth} layers, pool the last 1 to that many")
+    kept = [_head(kind, path) for kind, path in known["heads"]] if heads else []
+    if kept:
+        pooling, layers = known["pooling"], known["layers"]
+    encoder = Encoder(
+        backbone,
+        int(tokenizer.pad_token_id),
+        pooling or known["pooling"],
+        known["layers"] if layers is None else layers,
+        kept,
+        tokenizer.mask_token_id,
+        tuple(tokenizer.all_special_ids),
+    )
+    try:
+        layer_indices(encoder.layers, encoder.depth)
+    except ValueError as error:
+        raise InputError(f"'{model}': {error}") from None
     encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     length = min(max_length or known["max_length"] or tokenizer.model_max_length, limit)
     return SentenceModel(encoder, tokenizer, length, known["normalize"])
@@ -213,15 +235,17 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     """Write ``model`` as a plain sentence-transformers directory, aside then renamed.
 
-    sentence-transformers loads it without flags: a Transformer module, for several layers a WeightedLayerPooling with
-    equal weights, and a Pooling module.
+    sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
+    pooled, and a Pooling module, without flags; heads that it does not have bring their code and need
+    ``trust_remote_code=True`` there.
     """
     encoder = model.encoder
     with aside(folder) as draft:
         draft.mkdir(parents=True)
         backbone = encoder.backbone
         config = copy.deepcopy(backbone.config)
-        config.output_hidden_states = encoder.layers > 1
+        indices = layer_indices(encoder.layers, encoder.depth)
+        config.output_hidden_states = indices != (encoder.depth,)
         config.architectures = [type(backbone).__name__]
         config.save_pretrained(draft)
         weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
@@ -229,33 +253,37 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
         tokenizer = copy.deepcopy(model.tokenizer)
         tokenizer.model_max_length = model.max_length
         tokenizer.save_pretrained(draft)
-        modules: list[tuple[str, str]] = [("", "Transformer")]
-        if encoder.layers > 1:
-            modules.append((f"{len(modules)}_WeightedLayerPooling", "WeightedLayerPooling"))
-            start = encoder.depth + 1 - encoder.layers
+        modules: list[tuple[str, str]] = [("", f"{_ST}Transformer")]
+
+        def module(kind: str) -> Path:
+            modules.append((f"{len(modules)}_{kind.rsplit('.', 1)[-1]}", kind))
             (draft / modules[-1][0]).mkdir()
-            write_json(
-                draft / modules[-1][0] / "config.json",
-                {"embedding_dimension": encoder.dim, "layer_start": start, "num_hidden_layers": encoder.depth},
-            )
-            save_file({"layer_weights": torch.ones(encoder.layers)}, draft / modules[-1][0] / "model.safetensors")
-        modules.append((f"{len(modules)}_Pooling", "Pooling"))
-        (draft / modules[-1][0]).mkdir()
+            return draft / modules[-1][0]
+
+        if indices != (encoder.depth,):
+            _save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, indices, encoder.depth)
+        pooled = encoder.width
+        for head in encoder.heads:
+            if head.reads == "tokens":
+                head.save(module(head.module))
+                pooled = head.dim
         write_json(
-            draft / modules[-1][0] / "config.json",
-            {"word_embedding_dimension": encoder.dim}
+            module(f"{_ST}Pooling") / "config.json",
+            {"word_embedding_dimension": pooled}
             | {key: encoder.pooling == mode for mode, key in _POOLING_KEYS.items()}
             | {"pooling_mode_mean_sqrt_len_tokens": False},
         )
+        for head in encoder.heads:
+            if head.reads == "pooled":
+                head.save(module(head.module))
         if model.normalize:
-            modules.append((f"{len(modules)}_Normalize", "Normalize"))
-            (draft / modules[-1][0]).mkdir()
+            module(f"{_ST}Normalize")
+        for head in encoder.heads:
+            if head.source is not None:
+                shutil.copyfile(head.source, draft / f"{head.module.partition('.')[0]}.py")
         write_json(
             draft / "modules.json",
-            [
-                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-                for i, (path, kind) in enumerate(modules)
-            ],
+            [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)],
         )
         write_json(draft / "sentence_bert_config.json", {"max_seq_length": model.max_length, "do_lower_case": False})
         write_json(draft / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
@@ -263,9 +291,39 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
             (draft / "README.md").write_text(card, encoding="utf-8")
 
 
+def _save_layers(folder: Path, width: int, indices: tuple[int, ...], depth: int) -> None:
+    """A WeightedLayerPooling that averages the layers ``indices``."""
+    start = min(indices)
+    write_json(folder / "config.json", {"embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth})
+    weights = torch.tensor([float(i in indices) for i in range(start, depth + 1)])
+    save_file({"layer_weights": weights}, folder / "model.safetensors")
+
+
+def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
+    start, depth = config["layer_start"], config["num_hidden_layers"]
+    weights = [1.0] * (depth + 1 - start)
+    if (folder / "model.safetensors").is_file():
+        weights = load_file(folder / "model.safetensors")["layer_weights"].tolist()
+    used = {weight for weight in weights if weight}
+    try:
+        if len(used) != 1:
+            raise ValueError(f"layer weights {weights}: raysts pools the plain mean of layers")
+        return layers_of(tuple(start + i for i, weight in enumerate(weights) if weight), depth)
+    except ValueError as error:
+        raise InputError(f"{folder}: {error}") from None
+
+
+def _head(kind: str, folder: Path) -> Head:
+    try:
+        return load_head(kind, folder)
+    except (KeyError, ValueError, TypeError, OSError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{folder}: not a readable {kind} module ({error}); get the model again") from None
+
+
 def _settings(folder: Path) -> dict[str, Any]:
-    """Pooling, layers, maximal length and normalisation that a directory asks for."""
-    found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False}
+    """Pooling, layers, heads, maximal length and normalisation that a directory asks for."""
+    found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False, "heads": []}
+    known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
     for module in _json(folder / "modules.json") or []:
         kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
         config = _json(path / "config.json") or {}
@@ -279,12 +337,14 @@ def _settings(folder: Path) -> dict[str, Any]:
                 raise InputError(f"{path / 'config.json'}: pooling must be one of {', '.join(_POOLING_KEYS)}")
             found["pooling"] = modes[0]
         elif kind == "WeightedLayerPooling":
-            found["layers"] = config["num_hidden_layers"] + 1 - config["layer_start"]
+            found["layers"] = _load_layers(path, config)
         elif kind == "Normalize":
             found["normalize"] = True
+        elif kind in known and not found["normalize"]:
+            found["heads"].append((module["type"], path))
         else:
             raise InputError(
-                f"{folder / 'modules.json'}: module '{module['type']}' is unknown here; raysts loads Transformer, "
-                f"WeightedLayerPooling, Pooling and Normalize modules"
+                f"{folder / 'modules.json'}: module '{module['type']}' is unknown here, or in this place; raysts loads "
+                f"Transformer, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and Normalize as the last"
             )
     return found

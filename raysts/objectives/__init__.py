@@ -3,7 +3,7 @@
 from raysts.objectives.contrastive_tension import ContrastiveTension
 from raysts.objectives.distillation import Distillation
 from raysts.objectives.nli import NLI
-from raysts.objectives.objective import Batch, Objective, Rows, Settings
+from raysts.objectives.objective import Batch, Objective, Rows, Settings, Share
 from raysts.objectives.sts_regression import STSRegression
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -13,4 +13,4 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "sed": Distillation,
 }
 
-__all__ = ["OBJECTIVES", "Batch", "Objective", "Rows", "Settings"]
+__all__ = ["OBJECTIVES", "Batch", "Objective", "Rows", "Settings", "Share"]

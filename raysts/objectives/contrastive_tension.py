@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from raysts import collective, losses
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, Objective, Rows, Settings
+from raysts.objectives.objective import Batch, Objective, Settings, Share
 
 PAIRS = 8
 """Pairs in a group: one identical, seven non-identical."""
@@ -62,14 +61,14 @@ class ContrastiveTension(Objective):
             pairs += [(first + k, first + k + PAIRS - 1) for k in range(1, PAIRS)]
         return pairs
 
-    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+    def collate(self, share: Share) -> Batch:
         """Ids for the first and the second encoder, and which pairs are identical."""
-        sentences = rows["sentence"]
+        sentences, examples = share.rows["sentence"], share.examples
         return {
             **self.pad("a", sentences.take([example[0] for example in examples])),
             **self.pad("b", sentences.take([example[-1] for example in examples])),
             "identical": torch.tensor([float(len(example) == 1) for example in examples]),
-            "weight": torch.from_numpy(weight),
+            "weight": torch.from_numpy(share.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

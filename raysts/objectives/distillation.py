@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raysts import collective, losses
-from raysts.objectives.objective import Batch, Objective, Rows, Settings
+from raysts.objectives.objective import Batch, Objective, Settings, Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,13 @@ class Distillation(Objective):
     values = ("teacher",)
     stackable = True
 
-    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+    def collate(self, share: Share) -> Batch:
         """Ids and teacher means."""
-        index = [example[0] for example in examples]
+        rows, index = share.rows, [example[0] for example in share.examples]
         return {
             **self.pad("sentence", rows["sentence"].take(index)),
             "teacher": torch.from_numpy(np.asarray(rows["teacher"])[index]),
-            "weight": torch.from_numpy(weight),
+            "weight": torch.from_numpy(share.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

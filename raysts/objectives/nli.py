@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from raysts import collective, losses
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, Objective, Rows, Settings, embed_pair
+from raysts.objectives.objective import Batch, Objective, Settings, Share, embed_pair
 from raysts.schema import NLI_LABELS
 
 
@@ -39,14 +39,14 @@ class NLI(Objective):
         super().__init__(settings, encoder)
         self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
 
-    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+    def collate(self, share: Share) -> Batch:
         """Premise and hypothesis ids, labels."""
-        index = [example[0] for example in examples]
+        rows, index = share.rows, [example[0] for example in share.examples]
         return {
             **self.pad("premise", rows["premise"].take(index)),
             **self.pad("hypothesis", rows["hypothesis"].take(index)),
             "label": torch.from_numpy(np.asarray(rows["label"])[index].astype(np.int64)),
-            "weight": torch.from_numpy(weight),
+            "weight": torch.from_numpy(share.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,24 @@ from raysts.models.tokens import Tokens
 Batch = dict[str, Tensor]
 Rows = Mapping[str, Any]
 """Rows of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+
+
+class Share(NamedTuple):
+    """The part of a global batch that one process trains on."""
+
+    rows: Rows
+    examples: list[tuple[int, ...]]
+    """Per example, positions in ``rows``."""
+    weight: np.ndarray
+    """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
+    seeds: np.ndarray
+    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
+    ids: np.ndarray
+    """Row ids (``row`` of the token store) in the order of ``rows``."""
+    size: int
+    """Examples in the global batch."""
+    progress: float = 0.0
+    """How much of the run is done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +54,8 @@ class Objective(nn.Module, ABC):
         keeps: allowed values of ``train.keep``; the first is the default.
         stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
         version: part of the run id; raise it when the mathematics changes.
+        dev: table whose score selects checkpoints (``raysts.evaluation.dev``).
+        post: trains a head on the frozen model that came out, its heads included; stands last in a system's name.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -46,6 +66,8 @@ class Objective(nn.Module, ABC):
     keeps: ClassVar[tuple[str, ...]] = ("last", "best")
     stackable: ClassVar[bool] = False
     version: ClassVar[int] = 1
+    dev: ClassVar[str] = "sts/stsb_dev"
+    post: ClassVar[bool] = False
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()
@@ -68,14 +90,8 @@ class Objective(nn.Module, ABC):
         return None
 
     @abstractmethod
-    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
-        """Tensors for ``forward`` from this process's rows.
-
-        Args:
-            rows: the rows that the examples read.
-            examples: per example, positions in ``rows``.
-            weight: [examples], 1 for an example and 0 for the filler of a process that has none.
-        """
+    def collate(self, share: Share) -> Batch:
+        """Tensors for ``forward`` from this process's share of the batch."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raysts import collective, losses
-from raysts.objectives.objective import Batch, Objective, Rows, Settings, embed_pair
+from raysts.objectives.objective import Batch, Objective, Settings, Share, embed_pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,14 @@ class STSRegression(Objective):
     keeps = ("best", "last")
     stackable = True
 
-    def collate(self, rows: Rows, examples: list[tuple[int, ...]], weight: np.ndarray) -> Batch:
+    def collate(self, share: Share) -> Batch:
         """Ids of both sentences, scores."""
-        index = [example[0] for example in examples]
+        rows, index = share.rows, [example[0] for example in share.examples]
         return {
             **self.pad("sentence1", rows["sentence1"].take(index)),
             **self.pad("sentence2", rows["sentence2"].take(index)),
             "score": torch.from_numpy(np.asarray(rows["score"])[index].astype(np.float32)),
-            "weight": torch.from_numpy(weight),
+            "weight": torch.from_numpy(share.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from raysts.files import aside
 from raysts.models.encoder import Encoder
@@ -50,21 +50,34 @@ def best_file(folder: Path, progress: Progress) -> Path:
     return folder / f"best-{progress.best_step:07d}-{progress.best_candidate}.safetensors"
 
 
+def trained_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module without its frozen parameters: those are on disk already, in the model it started from."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Put back what :func:`trained_state` gave."""
+    known = trained_state(module).keys()
+    assert known == state.keys(), f"state of another module: {sorted(known ^ state.keys())[:3]}"
+    module.load_state_dict(state, strict=False)
+
+
 def save_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
     """Write the weights of the best encoder so far."""
     with aside(best_file(folder, progress)) as draft:
-        save_file({name: value.detach().cpu().contiguous() for name, value in encoder.state_dict().items()}, draft)
+        save_file({name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}, draft)
 
 
 def load_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
     """Put the weights of the best encoder into ``encoder``."""
-    encoder.load_state_dict(load_file(best_file(folder, progress)))
+    load_trained_state(encoder, load_file(best_file(folder, progress)))
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write the checkpoint of ``progress.step`` and remove what it replaces: one last and one best remain."""
     state = {
-        "module": module.state_dict(),
+        "module": trained_state(module),
         "optimizer": optimizer.state_dict(),
         "progress": {name: getattr(progress, name) for name in Progress.__slots__},  # type: ignore[attr-defined]
     }
@@ -84,7 +97,7 @@ def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -
         return Progress()
     device = next(module.parameters()).device
     state = torch.load(saved[-1], map_location=device, weights_only=True)
-    module.load_state_dict(state["module"])
+    load_trained_state(module, state["module"])
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])
 

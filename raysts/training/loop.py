@@ -17,11 +17,12 @@ from raysts import collective
 from raysts.data.batches import Order
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
-from raysts.evaluation.harness import dev_score
+from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.sts import Pairs
 from raysts.files import lock, read_json, remove_drafts, write_json
+from raysts.models import kernels
 from raysts.models.encoder import Encoder
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.models.store import load, save
 from raysts.objectives import OBJECTIVES
@@ -47,8 +48,8 @@ class Job:
         parent: model folder to start from.
         store: token store of the training rows.
         teacher: folder of teacher means, for distillation.
-        export_layers: layers that the written model pools.
-        dev: pairs of the dev set; needed when the recipe keeps the best encoder, else only reported.
+        export_layers: layers that the written model pools (one with heads pools those it was trained on).
+        dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
         facts: what else the run record says (system, stage, member, parent ids, fingerprints ...).
     """
 
@@ -59,8 +60,8 @@ class Job:
     parent: Path
     store: Path
     teacher: Path | None = None
-    export_layers: int = 1
-    dev: Pairs | None = None
+    export_layers: Layers = 1
+    dev: Dev | None = None
     facts: dict[str, Any]
 
 
@@ -93,9 +94,16 @@ def _train(job: Job, runtime: Runtime) -> dict[str, Any]:
     record = _open_record(job, runtime)
     precision = record["layout"]["precision"]
 
+    if device.type == "cpu":
+        kernels.keep_memory()
     kind = OBJECTIVES[recipe.objective]
     model = load(
-        job.parent, pooling=recipe.pooling, layers=recipe.layers, max_length=recipe.train.max_length, device=device
+        job.parent,
+        pooling=recipe.pooling,
+        layers=recipe.layers,
+        max_length=recipe.train.max_length,
+        device=device,
+        heads=kind.post,
     )
     model.normalize = False
     torch.manual_seed(derive_seed(job.seed, "init"))
@@ -103,7 +111,7 @@ def _train(job: Job, runtime: Runtime) -> dict[str, Any]:
     wrapped = runtime.wrap(objective)
     optimizer = optim.build(recipe.optim, objective)
     windows = Windows(job.store, job.teacher)
-    order = Order(windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"))
+    order = Order(windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"), recipe.train.drop_last)
     steps = total_steps(recipe, order)
     if steps == 0:
         raise RunFailed(f"run {job.id}: {windows.rows} rows are too few for one batch of {recipe.batch} examples")
@@ -113,6 +121,8 @@ def _train(job: Job, runtime: Runtime) -> dict[str, Any]:
     eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.train.by_dev else 4))
     save_every = recipe.train.checkpoint_every or max(50, steps // 20)
     log_every = max(1, min(50, steps // 100))
+    if progress.step == 0 and recipe.train.eval_first and job.dev is not None and progress.best is None:
+        _evaluate(job, runtime, objective.candidates(), model, progress)
     start, before, examples_since = progress.step, progress.seconds, 0
     resumed = last_log = time.monotonic()
 
@@ -124,14 +134,15 @@ def _train(job: Job, runtime: Runtime) -> dict[str, Any]:
             record["timings"]["startup_seconds"] = round(resumed - began, 3)
         batch = {
             name: value.to(device, non_blocking=True)
-            for name, value in objective.collate(share.rows, share.examples, share.weight).items()
+            for name, value in objective.collate(share._replace(progress=step / steps)).items()
         }
         # Every step has its own seed: dropout depends on (seed, step, rank), so a resumed run needs no generator state.
         torch.manual_seed(derive_seed(job.seed, "step", step, runtime.rank))
         wrapped.train(recipe.train.dropout)
         with autocast(device, precision):
             loss, scalars = wrapped(batch)
-        loss.backward()
+        if loss.requires_grad:  # what is fitted in closed form has no gradient
+            loss.backward()
         if recipe.optim.clip is not None:
             torch.nn.utils.clip_grad_norm_(objective.parameters(), recipe.optim.clip)
         rate = optim.learning_rate(recipe.optim, step, steps)
@@ -208,7 +219,7 @@ def _evaluate(
     if runtime.rank == 0:
         for i, encoder in enumerate(candidates.values()):
             try:
-                scores[i] = dev_score(SentenceModel(encoder, model.tokenizer, model.max_length), job.dev)
+                scores[i] = job.dev.score(SentenceModel(encoder, model.tokenizer, model.max_length))
             except UndefinedCorrelationError:
                 scores[i] = math.nan  # every process learns it, and ends
     scores = collective.total(scores.to(runtime.device)).cpu()
@@ -293,14 +304,15 @@ def _finish(
             "best": progress.best,
             "best_step": progress.best_step,
         },
-        "selected_by": "stsb-dev" if job.recipe.train.by_dev else None,
+        "selected_by": job.dev.name if job.recipe.train.by_dev and job.dev is not None else None,
     }
     record["timings"] |= {
         "train_seconds": round(progress.seconds, 3),
         "last_start_seconds": round(time.monotonic() - began, 3),
     }
     if runtime.rank == 0:
-        encoder.layers = job.export_layers
+        if not len(encoder.heads):
+            encoder.layers = job.export_layers
         save(SentenceModel(encoder, model.tokenizer, model.max_length), job.folder / "model")
         write_json(job.folder / "run.json", record)
         checkpoint.clear(job.folder / "checkpoints")

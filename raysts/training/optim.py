@@ -18,9 +18,9 @@ def build(optim: Optim, module: nn.Module) -> Optimizer:
     plain: list[nn.Parameter] = []
     for parameter in module.parameters():
         if parameter.requires_grad:
-            (decayed if parameter.ndim > 1 else plain).append(parameter)
+            (decayed if parameter.ndim > 1 or optim.decay_all else plain).append(parameter)
     groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    groups = [group for group in groups if group["params"]] or groups[:1]
     if optim.name == "rmsprop":
         return RMSprop(groups, lr=optim.lr, rho=RMSPROP_RHO, eps=optim.eps or 1e-7)
     kind = torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam
@@ -30,10 +30,11 @@ def build(optim: Optim, module: nn.Module) -> Optimizer:
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
     """Learning rate of optimiser step ``step`` (0-based) of ``steps``."""
     warmup = round(optim.warmup * steps)
+    rise = optim.lr - optim.floor
     if step < warmup:
-        return optim.lr * (step + 1) / warmup
+        return optim.floor + rise * (step + 1) / warmup
     if optim.schedule == "linear":
-        return optim.lr * (steps - step) / max(1, steps - warmup)
+        return optim.floor + rise * (steps - step) / max(1, steps - warmup)
     if optim.schedule == "steps":
         return optim.lr * optim.factors[sum(step >= milestone for milestone in optim.milestones)]
     return optim.lr

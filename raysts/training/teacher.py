@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from raysts.data.windows import Windows, columns_of, shard_name
 from raysts.files import aside, read_json, remove_drafts, write_json
 from raysts.models.encoder import Encoder
-from raysts.models.sentence_model import embed_tokens
+from raysts.models.sentence_model import represent_tokens
 
 
 def sum_folder(folder: Path, members: int) -> Path:
@@ -45,7 +45,7 @@ def add_member(
         return
     table = windows.read(window)
     tokens = columns_of(table, ("sentence",), ())["sentence"]
-    total_ND = embed_tokens(encoder, tokens, (layers,))[0]
+    total_ND = represent_tokens(encoder, tokens, (layers,))[0]["vectors"]
     if member > 0:
         before = pq.read_table(sum_folder(folder, member) / shard_name(window))
         total_ND = columns_of(before, (), ("embedding",))["embedding"] + total_ND

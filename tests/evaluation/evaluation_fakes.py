@@ -16,7 +16,6 @@ from raysts.similarity import cosine
 class HashedWords:
     """Mean of a random vector per word: a plain encoder that needs no weights and counts what it is asked for."""
 
-    similarity_name = "cosine"
     pooling = "mean"
     layers = 1
 
@@ -30,8 +29,9 @@ class HashedWords:
         self.calls.append(list(texts))
         return {k: {"vectors": np.stack([_vector(text, k) for text in texts])} for k in layers}
 
-    def similarity(self, a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> np.ndarray:
-        return cosine(a["vectors"], b["vectors"])
+    @property
+    def similarities(self) -> dict[str, Any]:
+        return {"cosine": lambda a, b: cosine(a["vectors"], b["vectors"])}
 
 
 def _vector(text: str, k: int) -> np.ndarray:

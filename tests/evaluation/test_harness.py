@@ -12,6 +12,7 @@ from scipy import stats
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
+from raysts.evaluation.dev import LOADERS
 from raysts.evaluation.sts import load_pairs
 from raysts.schema import RESULTS
 
@@ -43,7 +44,7 @@ def test_values_are_those_of_a_plain_computation(corpus: Corpus) -> None:
     for dataset, name in (("sts13", "sts/sts13"), ("stsb", "sts/stsb_test")):
         table = corpus.read(name).to_pydict()
         left, right = (model.represent_layers(table[c], (2,))[2] for c in ("sentence1", "sentence2"))
-        expected = stats.spearmanr(model.similarity(left, right), table["score"]).statistic
+        expected = stats.spearmanr(model.similarities["cosine"](left, right), table["score"]).statistic
         row = next(r for r in rows if (r["dataset"], r["metric"], r["aggregation"]) == (dataset, "spearman", "all"))
         assert row["value"] == pytest.approx(expected, abs=1e-12)
         assert row["dataset_sha256"] == corpus.fingerprint(name)
@@ -79,18 +80,27 @@ def test_default_layers_are_one_two_and_the_models_own(corpus: Corpus) -> None:
 
 def test_a_model_without_layers_to_choose_is_evaluated_as_it_is(corpus: Corpus) -> None:
     class Gaussian:
-        similarity_name, pooling, layers = "gauss", "cls", 2
+        pooling, layers = "cls", 2
 
         def represent(self, texts: list[str]) -> dict[str, np.ndarray]:
             mu = HashedWords().represent(texts)["vectors"]
             return {"mu": mu, "log_var": np.zeros_like(mu)}
 
-        def similarity(self, a: dict, b: dict) -> np.ndarray:
-            return -np.square(a["mu"] - b["mu"]).mean(1) - np.exp(a["log_var"] - b["log_var"]).mean(1)
+        @property
+        def similarities(self) -> dict:
+            return {
+                "gauss": lambda a, b: (
+                    -np.square(a["mu"] - b["mu"]).mean(1) - np.exp(a["log_var"] - b["log_var"]).mean(1)
+                ),
+                "l2": lambda a, b: -np.linalg.norm(a["mu"] - b["mu"], axis=1),
+            }
 
     rows = harness.evaluate(Gaussian(), corpus, ["stsb"], layers=(1, 2), resamples=20)
-    assert {(row["layers"], row["pooling"], row["similarity"]) for row in rows} == {("2", "cls", "gauss")}
-    assert len(rows) == 6
+    assert {(row["layers"], row["pooling"], row["similarity"]) for row in rows} == {
+        ("2", "cls", "gauss"),
+        ("2", "cls", "l2"),
+    }
+    assert len(rows) == 12
 
 
 def test_the_same_evaluation_gives_the_same_rows(corpus: Corpus) -> None:
@@ -104,8 +114,7 @@ def test_dev_score_is_spearman_on_stsb_dev(corpus: Corpus) -> None:
     model = HashedWords()
     rows = harness.evaluate(model, corpus, ["stsb"], splits=("dev",), layers=(1,), resamples=0)
     expected = next(r["value"] for r in rows if r["metric"] == "spearman" and r["aggregation"] == "all")
-    assert harness.dev_score(model, corpus) == expected
-    assert harness.dev_score(model, load_pairs(corpus, "sts/stsb_dev")) == expected
+    assert LOADERS["sts/stsb_dev"](corpus).score(model) == expected
 
 
 def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
 from raysts.models.packing import cut, pack
-from raysts.models.sentence_model import SentenceModel, embed_tokens
+from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.store import load_backbone
 from raysts.models.tokens import Tokens, tokenize
 
@@ -69,7 +69,9 @@ def test_pooling_against_a_plain_loop(mode: Any, layers: int) -> None:
     ids, lengths = batch()
     expected = by_a_plain_loop(encoder, ids, lengths, mode, layers)
     torch.testing.assert_close(encoder(ids, lengths), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(encoder.forward_layers(ids, lengths, (1, 2))[layers - 1], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        encoder.represent_layers(ids, lengths, (1, 2))[layers - 1]["vectors"], expected, rtol=0, atol=1e-5
+    )
 
 
 def test_pool_by_hand() -> None:
@@ -198,7 +200,7 @@ def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[int] = []
     monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 50)
     encoder.train()
-    found = embed_tokens(encoder, tokens, (1, 2), progress=seen.append)
+    found = [part["vectors"] for part in represent_tokens(encoder, tokens, (1, 2), progress=seen.append)]
     assert encoder.training and sum(seen) == 40 and len(seen) > 5
     with torch.no_grad():
         encoder.eval()
@@ -210,16 +212,18 @@ def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_bulk_embedding_of_nothing_and_of_one_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = tiny_encoder()
-    assert embed_tokens(encoder, Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)), (1,))[0].shape == (0, 16)
+    assert represent_tokens(encoder, Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)), (1,))[0][
+        "vectors"
+    ].shape == (0, 16)
     monkeypatch.setitem(sentence_model.TOKEN_BUDGET, "cpu", 4)
     long = Tokens(np.arange(1, 31, dtype=np.int32), np.array([0, 30]))
-    assert np.isfinite(embed_tokens(encoder, long, (1,))[0]).all()
+    assert np.isfinite(represent_tokens(encoder, long, (1,))[0]["vectors"]).all()
 
 
 def test_bfloat16_is_close_and_comes_back_as_float32() -> None:
     encoder = tiny_encoder()
     tokens = Tokens(np.arange(1, 31, dtype=np.int32), np.array([0, 4, 11, 30]))
-    exact, rough = embed_tokens(encoder, tokens, (1,))[0], embed_tokens(encoder, tokens, (1,), "bf16")[0]
+    exact, rough = (represent_tokens(encoder, tokens, (1,), p)[0]["vectors"] for p in ("fp32", "bf16"))
     assert rough.dtype == np.float32 and not np.array_equal(rough, exact)
     np.testing.assert_allclose(rough, exact, atol=0.1)
 

@@ -48,7 +48,7 @@ def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXA
     store = stage.store(name, kind.rows_per_batch(examples))
     windows = Windows(store, stage.teacher(store) if "teacher" in kind.values else None)
     share = next(read_here(windows, Order(windows.sizes, kind, examples, 0), 0, 1))
-    return objective.collate(share.rows, share.examples, share.weight)
+    return objective.collate(share)
 
 
 @every

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import tiny_encoder
+from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
 from raysts.objectives.contrastive_tension import ContrastiveTension, ContrastiveTensionSettings
@@ -19,7 +19,7 @@ def sentences(rows: int) -> Tokens:
 
 def batch(objective: ContrastiveTension, rows: int = 30) -> Batch:
     examples = ContrastiveTension.examples(rows)
-    return objective.collate({"sentence": sentences(rows)}, examples, np.ones(len(examples), np.float32))
+    return objective.collate(share_of({"sentence": sentences(rows)}, examples, np.ones(len(examples), np.float32)))
 
 
 def made() -> ContrastiveTension:

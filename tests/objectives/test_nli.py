@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import tiny_encoder
+from small_runs import share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.models.tokens import Tokens
@@ -21,7 +21,7 @@ def batch(objective: NLI, rows: int = 6) -> Batch:
 
     table = {"premise": texts(12), "hypothesis": texts(6), "label": np.array([0, 1, 2, 2, 0, 1])}
     weight = np.array([1, 1, 1, 1, 0, 1], np.float32)
-    return objective.collate(table, [(i,) for i in range(rows)], weight)
+    return objective.collate(share_of(table, [(i,) for i in range(rows)], weight))
 
 
 def alone(objective: NLI, found: Batch, name: str) -> Tensor:
@@ -64,7 +64,7 @@ def test_collate_takes_the_rows_of_its_examples() -> None:
     objective = NLI(NLISettings(), tiny_encoder())
     texts = Tokens(np.arange(1, 10, dtype=np.int32), np.array([0, 2, 5, 9]))
     table = {"premise": texts, "hypothesis": texts.take([2, 1, 0]), "label": np.array([0, 1, 2])}
-    found = objective.collate(table, [(2,), (0,)], np.ones(2, np.float32))
+    found = objective.collate(share_of(table, [(2,), (0,)], np.ones(2, np.float32)))
     assert found["label"].tolist() == [2, 0]
     assert found["premise"].tolist() == [[6, 7, 8, 9], [1, 2, 0, 0]] and found["premise_length"].tolist() == [4, 2]
     assert found["hypothesis"].tolist() == [[1, 2, 0, 0], [6, 7, 8, 9]]

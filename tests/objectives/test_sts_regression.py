@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_runs import tiny_encoder
+from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
 from raysts.objectives.sts_regression import STSRegression, STSRegressionSettings
@@ -17,7 +17,7 @@ def test_the_loss_is_that_of_the_paper(lower_bound: float) -> None:
     scores = np.array([0.0, 5.0, 1.7, 3.2])
     table = {"sentence1": texts, "sentence2": texts.take([1, 1, 0, 2]), "score": scores}
     weight = np.array([1, 1, 0, 1], np.float32)
-    found = objective.collate(table, [(0,), (1,), (2,), (3,)], weight)
+    found = objective.collate(share_of(table, [(0,), (1,), (2,), (3,)], weight))
     loss, scalars = objective(found)
     u, v = (
         objective.encoder(found[name], found[f"{name}_length"]).detach().double().numpy()
@@ -45,6 +45,6 @@ def test_scores_become_float32() -> None:
     objective = STSRegression(STSRegressionSettings(), tiny_encoder())
     texts = Tokens(np.arange(1, 4, dtype=np.int32), np.array([0, 3]))
     found = objective.collate(
-        {"sentence1": texts, "sentence2": texts, "score": np.array([2.5])}, [(0,)], np.ones(1, np.float32)
+        share_of({"sentence1": texts, "sentence2": texts, "score": np.array([2.5])}, [(0,)], np.ones(1, np.float32))
     )
     assert found["score"].dtype == torch.float32 and found["score"].tolist() == [2.5]

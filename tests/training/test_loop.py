@@ -14,7 +14,6 @@ from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, 
 from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
-from raysts.evaluation.harness import dev_score
 from raysts.files import lock, read_json, write_json
 from raysts.models.store import load
 from raysts.recipe import Optim
@@ -207,9 +206,7 @@ def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:
     assert record["kept"]["step"] == next(step for step, score in scores.items() if score == max(scores.values()))
     assert record["selected_by"] == "stsb-dev"
     assert job.dev is not None
-    assert dev_score(load(job.folder / "model", device="cpu"), job.dev) == pytest.approx(
-        record["dev"]["kept"], abs=1e-6
-    )
+    assert job.dev.score(load(job.folder / "model", device="cpu")) == pytest.approx(record["dev"]["kept"], abs=1e-6)
 
 
 def test_early_stopping_stops_and_restores_the_best(stage: Stage, tmp_path: Path) -> None:
@@ -221,7 +218,7 @@ def test_early_stopping_stops_and_restores_the_best(stage: Stage, tmp_path: Path
     assert int(np.argmax(scores)) == len(scores) - 3, "two evaluations after the best"
     assert record["kept"]["step"] == lines[-3]["step"]
     assert job.dev is not None
-    assert dev_score(load(job.folder / "model", device="cpu"), job.dev) == pytest.approx(scores[-3], abs=1e-6)
+    assert job.dev.score(load(job.folder / "model", device="cpu")) == pytest.approx(scores[-3], abs=1e-6)
 
 
 def test_patience_counts_equal_scores_as_no_better(stage: Stage, tmp_path: Path) -> None:
@@ -263,7 +260,7 @@ def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage:
         record = train(job, Watched())
         assert record["kept"]["candidate"] in ("first", "second")
         assert job.dev is not None
-        kept = dev_score(load(job.folder / "model", device="cpu"), job.dev)
+        kept = job.dev.score(load(job.folder / "model", device="cpu"))
         assert kept == pytest.approx(record["dev"]["best"], abs=1e-6)
         assert record["dev"]["best"] == max(line["dev"] for line in metrics(job.folder))
 
