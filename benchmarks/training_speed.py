@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,10 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "sentence-transformers bf16": ("st", {"bf16": True, "attention": "sdpa"}),
     "sentence-transformers bf16, eager attention": ("st", {"bf16": True, "attention": "eager"}),
 }
+
+
+class SegmentOver(Exception):  # noqa: N818
+    """Ends a run that plans for more steps than a segment has."""
 
 
 class Raysts:
@@ -71,6 +75,7 @@ class Raysts:
                 times.append(time.perf_counter())
                 yield share
             times.append(time.perf_counter())
+            raise SegmentOver
 
         run = self.folder / f"segment-{number}"
         job = Job(
@@ -83,7 +88,8 @@ class Raysts:
             teacher=self.work["teacher"],
             facts={"stage": self.objective, "member": 0},
         )
-        train(job, Runtime("cpu", threads=torch.get_num_threads(), read=read))
+        with suppress(SegmentOver):
+            train(job, Runtime("cpu", threads=torch.get_num_threads(), read=read))
         shutil.rmtree(run)
         return sample_of(self.objective, self.work, number, times[-1] - times[SKIPPED], tokenised=True)
 

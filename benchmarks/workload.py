@@ -88,7 +88,7 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
 
 def order_of(objective: str, recipe: Recipe, windows: Windows) -> Order:
     """The batches; a run with this order seed reads the same."""
-    return Order(windows.sizes, OBJECTIVES[objective], recipe.batch, ORDER_SEED)
+    return Order(windows.sizes, OBJECTIVES[objective].variant(recipe.settings), recipe.batch, ORDER_SEED)
 
 
 def batches(objective: str, recipe: Recipe, store: Path, teacher: Path | None, steps: int) -> dict[str, Any]:

@@ -8,15 +8,20 @@ ray job submit --working-dir . -- python jobs/train_ensemble.py nli-ct --set mem
 import sys
 
 from raysts.cli import main
-from raysts.recipes.stages import STAGES
+from raysts.errors import InputError
+from raysts.recipes.grammar import STAGES, parse
 
 if __name__ == "__main__":
-    names = [argument for argument in sys.argv[1:2] if not argument.startswith("-")]
-    if names and not set(names[0].split("-")) <= set(STAGES):
-        print(
-            f"jobs/train_ensemble.py: '{names[0]}' is more than member stages: it must be stages joined by '-' "
-            f"({', '.join(STAGES)}); jobs/run.py runs whole systems",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+    for name in [argument for argument in sys.argv[1:2] if not argument.startswith("-")]:
+        try:
+            found = parse(name.partition("@")[0])
+        except InputError:
+            continue  # the command says what is wrong
+        if found.combine or found.post:
+            print(
+                f"jobs/train_ensemble.py: '{name}' is more than member stages: it must be stages joined by '-' "
+                f"({', '.join(STAGES)}); jobs/run.py runs whole systems",
+                file=sys.stderr,
+            )
+            sys.exit(2)
     main(["run", *sys.argv[1:]])

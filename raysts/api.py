@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import raysts.driver
+import raysts.reporting
 from raysts import bulk, pipeline
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_path
-from raysts.driver import git_commit
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation import harness
 from raysts.evaluation.pairs_file import load_pairs_file
 from raysts.files import lock, read_json, writable
-from raysts.models import store
+from raysts.models import onnx, store
 from raysts.models.encoder import PoolingMode
+from raysts.models.head import Similarity, cosine_of_vectors, l2_of_vectors
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
-from raysts.recipe import Pipeline, Resources, apply_overrides, name_problem
+from raysts.overrides import apply_overrides
+from raysts.recipe import Pipeline, Resources, name_problem
 from raysts.recipes import names, stages
+from raysts.reporting import git_commit
 from raysts.seeds import folder_id
 from raysts.training.here import Executor, Here, Say
 from raysts.tree import build, to_plain
@@ -32,6 +36,7 @@ from raysts.tree import build, to_plain
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
 """Folder in which Ray unpacks the working directories of jobs."""
+EXPORT_FORMATS = ("sentence-transformers", "onnx")
 IN_PROCESS = "none"
 """``address`` that means: without Ray, in this process."""
 
@@ -86,7 +91,7 @@ def _home_storage() -> Path:
 
 
 def locate(model: str | Path, storage: Path) -> Path:
-    """Folder of a MODEL: a run id in the storage, a directory, or a Hugging Face name."""
+    """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors."""
     runs = storage / "runs"
     if runs.is_dir() and str(model) and "/" not in str(model):
         found = [path for path in runs.glob(f"{model}*") if (path / "model").is_dir()]
@@ -98,7 +103,7 @@ def locate(model: str | Path, storage: Path) -> Path:
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
-    """Load a MODEL (a run id, a directory, or a Hugging Face name); options as :func:`raysts.models.store.load`."""
+    """Load a MODEL (see :func:`locate`); options as :func:`raysts.models.store.load`."""
     return store.load(locate(model, storage_of(storage)), **options)
 
 
@@ -199,7 +204,8 @@ def evaluate(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     pooling: PoolingMode | None = None,
-    layers: int | None = None,
+    layers: Layers | None = None,
+    similarity: str | None = None,
     resamples: int = 1000,
 ) -> dict[str, Any]:
     """Measure a model on tasks, or on a file of scored pairs.
@@ -211,7 +217,9 @@ def evaluate(
         data: as :func:`run`.
         storage: where run ids are looked up.
         pooling: other pooling than the model's own.
-        layers: pool the last k layers only; default: 1, 2 and the model's own number.
+        layers: this choice of layers only: a number of last layers, ``first_last``, or one alone, ``only-3``; default:
+            1, 2 and the model's own.
+        similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
 
     Returns:
@@ -237,29 +245,55 @@ def evaluate(
         "role": record.get("role") or "backbone",
         "member": record.get("member"),
         "seed": record.get("seed"),
-        "transductive": False,
+        "transductive": bool(record.get("transductive")),
         "selected_by": record.get("selected_by"),
         "step": (record.get("kept") or {}).get("step"),
         "git_commit": git_commit(),
     }
     depth = loaded.encoder.depth
-    chosen = (layers,) if layers is not None else tuple(sorted({1, min(2, depth), loaded.layers}))
+    chosen = (layers,) if layers is not None else tuple(dict.fromkeys([1, min(2, depth), loaded.layers]))
+    by = _similarities(loaded, similarity)
     if pairs is not None:
-        rows = harness.evaluate_pairs(loaded, found_pairs, chosen, context, resamples)
+        rows = harness.evaluate_pairs(loaded, found_pairs, chosen, context, resamples, similarities=by)
     else:
         assert corpus is not None
-        rows = harness.evaluate(loaded, corpus, tasks, chosen, context, resamples=resamples)
+        rows = harness.evaluate(loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by)
     return {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
 
 
+def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
+    """What a model is measured by: all that it has, or the one called ``name``."""
+    if name is None:
+        return model.similarities
+    known = {"cosine": cosine_of_vectors, "l2": l2_of_vectors, **model.similarities}
+    if name not in known:
+        raise InputError(f"--similarity '{name}': this model has {', '.join(known)}{nearest(name, known)}")
+    return {name: known[name]}
+
+
 def export(
-    model: str | Path, to: str | Path, *, storage: str | Path | None = None, layers: int | None = None
+    model: str | Path,
+    to: str | Path,
+    *,
+    storage: str | Path | None = None,
+    layers: Layers | None = None,
+    format: str = "sentence-transformers",
 ) -> dict[str, Any]:
-    """Write a model as a sentence-transformers directory.
+    """Write a model as a sentence-transformers directory, or as ONNX.
+
+    Args:
+        model: a MODEL.
+        to: the directory; it must not hold anything.
+        storage: where run ids are looked up.
+        layers: pool these layers instead of the model's own.
+        format: ``sentence-transformers``, or ``onnx`` for an encoder with its pooling and dense layers alone:
+            ``model.onnx`` and the tokenizer's files.
 
     Returns:
         status, storage, model (path of the directory).
     """
+    if format not in EXPORT_FORMATS:
+        raise InputError(f"--format '{format}' must be one of {', '.join(EXPORT_FORMATS)}")
     folder, target = storage_of(storage), Path(to)
     path = locate(model, folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -267,12 +301,12 @@ def export(
             f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
         )
     _check_writable(target.absolute().parent, "--to")
-    card = path / "README.md"
-    store.save(
-        store.load(path, layers=layers, device="cpu"),
-        target.absolute(),
-        card.read_text(encoding="utf-8") if card.is_file() else None,
-    )
+    card, loaded = path / "README.md", store.load(path, layers=layers, device="cpu")
+    if format == "onnx":
+        onnx.check(loaded)
+        onnx.save(loaded, target.absolute())
+    else:
+        store.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
     return {"status": "done", "storage": str(folder), "model": str(target)}
 
 
@@ -387,7 +421,7 @@ def embed(
     output: str | Path,
     *,
     storage: str | Path | None = None,
-    layers: int | None = None,
+    layers: Layers | None = None,
     address: str | None = None,
     say: Say = say_on_stderr,
 ) -> dict[str, Any]:
@@ -399,7 +433,7 @@ def embed(
         column: the text column.
         output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
         storage: where run ids are looked up.
-        layers: pool the last k layers instead of the model's own number.
+        layers: pool these layers instead of the model's own.
         address: as :func:`run`.
         say: takes progress.
 
@@ -432,13 +466,23 @@ def embed(
     }
 
 
-def report(name: str | None = None, *, storage: str | Path | None = None) -> dict[str, Any]:
-    """Write the HTML report of one run, or of every run in the storage, again.
+def report(name: str | None = None, *, paper: str | None = None, storage: str | Path | None = None) -> dict[str, Any]:
+    """Write the HTML report of one run, or of every run in the storage, again; or that of a paper's tables.
+
+    Args:
+        name: of this run only.
+        paper: ``sed``, ``gausscse`` or ``latte-mix``: its published tables with what this storage measured beside them.
+        storage: as :func:`run`.
 
     Returns:
-        status, reports (paths).
+        status, reports (paths); for a paper also tables and text, see :func:`raysts.report.paper_report.report_paper`.
     """
     folder = storage_of(storage)
+    if paper is not None:
+        from raysts.report.paper_report import report_paper
+
+        _check_writable(folder, "--storage")
+        return {"status": "done", "storage": str(folder), **report_paper(paper, folder)}
     known = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
     if not known:
         raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
@@ -457,7 +501,7 @@ def report(name: str | None = None, *, storage: str | Path | None = None) -> dic
                 f"run '{each}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
                 f"report cannot be made again; the one it has stays ({folder / 'reports' / each / 'index.html'})"
             )
-        paths.append(str(raysts.driver.write(made, each, record["command"], record["seconds"])))
+        paths.append(str(raysts.reporting.write(made, each, record["command"], record["seconds"])))
     return {"status": "done", "storage": str(folder), "reports": paths}
 
 

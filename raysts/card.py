@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from raysts.models.layers import Layers, in_words
+
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
 
@@ -22,7 +24,8 @@ def model_card(
     dimension: int,
     max_length: int,
     pooling: str,
-    layers: int,
+    layers: Layers,
+    similarity: str = "cosine",
     data: Sequence[Mapping[str, Any]],
     recipe_yaml: str,
     rows: Iterable[Mapping[str, Any]],
@@ -48,7 +51,8 @@ def model_card(
         dimension: of an embedding.
         max_length: tokens per text, special tokens included.
         pooling: ``mean``, ``cls`` or ``max``.
-        layers: number of last layers pooled by the model as it is stored.
+        layers: layers pooled by the model as it is stored.
+        similarity: the model's own.
         data: training data: per table ``stage``, ``table``, ``rows`` and ``sha256``.
         recipe_yaml: the resolved recipe.
         rows: results rows of this model alone (``raysts.schema.RESULTS``); shown are those of whole test sets with as
@@ -71,13 +75,13 @@ def model_card(
     }
     if base_model is not None:
         front["base_model"] = base_model
-    pooled = "the last layer" if layers == 1 else f"the mean of the last {layers} layers"
+    pooled = f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}"
+    compared = "the cosine of their vectors" if similarity == "cosine" else f"`model.similarity`, which is {similarity}"
     sections = [
         f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
         f"# {_line(name)}",
         f"{_what(system, role, members, backbone)} It maps a text of up to {max_length} tokens to a vector of "
-        f"{dimension} numbers: {pooling} pooling of the token vectors of {pooled}. Compare two texts by the cosine of "
-        f"their vectors.",
+        f"{dimension} numbers: {pooling} pooling of the token vectors of {pooled}. Compare two texts by {compared}.",
         "## How to use it",
         _use(path),
         "## Training data",
@@ -131,7 +135,7 @@ def _data_table(data: Sequence[Mapping[str, Any]]) -> str:
     return _markdown_table(["stage", "table", "rows", "sha256 (first 16 digits)"], lines, right={2})
 
 
-def _scores(rows: Iterable[Mapping[str, Any]], layers: int) -> list[str]:
+def _scores(rows: Iterable[Mapping[str, Any]], layers: Layers) -> list[str]:
     shown = [
         row
         for row in rows

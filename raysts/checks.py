@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.models import store
+from raysts.models import static, store
+from raysts.models.layers import Layers, layer_indices
 from raysts.models.store import tokenizer_id
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.distillation import DistillationSettings
+from raysts.recipe import Pipeline
 from raysts.schema import TABLES
 
 if TYPE_CHECKING:
@@ -25,8 +29,10 @@ def check(plan: Plan) -> None:
     pipeline, problems = plan.pipeline, []
     problems += _backbone_problems(plan)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
-    by_dev = [name for name, recipe in pipeline.recipes.items() if recipe.train.by_dev or recipe.train.patience]
-    if by_dev or pipeline.select_top is not None:
+    for recipe in pipeline.recipes.values():
+        if recipe.train.by_dev or recipe.train.patience:
+            tables.append(OBJECTIVES[recipe.objective].dev)
+    if pipeline.select_top is not None:
         tables.append(DEV_TABLE)
     try:
         plan.corpus.check([*tables, *([DEV_TABLE] if plan.corpus.files(DEV_TABLE) else [])])
@@ -46,11 +52,24 @@ def check(plan: Plan) -> None:
                 )
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
+    problems += _misfits(plan)
     if pipeline.backbone == TINY:
         problems += _foreign_text(plan, tables)
     problems += _teacher_problems(plan)
     if problems:
         raise InputError(problems)
+
+
+def _misfits(plan: Plan) -> list[str]:
+    """Settings that do not fit the width of what they are fitted on."""
+    pipeline = plan.pipeline
+    width = tiny_config().hidden_size if pipeline.backbone == TINY else store.dim(plan.backbone)
+    after = {**dict.fromkeys(pipeline.stages, width), **dict.fromkeys(pipeline.post, _projection(pipeline) or width)}
+    found = [
+        (stage, OBJECTIVES[pipeline.recipes[stage].objective].misfit(pipeline.recipes[stage].settings, dim))
+        for stage, dim in after.items()
+    ]
+    return [f"{stage}.settings.{problem}" for stage, problem in found if problem]
 
 
 def _backbone_problems(plan: Plan) -> list[str]:
@@ -68,38 +87,66 @@ def _backbone_problems(plan: Plan) -> list[str]:
         for name, recipe in plan.pipeline.recipes.items()
         if recipe.train.max_length > most
     ]
+    if config.get("model_type") == static.MODEL_TYPE:
+        problems += _word_vector_problems(plan.pipeline)
     depth = config.get("num_hidden_layers") or config.get("n_layers") or 0
-    asked = {
-        "student_pooling": plan.pipeline.student_pooling if plan.pipeline.sed else 1,
-        "evaluation.layers": max(plan.pipeline.evaluation.layers),
-        **{f"{name}.layers": recipe.layers for name, recipe in plan.pipeline.recipes.items()},
-    }
+    asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in plan.pipeline.evaluation.layers]
+    asked += [("student_pooling", plan.pipeline.student_pooling)] if plan.pipeline.sed else []
+    asked += [(f"{name}.layers", recipe.layers) for name, recipe in plan.pipeline.recipes.items()]
+    for option, layers in asked:
+        try:
+            layer_indices(layers, depth)
+        except ValueError:
+            problems.append(
+                f"{option}={layers}: the backbone '{plan.pipeline.backbone}' has {depth} layers; pool at most that many"
+            )
+    return problems
+
+
+def _word_vector_problems(pipeline: Pipeline) -> list[str]:
+    """What cannot be done with word vectors, which are frozen."""
+    trained = [name for name, recipe in pipeline.recipes.items() if not OBJECTIVES[recipe.objective].post]
+    fitted = ", ".join(name for name, kind in OBJECTIVES.items() if kind.post)
+    problems = [
+        f"{name}: trains the encoder, and the backbone '{pipeline.backbone}' is word vectors, which are frozen; run raw "
+        f"or what is fitted on a frozen encoder ({fitted}), or take a transformer with --set backbone=MODEL"
+        for name in trained
+    ]
     return problems + [
-        f"{option}={value}: the backbone '{plan.pipeline.backbone}' has {depth} layers; pool at most that many"
-        for option, value in asked.items()
-        if value > depth
+        f"{name}.{problem}"
+        for name, recipe in pipeline.recipes.items()
+        if name not in trained and (problem := static.pooling_problem(recipe.pooling))
     ]
 
 
 def _teacher_problems(plan: Plan) -> list[str]:
     if not plan.pipeline.teachers:
-        return []
+        asked = _projection(plan.pipeline)
+        width = tiny_config().hidden_size if plan.pipeline.backbone == TINY else store.dim(plan.backbone)
+        if asked in (None, width):
+            return []
+        return [
+            f"sed.settings.projection={asked}: the members give {width} dimensions; leave it out, or set it to that"
+        ]
     if plan.pipeline.backbone == TINY:
         return [
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
         ]
     problems = []
-    width = _width(store.check(plan.backbone))
+    asked, width = _projection(plan.pipeline), store.dim(plan.backbone)
     for name, node in zip(plan.pipeline.teachers, plan.teacher_models, strict=True):
         try:
-            theirs = _width(store.check(node.model))
+            store.check(node.model)
+            theirs = store.dim(node.model)
         except InputError as error:
             problems += error.problems
             continue
-        if theirs != width:
+        if theirs != (asked or width):
+            gives = f"projects to {asked}" if asked else f"has {width}"
             problems.append(
-                f"model '{name}' gives {theirs} dimensions and the student's backbone '{plan.pipeline.backbone}' {width}: "
-                f"members and student must be of one width; choose another backbone or leave the model out"
+                f"model '{name}' gives {theirs} dimensions and the student, which starts from "
+                f"'{plan.pipeline.backbone}', {gives}: they must be of one width; choose another backbone, leave the model "
+                f"out, or give the student a linear layer with --set sed.settings.projection={theirs}"
             )
         elif tokenizer_id(node.model) != plan.tokenizer_id:
             problems.append(
@@ -111,8 +158,10 @@ def _teacher_problems(plan: Plan) -> list[str]:
     return problems
 
 
-def _width(config: dict[str, Any]) -> int | None:
-    return config.get("hidden_size") or config.get("dim")
+def _projection(pipeline: Pipeline) -> int | None:
+    """Dimensions that the student is projected to, if it is."""
+    settings = pipeline.sed.settings if pipeline.sed else None
+    return settings.projection if isinstance(settings, DistillationSettings) else None
 
 
 def _foreign_text(plan: Plan, tables: list[str]) -> list[str]:

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from raysts import cli_tune
 from raysts.errors import InputError, RunFailed
+from raysts.models.layers import as_layers
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -71,32 +73,33 @@ Outcome = tuple[dict[str, Any], str]
 
 
 def _recipes(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts.recipes.names import RECIPES
+    from raysts.recipes.names import COMPOSED, RECIPES
 
-    width = max(map(len, RECIPES))
-    lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in RECIPES.items()]
+    every = RECIPES | COMPOSED
+    width = max(map(len, every))
+    lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in every.items()]
     lines.append(
         "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
     )
-    return {"status": "done", "recipes": list(RECIPES)}, "\n".join(lines)
+    return {"status": "done", "recipes": list(every)}, "\n".join(lines)
 
 
 def _show(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts.recipe import dump, parse_overrides
-    from raysts.recipes.names import pipeline
-    from raysts.tree import to_plain
+    import yaml
 
-    found = pipeline(options.recipe, parse_overrides(options.set))
-    return {"status": "done", "recipe": to_plain(found)}, dump(found).rstrip()
+    from raysts import api_study
+    from raysts.overrides import parse_overrides
+
+    found = api_study.shown(options.recipe, parse_overrides(options.set))
+    text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
+    return {"status": "done", "recipe": found}, text.rstrip()
 
 
 def _plan(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
-    from raysts.pipeline import describe
-    from raysts.recipe import parse_overrides
+    from raysts import api_study
+    from raysts.overrides import parse_overrides
 
-    made = api.plan(options.recipe, parse_overrides(options.set), options.data, options.storage)
-    found = describe(made)
+    found = api_study.described(options.recipe, parse_overrides(options.set), options.data, options.storage)
     lines = [f"{found['name']}: backbone {found['backbone']['name']} ({found['backbone']['id']})"]
     for node in found["nodes"]:
         needs = node["resources"]
@@ -108,14 +111,14 @@ def _plan(options: argparse.Namespace, command: str) -> Outcome:
     left = [node for node in found["nodes"] if node["status"] != "done"]
     sentences = sum(node["sentences"] for node in left)
     lines.append(f"{len(found['nodes'])} nodes, {len(left)} left, {sentences:,} sentences to process")
-    return {"status": "done", "storage": str(made.storage), **found}, "\n".join(lines)
+    return {"status": "done", **found}, "\n".join(lines)
 
 
 def _run(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
-    from raysts.recipe import parse_overrides
+    from raysts import api_study
+    from raysts.overrides import parse_overrides
 
-    found = api.run(
+    found = api_study.run(
         options.recipe,
         parse_overrides(options.set),
         options.data,
@@ -128,15 +131,16 @@ def _run(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _distill(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
-    from raysts.recipe import parse_overrides
+    from raysts import api_study
+    from raysts.overrides import parse_overrides
 
-    found = api.distill(
+    found = api_study.distill(
         options.models,
         parse_overrides(options.set),
         options.data,
         options.storage,
         from_run=options.from_run,
+        from_study=options.from_study,
         top=options.top,
         name=options.name,
         address=options.address,
@@ -173,7 +177,8 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
         data=options.data,
         storage=options.storage,
         pooling=options.pooling,
-        layers=options.layers,
+        layers=f"only-{options.layer}" if options.layer is not None else options.layers,
+        similarity=options.similarity,
         resamples=options.resamples,
     )
     return found, format_table(summary(found["results"]))
@@ -197,15 +202,15 @@ def _embed(options: argparse.Namespace, command: str) -> Outcome:
 def _export(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
 
-    found = api.export(options.model, options.to, storage=options.storage, layers=options.layers)
+    found = api.export(options.model, options.to, storage=options.storage, layers=options.layers, format=options.format)
     return found, f"model: {found['model']}"
 
 
 def _report(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
 
-    found = api.report(options.name, storage=options.storage)
-    return found, "\n".join(found["reports"])
+    found = api.report(options.name, paper=options.paper, storage=options.storage)
+    return found, found.pop("text", "\n".join(found["reports"]))
 
 
 def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
@@ -264,6 +269,12 @@ def parser() -> argparse.ArgumentParser:
     _cluster(command)
     command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
 
+    command = add("tune", cli_tune.tune, "search what matters, on Ray Tune with Optuna", cli_tune.EXAMPLE)
+    cli_tune.arguments(command)
+    _set(command)
+    _common(command)
+    _cluster(command)
+
     command = add(
         "distill", _distill, "distil a student from trained models", "raysts distill --from-run quickstart --top 3"
     )
@@ -271,6 +282,7 @@ def parser() -> argparse.ArgumentParser:
         "models", nargs="*", metavar="MODEL", help="members: run ids, directories or Hugging Face names"
     )
     command.add_argument("--from-run", metavar="NAME", help="take the members of this run")
+    command.add_argument("--from-study", metavar="NAME", help="take the best of this study ('raysts tune')")
     command.add_argument("--top", type=int, metavar="K", help="the best K members on STS-B dev (default: all)")
     command.add_argument("--name", help="name of the run in the storage")
     _set(command)
@@ -278,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
     _cluster(command)
 
     command = add("evaluate", _evaluate, "measure a model", "raysts evaluate MODEL --data DATA --tasks sts12,stsb")
-    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, a Hugging Face name, or word vectors")
     what = command.add_mutually_exclusive_group()
     what.add_argument("--tasks", help="comma-separated task names (default: every task whose files exist)")
     what.add_argument(
@@ -287,9 +299,15 @@ def parser() -> argparse.ArgumentParser:
         help="score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score",
     )
     command.add_argument("--pooling", choices=["mean", "cls", "max"], help="pooling over tokens (default: the model's)")
-    command.add_argument(
-        "--layers", type=int, metavar="K", help="pool the last K layers (default: 1, 2 and the model's own)"
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--layers",
+        type=as_layers,
+        metavar="K",
+        help="pool the last K layers, or 'first_last' (default: 1, 2 and the model's own)",
     )
+    which.add_argument("--layer", type=int, metavar="I", help="pool layer I alone; 0 is the embedding layer")
+    command.add_argument("--similarity", help="cosine, l2, or another that the model has (default: all that it has)")
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
@@ -301,26 +319,51 @@ def parser() -> argparse.ArgumentParser:
         "embed a column of Parquet files, resumable by shard",
         "raysts embed MODEL --input docs.parquet --column text --output vectors/",
     )
-    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, a Hugging Face name, or word vectors")
     command.add_argument("--input", required=True, metavar="FILE_OR_DIR", help="a Parquet file or a folder of them")
     command.add_argument("--column", required=True, metavar="NAME", help="the text column")
     command.add_argument(
         "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
     )
-    command.add_argument("--layers", type=int, metavar="K", help="pool the last K layers (default: the model's own)")
+    command.add_argument(
+        "--layers",
+        type=as_layers,
+        metavar="K",
+        help="pool the last K layers, or 'first_last' (default: the model's own)",
+    )
     _storage(command)
     _cluster(command)
 
     command = add(
-        "export", _export, "write a model as a sentence-transformers directory", "raysts export RUN_ID --to my-encoder"
+        "export",
+        _export,
+        "write a model as a sentence-transformers directory or as ONNX",
+        "raysts export RUN_ID --to my-encoder",
     )
-    command.add_argument("model", metavar="MODEL", help="a run id, a directory, or a Hugging Face name")
+    command.add_argument("model", metavar="MODEL", help="a run id, a directory, a Hugging Face name, or word vectors")
     command.add_argument("--to", required=True, metavar="DIR", help="directory to write; must not hold anything")
-    command.add_argument("--layers", type=int, metavar="K", help="pool the last K layers (default: the model's own)")
+    command.add_argument(
+        "--format",
+        choices=["sentence-transformers", "onnx"],
+        default="sentence-transformers",
+        help="onnx: model.onnx and the tokenizer, of an encoder with pooling and dense layers; needs raysts[onnx]",
+    )
+    command.add_argument(
+        "--layers",
+        type=as_layers,
+        metavar="K",
+        help="pool the last K layers, or 'first_last' (default: the model's own)",
+    )
     _storage(command)
 
-    command = add("report", _report, "write the HTML reports of a storage again", "raysts report --name quickstart")
-    command.add_argument("--name", help="of this run only (default: all runs in the storage)")
+    command = add(
+        "report", _report, "write the HTML reports of a storage again, or a paper's tables", "raysts report --paper sed"
+    )
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--name", help="of this run only (default: all runs in the storage)")
+    what.add_argument(
+        "--paper", metavar="NAME", help="sed, gausscse or latte-mix: its published tables with what was measured beside"
+    )
     _storage(command)
 
     data = commands.add_parser("data", help="fetch, prepare and check data")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
 import time
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +16,16 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation import harness
 from raysts.files import aside, lock, read_json, remove_drafts, write_json
+from raysts.models import store
 from raysts.models.encoder import PoolingMode
-from raysts.models.head import cosine_of_vectors
+from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
+from raysts.overrides import dump
 from raysts.pipeline import TINY, Node, Plan
-from raysts.recipe import dump
 from raysts.recipes import names
-from raysts.report import ReportData, write_report
+from raysts.reporting import git_commit, stored_rows, write
 from raysts.training import teacher
-from raysts.training.checkpoint import read_metrics
 from raysts.training.here import Executor, Say
 from raysts.tree import to_plain
 
@@ -78,8 +76,9 @@ class _Driver:
         self._train(plan.chains)
         if plan.teacher is not None:
             self._teacher(plan.teacher)
-        if plan.student is not None:
-            self._train([[plan.student]])
+        if plan.student is not None and plan.outcome is not None:
+            self._student_start()
+            self._train([[plan.student] if plan.outcome is plan.student else [plan.student, plan.outcome]])
         for node in plan.evaluations:
             self._evaluate(node)
         rows = stored_rows(plan)
@@ -108,6 +107,7 @@ class _Driver:
                     folder = self.plan.store_folder(spec)
                     folder.mkdir(parents=True, exist_ok=True)
                     remove_drafts(folder)
+                    self.plan.corpus.write_derived(spec.table)
                     self.executor.tokenize(spec, self.plan.groups(spec), self.plan.backbone, folder, self.say)
 
     def _train(self, chains: list[list[Node]]) -> None:
@@ -140,59 +140,79 @@ class _Driver:
             return
         recipe = self.plan.pipeline.sed
         assert recipe is not None
-        folder, store = node.marker.parent, self.plan.store_folder(self.plan.store_spec(recipe))
+        folder, tokens = node.marker.parent, self.plan.store_folder(self.plan.store_spec(recipe))
         chosen = self.selected()
         with self._timed(node):
             folder.mkdir(parents=True, exist_ok=True)
             remove_drafts(folder)
             self.executor.teacher(
                 [member.model for member in chosen],
-                store,
+                tokens,
                 folder,
                 recipe.pooling,
                 recipe.layers,
                 self.plan.pipeline.resources,
                 self.say,
             )
-            teacher.finish(Windows(store), folder, [member.id for member in chosen], {"store": store.name})
+            teacher.finish(Windows(tokens), folder, [member.id for member in chosen], {"store": tokens.name})
+
+    def _student_start(self) -> None:
+        """Write what the student starts from, where that depends on which members were selected."""
+        plan = self.plan
+        assert plan.student is not None and plan.student.job is not None
+        folder, start = plan.student.job.parent, plan.pipeline.student_start
+        if start != "backbone" and not folder.is_dir():
+            chosen = [member.model for member in self.selected()]
+            store.save(store.average(chosen[:1] if start == "member" else chosen), folder)
 
     def _evaluate(self, node: Node) -> None:
         if node.status == "done":
             return
         plan = self.plan
         texts = harness.sentences(plan.corpus, plan.tasks)
-        pooling: PoolingMode = next((r.pooling for r in plan.pipeline.recipes.values()), "mean")
         what = node.title.split()[-1]
+        sed = plan.pipeline.sed if what == "student" else None
+        pooling: PoolingMode = next((r.pooling for r in (sed, *reversed(plan.pipeline.stages.values())) if r), "mean")
         with self._timed(node):
             rows: list[dict[str, Any]] = []
             if what == "backbone":
                 for found in self._embed([plan.backbone], texts, pooling):
-                    rows += self._score(texts, found, pooling, "backbone", None)
+                    rows += self._score(texts, found, store.similarities(plan.backbone), pooling, "backbone", None)
             else:
-                models = plan.members if what == "members" else [plan.student]
+                models = plan.members if what == "members" else [plan.outcome]
                 nodes = [model for model in models if model is not None]
                 chosen = {member.id for member in self.selected()} if what == "members" else set()
-                sums: dict[int, np.ndarray] = {}
+                sums: dict[Layers, np.ndarray] = {}
                 for model, found in zip(nodes, self._embed([n.model for n in nodes], texts, pooling), strict=True):
-                    rows += self._score(texts, found, pooling, "member" if what == "members" else "student", model)
+                    role, similarities = "member" if what == "members" else "student", store.similarities(model.model)
+                    rows += self._score(texts, found, similarities, pooling, role, model)
                     for k, representation in found.items():
                         if model.id in chosen:
                             sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
                 if plan.pipeline.combine and sums:
                     means = {k: {"vectors": total / np.float32(len(chosen))} for k, total in sums.items()}
-                    rows += self._score(texts, means, pooling, "ensemble", None)
+                    rows += self._score(texts, means, {"cosine": cosine_of_vectors}, pooling, "ensemble", None)
             results.write(plan.storage, node.id, rows)
 
-    def _embed(self, models: list[Path], texts: list[str], pooling: PoolingMode) -> Iterable[dict[int, Representation]]:
+    def _embed(
+        self, models: list[Path], texts: list[str], pooling: PoolingMode
+    ) -> Iterable[dict[Layers, Representation]]:
         return self.executor.embed(
             models, texts, pooling, self.plan.pipeline.evaluation.layers, self.plan.pipeline.resources, self.say
         )
 
     def _score(
-        self, texts: list[str], found: dict[int, Representation], pooling: str, role: str, node: Node | None
+        self,
+        texts: list[str],
+        found: dict[Layers, Representation],
+        similarities: Mapping[str, Similarity],
+        pooling: str,
+        role: str,
+        node: Node | None,
     ) -> list[dict[str, Any]]:
         plan = self.plan
         record = node.record if node else {}
+        transductive = role == "ensemble" and any(member.record.get("transductive") for member in self.selected())
         parents = [plan.backbone_id] if role == "backbone" else [_run_id(member) for member in self.selected()]
         context = {
             "run_id": _run_id(node) if node else None,
@@ -202,12 +222,11 @@ class _Driver:
             "role": role,
             "member": record.get("member"),
             "seed": record.get("seed"),
-            "transductive": False,
+            "transductive": bool(record.get("transductive", transductive)),
             "selected_by": record.get("selected_by"),
             "step": (record.get("kept") or {}).get("step"),
             "git_commit": git_commit(),
             "pooling": pooling,
-            "similarity": "cosine",
         }
         return [
             row
@@ -217,7 +236,7 @@ class _Driver:
                 plan.tasks,
                 texts,
                 representation,
-                {"cosine": cosine_of_vectors},
+                similarities,
                 {**context, "layers": str(k)},
                 resamples=plan.pipeline.evaluation.resamples,
             )
@@ -248,8 +267,8 @@ class _Driver:
     def _kept(self) -> Node | None:
         """The run whose model comes out: the student, or the only or best member; none for an ensemble or ``raw``."""
         plan = self.plan
-        if plan.student is not None:
-            return plan.student
+        if plan.outcome is not None:
+            return plan.outcome
         if plan.pipeline.combine == "ensemble" or not plan.members:
             return None
         scores = [(node.record.get("dev") or {}).get("kept", 0.0) for node in plan.members]
@@ -259,7 +278,6 @@ class _Driver:
         """Write the model card of the run that comes out."""
         plan, recipes = self.plan, self.plan.pipeline.recipes
         record, folder = node.record, node.model
-        loaded = read_json(folder / "config.json") or {}
         own = [recipe for recipe in recipes.values() if recipe.train.by_dev]
         entry = names.RECIPES.get(plan.pipeline.name)
         recipe = recipes[record["stage"]]
@@ -270,7 +288,8 @@ class _Driver:
             role=record["role"],
             members=len(plan.members),
             backbone=plan.pipeline.backbone,
-            dimension=int(loaded.get("hidden_size") or loaded.get("dim") or 0),
+            dimension=store.dim(folder),
+            similarity=next(iter(store.similarities(folder))),
             max_length=recipe.train.max_length,
             pooling=recipe.pooling,
             layers=node.job.export_layers if node.job else 1,
@@ -311,89 +330,3 @@ class _Timer:
         self.driver._note()
         if kind is None:
             self.driver.say(f"{self.node.title}: done in {seconds:.1f} s")
-
-
-def stored_rows(plan: Plan) -> list[dict[str, Any]]:
-    """The results rows of a plan's evaluations that are done."""
-    return [row for node in plan.evaluations for row in results.read_part(plan.storage, node.id)]
-
-
-def write(plan: Plan, name: str, command: str, seconds: dict[str, float]) -> Path:
-    """Write the report of a plan from what the storage holds; its path."""
-    return write_report(report_data(plan, name, command, seconds, stored_rows(plan)), plan.storage / "reports" / name)
-
-
-def report_data(
-    plan: Plan, name: str, command: str, seconds: dict[str, float], rows: list[dict[str, Any]]
-) -> ReportData:
-    """Everything the report shows, read back from the storage."""
-    runs, nodes = [], []
-    for node in plan.nodes:
-        record = node.record if node.kind == "train" else {}
-        took = (record.get("timings") or {}).get("train_seconds") if node.kind == "train" else seconds.get(node.id)
-        nodes.append(
-            {
-                "id": node.id,
-                "kind": node.kind,
-                "title": node.title,
-                "needs": list(node.needs),
-                "status": node.status,
-                "seconds": took,
-                "detail": f"{node.sentences:,} sentences",
-            }
-        )
-        if node.kind == "train" and record:
-            runs.append(
-                {
-                    "run_id": node.id,
-                    "stage": record.get("stage"),
-                    "role": record.get("role"),
-                    "member": record.get("member"),
-                    "record": record,
-                    "metrics": read_metrics(node.marker.parent / "metrics.jsonl"),
-                }
-            )
-    notes = []
-    if plan.pipeline.backbone == TINY:
-        notes.append(
-            "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
-        )
-    chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
-    if chosen_by_labels:
-        notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(chosen_by_labels)}.")
-    for stage, recipe in plan.pipeline.recipes.items():
-        rows_there = plan.rows(recipe)
-        if recipe.data.sample and rows_there < recipe.data.sample:
-            notes.append(
-                f"{stage}: the table has {rows_there:,} rows, fewer than the {recipe.data.sample:,} asked for; all were used."
-            )
-    first = next((node.record for node in plan.nodes if node.kind == "train" and node.record), {})
-    environment = {
-        **{f"{package}": version for package, version in (first.get("versions") or {}).items()},
-        "device": first.get("device", ""),
-        "host": os.uname().nodename,
-        "data": str(plan.corpus.root),
-        "storage": str(plan.storage),
-        "git commit": git_commit() or "",
-    }
-    return ReportData(
-        name=name,
-        command=command,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        recipe_yaml=dump(plan.pipeline),
-        nodes=nodes,
-        runs=runs,
-        rows=rows,
-        compare_layers=plan.pipeline.evaluation.compare,
-        environment={key: value for key, value in environment.items() if value},
-        notes=notes,
-    )
-
-
-def git_commit() -> str | None:
-    """Commit of the source tree raysts runs from; none when it is installed without one."""
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None

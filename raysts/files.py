@@ -80,12 +80,15 @@ def _may_live(draft: str) -> bool:
     if host not in draft:
         return True
     try:
-        os.kill(int(draft.rsplit(host, 1)[1].split(".")[0]), 0)
-    except ProcessLookupError:
+        pid = int(draft.rsplit(host, 1)[1].split(".")[0])
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/stat")
+        # A killed process that nobody has waited for yet still has a number, and writes no more.
+        return not status.exists() or status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
     except (PermissionError, ValueError):
-        pass
-    return True
+        return True
 
 
 @contextlib.contextmanager

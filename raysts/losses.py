@@ -1,7 +1,7 @@
 """Losses as pure functions: tensors with named shapes in, one loss per example out.
 
-Shapes: B examples, D embedding dimensions, C classes. Means over examples are taken by ``collective.mean``, which knows
-how many examples there are on all ranks.
+Shapes: B examples, D embedding dimensions, C classes, N candidates. Means over examples are taken by
+``collective.mean``, which knows how many examples there are on all ranks.
 """
 
 from __future__ import annotations
@@ -45,6 +45,24 @@ def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: fl
     cosine_B = F.cosine_similarity(_at_least_float32(u_BD), _at_least_float32(v_BD), dim=-1)
     target_B = lower_bound + (1.0 - lower_bound) * scores_B.to(cosine_B.dtype) / 5.0
     return (cosine_B - target_B).square()
+
+
+def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor, temperature: float) -> Tensor:
+    """cos(anchor, candidate) / temperature -> [B, N], in float32 or better; with ``softmax_cross_entropy`` InfoNCE.
+
+    Candidate i is the positive of anchor i, all others are its negatives (SimCSE, equations 1, 4 and 5).
+
+    Args:
+        anchors_BD: embeddings.
+        candidates_ND: embeddings, the B positives first.
+        weight_N: where it is 0 the candidate is no negative (-inf); it stays its own anchor's positive.
+        temperature: tau, above 0.
+    """
+    anchors_BD, candidates_ND = _at_least_float32(anchors_BD), _at_least_float32(candidates_ND)
+    with torch.autocast(anchors_BD.device.type, enabled=False):  # bf16 would keep two digits of a cosine
+        logits_BN = F.normalize(anchors_BD, dim=-1) @ F.normalize(candidates_ND, dim=-1).T / temperature
+    own_BN = torch.eye(*logits_BN.shape, dtype=torch.bool, device=logits_BN.device)
+    return logits_BN.masked_fill((weight_N == 0) & ~own_BN, float("-inf"))
 
 
 def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ A node reads files and writes files; its id is a hash of what goes in. Nodes of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,15 @@ from raysts import checks
 from raysts.checks import DEV_TABLE, TINY
 from raysts.data.batches import Order
 from raysts.data.corpora import Corpus
+from raysts.data.derived import TARGETS, source_of
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world import WORLD_VERSION, write_tiny_backbone
+from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.dev import LOADERS, Dev
 from raysts.files import read_json
+from raysts.models.layers import Layers
+from raysts.models.static import is_static
 from raysts.models.store import find, tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.recipe import Pipeline, Recipe
@@ -90,6 +94,12 @@ class Plan:
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
+        if self._of_word_vectors:  # they have one layer
+            evaluation = replace(self.pipeline.evaluation, layers=(1,), compare=1)
+            object.__setattr__(self, "pipeline", replace(self.pipeline, evaluation=evaluation))
+
     # -- what goes in ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -98,6 +108,13 @@ class Plan:
         if self.pipeline.backbone == TINY:
             return self.storage / "backbones" / f"tiny-{self.backbone_id}"
         return self.locate(self.pipeline.backbone).absolute()
+
+    @property
+    def _of_word_vectors(self) -> bool:
+        try:
+            return self.pipeline.backbone != TINY and is_static(self.backbone)
+        except InputError:  # ``check`` says so, with whatever else is wrong
+            return False
 
     @cached_property
     def backbone_id(self) -> str:
@@ -140,8 +157,18 @@ class Plan:
 
     # -- token stores ------------------------------------------------------------------------------------------------
 
+    def resolved(self, recipe: Recipe) -> Recipe:
+        """The recipe with its test sentences named: those of the evaluated tasks, unless it says which."""
+        if recipe.table != TARGETS or recipe.data.sources:
+            return recipe
+        there = self.corpus.sources(TARGETS)
+        tables = [table for task in self.tasks for table in harness.TASKS[task].tables(self.corpus, harness.SPLITS)]
+        sources = tuple(dict.fromkeys(source_of(table) for table in tables if table in there))
+        return replace(recipe, data=replace(recipe.data, sources=sources))
+
     def store_spec(self, recipe: Recipe) -> StoreSpec:
         """The token store that a recipe trains on."""
+        recipe = self.resolved(recipe)
         kind = OBJECTIVES[recipe.objective]
         return StoreSpec(
             table=recipe.table,
@@ -182,7 +209,7 @@ class Plan:
             recipe,
             Order(
                 self._sizes(self.store_spec(recipe)),
-                OBJECTIVES[recipe.objective],
+                OBJECTIVES[recipe.objective].variant(recipe.settings),
                 recipe.batch,
                 0,
                 recipe.train.drop_last,
@@ -241,8 +268,9 @@ class Plan:
         member: int | None,
         role: str,
         teacher: str | None = None,
-        layers: int,
+        layers: Layers,
     ) -> Node:
+        recipe = self.resolved(recipe)
         spec, kind = self.store_spec(recipe), OBJECTIVES[recipe.objective]
         selecting = recipe.train.by_dev or recipe.train.patience is not None
         run_id = content_id(
@@ -258,7 +286,7 @@ class Plan:
             ]
         )
         steps = self.steps(recipe)
-        folder = self.storage / "runs" / run_id
+        folder, named = self.storage / "runs" / run_id, Path(self.pipeline.backbone)
         facts = {
             "system": self.pipeline.name,
             "stage": stage,
@@ -266,9 +294,10 @@ class Plan:
             "member": member,
             "root_seed": self.pipeline.seed,
             "parents": [parent_id, *([teacher] if teacher else [])],
-            "backbone": str(self.backbone) if Path(self.pipeline.backbone).is_dir() else self.pipeline.backbone,
+            "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
             "backbone_id": self.backbone_id,
             "data": {"table": spec.table, "sha256": spec.fingerprint, "rows": self.rows(recipe)},
+            "transductive": recipe.table == TARGETS,
         }
         job = Job(
             id=run_id,
@@ -347,12 +376,13 @@ class Plan:
         if recipe is None or teacher is None:
             return None
         seed = derive_seed(self.pipeline.seed, "sed", 0)
+        parent, parent_id = self._student_start(teacher)
         node = self._train_node(
             "sed",
             recipe,
             seed,
-            self.backbone,
-            self.backbone_id,
+            parent,
+            parent_id,
             member=None,
             role="student",
             teacher=teacher.id,
@@ -360,14 +390,35 @@ class Plan:
         )
         return _with_needs(node, (teacher.id, self.store_spec(recipe).id))
 
+    def _student_start(self, teacher: Node) -> tuple[Path, str]:
+        """Folder and id of what the student starts from; the members' average is written by the driver."""
+        start = self.pipeline.student_start
+        if start == "backbone":
+            return self.backbone, self.backbone_id
+        made = content_id([start, teacher.id])
+        return self.storage / "backbones" / f"{start}-{made}", made
+
+    @cached_property
+    def outcome(self) -> Node | None:
+        """The run that comes out of a distillation: the student, or what is fitted on it."""
+        node = self.student
+        for stage, recipe in self.pipeline.post.items():
+            assert node is not None
+            seed = derive_seed(self.pipeline.seed, stage, 0)
+            fitted = self._train_node(
+                stage, recipe, seed, node.model, node.id, member=None, role="student", layers=recipe.layers
+            )
+            node = _with_needs(fitted, (node.id, self.store_spec(recipe).id))
+        return node
+
     @cached_property
     def evaluations(self) -> list[Node]:
         """Evaluation of the backbone, of the members with their ensemble, and of the student."""
         found = [self._evaluation("backbone", [])]
         if self.members:
             found.append(self._evaluation("members", self.members))
-        if self.student is not None:
-            found.append(self._evaluation("student", [self.student]))
+        if self.outcome is not None:
+            found.append(self._evaluation("student", [self.outcome]))
         return found
 
     def _evaluation(self, title: str, models: list[Node]) -> Node:
@@ -399,6 +450,7 @@ class Plan:
     def nodes(self) -> list[Node]:
         """Every node in an order in which it can run."""
         last = [node for node in (self.teacher, self.student) if node is not None]
+        last += [self.outcome] if self.outcome is not None and self.outcome is not self.student else []
         trained = [node for chain in self.chains for node in chain]
         return [*self.token_nodes, *self.teacher_models, *trained, *last, *self.evaluations]
 
@@ -411,8 +463,8 @@ def _with_needs(node: Node, needs: tuple[str, ...]) -> Node:
     return replace(node, needs=needs)
 
 
-def describe(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data: what ``raysts plan --json`` prints."""
+def describe(plan: Plan, nodes: Sequence[Node] | None = None) -> dict[str, Any]:
+    """The plan as plain data: what ``raysts plan --json`` prints; ``nodes``: other ones than the plan's."""
     return {
         "name": plan.pipeline.name,
         "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id},
@@ -426,6 +478,6 @@ def describe(plan: Plan) -> dict[str, Any]:
                 "sentences": node.sentences,
                 "needs": list(node.needs),
             }
-            for node in plan.nodes
+            for node in (plan.nodes if nodes is None else nodes)
         ],
     }

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import yaml
-
-from raysts.errors import InputError, nearest
+from raysts.errors import nearest
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers, check_layers
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Settings
 from raysts.schema import TABLES, TEST_TABLES
-from raysts.tree import build, field_types, has_path, parse_value, paths, set_path, to_plain
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
-"""Names of runs, systems and stages: they become names of files."""
+"""Names of runs and systems: they become names of files."""
+
+STAGE = re.compile(r"[A-Za-z][\w-]*")
+"""Names of stages: a part of a dotted path."""
 
 
 def name_problem(name: str) -> str | None:
@@ -97,7 +95,7 @@ class Optim:
 
     def __post_init__(self) -> None:
         _require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
-        _require(0 <= self.warmup < 1, f"warmup={self.warmup} is a fraction of the steps and must be in [0, 1)")
+        _require(0 <= self.warmup <= 1, f"warmup={self.warmup} is a fraction of the steps and must be from 0 to 1")
         _require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
         _require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
         _require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
@@ -199,8 +197,8 @@ class Recipe:
         _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
         _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")
         _require(
-            self.table != "sts/stsb_dev",
-            f"data.table={self.table!r} is the dev set, which selects: train on another table",
+            self.table not in {kind.dev for kind in OBJECTIVES.values()},
+            f"data.table={self.table!r} is a dev set, which selects: train on another table",
         )
         needed = [name for name in (*kind.texts, *kind.values) if name != "teacher"]
         there = {column.name for column in TABLES[self.table]}
@@ -221,18 +219,20 @@ class Evaluation:
 
     Attributes:
         tasks: task names; empty: every task whose files exist.
-        layers: every model is measured at each of these numbers of pooled last layers.
-        compare: the number of pooled layers at which the summary compares systems.
+        layers: every model is measured at each of these choices of pooled layers (one with heads at its own).
+        compare: the choice of layers at which the summary compares systems.
         resamples: bootstrap resamples behind every interval.
     """
 
     tasks: tuple[str, ...] = ()
-    layers: tuple[int, ...] = (1, 2)
-    compare: int = 2
+    layers: tuple[Layers, ...] = (1, 2)
+    compare: Layers = 2
     resamples: int = 1000
 
     def __post_init__(self) -> None:
-        _require(bool(self.layers) and min(self.layers) >= 1, f"layers={self.layers} must be positive numbers")
+        _require(bool(self.layers), "layers=() must name one choice of layers at least")
+        for layers in self.layers:
+            check_layers(layers)
         _require(self.compare in self.layers, f"compare={self.compare} must be one of layers {self.layers}")
         _require(self.resamples >= 0, f"resamples={self.resamples} must not be negative")
 
@@ -245,33 +245,50 @@ class Resources:
         workers: processes that train one member together.
         cpus: CPUs per worker; also its number of threads.
         gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
+        stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
+            them, on CPUs, where it is slower, each is trained by itself.
     """
 
     workers: int = 1
     cpus: int = 1
     gpus: float | None = None
+    stack: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.workers >= 1, f"workers={self.workers} must be at least 1")
         _require(self.cpus >= 1, f"cpus={self.cpus} must be at least 1")
         _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
+        _require(self.stack is None or self.stack >= 1, f"stack={self.stack} must be at least 1, or none")
+        _require(
+            self.workers == 1 or (self.stack or 1) == 1,
+            f"stack={self.stack}: members trained as one have one worker, not workers={self.workers}",
+        )
+
+    def most_stacked(self, members: int, gpus: int) -> int:
+        """How many of ``members`` are trained as one, at most, where there is room for workers on ``gpus`` GPUs."""
+        if self.stack is not None or not gpus or self.workers > 1:
+            return self.stack or 1
+        return math.ceil(members / gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Members x stages -> selection -> distillation -> evaluation.
+    """Members x stages -> selection -> distillation -> what is fitted on the student -> evaluation.
 
     Attributes:
         name: the system's name.
-        backbone: a run id, a model directory, a Hugging Face name, or ``tiny``.
+        backbone: a run id, a model directory, a Hugging Face name, a file of word vectors, or ``tiny``.
         members: number of ensemble members; they differ in their seeds alone.
         seed: root of every seed.
         stages: recipes of a member's training stages, in order.
         combine: ``sed`` distils a student from the members, ``ensemble`` averages them, none leaves them apart.
         sed: recipe of the distillation.
+        post: what is fitted on the student afterwards (a flow, a whitening, a mixture); at most one.
         teachers: models that form the ensemble, instead of members trained here.
         select_top: how many members, best on STS-B dev first, form the ensemble; none: all.
         student_pooling: layers the exported student pools (the papers evaluate with 2).
+        student_start: the student starts from the ``backbone``, the first selected ``member``, or the ``average`` of the
+            selected members' weights.
         evaluation: what is measured.
         resources: what one training run asks of the cluster.
     """
@@ -283,9 +300,11 @@ class Pipeline:
     stages: dict[str, Recipe] = field(default_factory=dict)
     combine: Literal["sed", "ensemble"] | None = None
     sed: Recipe | None = None
+    post: dict[str, Recipe] = field(default_factory=dict)
     teachers: tuple[str, ...] = ()
     select_top: int | None = None
-    student_pooling: int = 2
+    student_pooling: Layers = 2
+    student_start: Literal["backbone", "member", "average"] = "backbone"
     evaluation: Evaluation = field(default_factory=Evaluation)
     resources: Resources = field(default_factory=Resources)
 
@@ -293,12 +312,25 @@ class Pipeline:
         problem = name_problem(self.name)
         _require(problem is None, str(problem))
         _require(self.members >= 1, f"members={self.members} must be at least 1")
-        for stage, recipe in self.stages.items():
+        for stage, recipe in (*self.stages.items(), *self.post.items()):
             _require(
-                stage.isidentifier() and stage != "sed",
-                f"stages: {stage!r} must be a word of letters, digits and '_', and not 'sed', which is the distillation",
+                STAGE.fullmatch(stage) is not None and stage != "sed",
+                f"stages: {stage!r} must be of letters, digits, '_' and '-', and not 'sed', which is the distillation",
             )
             _require("teacher" not in OBJECTIVES[recipe.objective].values, f"stages.{stage}: a member has no teacher")
+        last = list(self.stages)[-1:]
+        for stage, recipe in self.stages.items():
+            _require(
+                not OBJECTIVES[recipe.objective].post or stage in last,
+                f"stages.{stage}: {recipe.objective} is fitted on a finished model and must be the last stage",
+            )
+        for stage, recipe in self.post.items():
+            _require(
+                bool(OBJECTIVES[recipe.objective].post),
+                f"post.{stage}: {recipe.objective} is no stage of a finished model",
+            )
+            _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
+        _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         _require(self.sed is None or self.sed.objective == "sed", "sed.objective: must be sed")
         _require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
         _require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
@@ -308,102 +340,9 @@ class Pipeline:
             self.select_top is None or 1 <= self.select_top <= count,
             f"select_top={self.select_top} must be from 1 to the number of members, {count}",
         )
-        _require(self.student_pooling >= 1, f"student_pooling={self.student_pooling} must be at least 1")
+        check_layers(self.student_pooling)
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """All recipes by stage name, the distillation last."""
-        return {**self.stages, **({"sed": self.sed} if self.sed else {})}
-
-
-def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline:
-    """A pipeline with values replaced.
-
-    A key is a dotted path of the tree (``seed``, ``evaluation.tasks``), a path below a stage (``nli.batch``), or a path
-    inside a recipe, which then holds for every stage that has it (``batch``, ``optim.lr``, ``train.max_steps``).
-
-    Raises:
-        InputError: unknown keys (the nearest is named), values of the wrong type or out of range; all in one message.
-    """
-    problems: list[str] = []
-    found = _overridden(pipeline, overrides, problems)
-    if problems:
-        # A wrong branch hides the checks of the tree above it: ask about every override alone as well.
-        for key, value in overrides.items():
-            alone: list[str] = []
-            _overridden(pipeline, {key: value}, alone)
-            problems += [problem for problem in alone if f"{key}=" in problem]
-        raise InputError(list(dict.fromkeys(problem.removeprefix("stages.") for problem in problems)))
-    assert found is not None
-    return found
-
-
-def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list[str]) -> Pipeline | None:
-    plain: dict[str, Any] = copy.deepcopy(to_plain(pipeline))
-    for key, value in overrides.items():
-        targets = _targets(plain, key)
-        for target in targets:
-            set_path(plain, target, value)
-        # Options of a training run are options of every pipeline, also of one that trains nothing.
-        if not targets and (_recipes(plain) or not _in_recipe(key)):
-            known = [*paths(plain), *(p for recipe in _recipes(plain).values() for p in paths(recipe))]
-            known += [f"{stage}.{path}" for stage, recipe in _recipes(plain).items() for path in paths(recipe)]
-            problems.append(f"unknown option '{key}'{nearest(key, known)}; 'raysts show {pipeline.name}' lists all")
-    return build(Pipeline, plain, problems)
-
-
-def parse_overrides(items: list[str]) -> dict[str, Any]:
-    """``["a.b=value", ...]`` as a mapping."""
-    found: dict[str, Any] = {}
-    for item in items:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise InputError(f"--set {item}: must look like a.b=value, for example --set nli.batch=32")
-        found[key.strip()] = parse_value(text)
-    return found
-
-
-def load_pipeline(path: Path) -> Pipeline:
-    """The pipeline in a YAML file (what ``raysts show`` prints)."""
-    try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(
-            f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"
-        ) from None
-    problems: list[str] = []
-    found = build(Pipeline, plain, problems)
-    if problems or found is None:
-        raise InputError([f"{path}: {problem}" for problem in problems])
-    return found
-
-
-def dump(pipeline: Pipeline) -> str:
-    """The resolved tree as YAML; ``load_pipeline`` reads it back."""
-    return yaml.safe_dump(to_plain(pipeline), sort_keys=False, allow_unicode=True)
-
-
-def _recipes(plain: dict[str, Any]) -> dict[str, Any]:
-    return {**plain["stages"], **({"sed": plain["sed"]} if plain.get("sed") else {})}
-
-
-def _in_recipe(key: str) -> bool:
-    kind: Any = Recipe
-    for part in key.split("."):
-        known = field_types(kind, {}) if isinstance(kind, type) and is_dataclass(kind) else {}
-        if part not in known:
-            return False
-        kind = known[part]
-    return True
-
-
-def _targets(plain: dict[str, Any], key: str) -> list[str]:
-    if has_path(plain, key):
-        return [key]
-    stage, _, rest = key.partition(".")
-    places = {name: ("sed" if name == "sed" else f"stages.{name}") for name in _recipes(plain)}
-    if stage in places and rest and has_path(_recipes(plain)[stage], rest):
-        return [f"{places[stage]}.{rest}"]
-    if key in field_types(Recipe, {}) or "." in key:
-        return [f"{places[name]}.{key}" for name, recipe in _recipes(plain).items() if has_path(recipe, key)]
-    return []
+        """All recipes by stage name, in order."""
+        return {**self.stages, **({"sed": self.sed} if self.sed else {}), **self.post}

@@ -1,12 +1,100 @@
-"""Similarities of paired rows, in float64: what evaluation ranks by."""
+"""Similarities of paired rows, in float64: what evaluation ranks by. Distances are negated: larger is more similar.
+
+Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
+
+Ragged = Sequence[np.ndarray] | np.ndarray
+"""An array per row; as one array it is of objects."""
+
+BLOCK = 2**22
+"""Numbers of one side that are held in float64 at once."""
 
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Cosine of corresponding rows -> float64 [N]; 0 where either row is zero."""
-    a, b = a_ND.astype(np.float64), b_ND.astype(np.float64)
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return np.divide(np.einsum("nd,nd->n", a, b), norms, out=np.zeros(len(a)), where=norms > 0)
+    found = np.zeros(len(a_ND))
+    for rows, a, b in _blocks(a_ND, b_ND):
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        np.divide(np.einsum("nd,nd->n", a, b), norms, out=found[rows], where=norms > 0)
+    return found
+
+
+def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    """Minus the Euclidean distance of corresponding rows -> float64 [N]."""
+    found = np.zeros(len(a_ND))
+    for rows, a, b in _blocks(a_ND, b_ND):
+        found[rows] = -np.linalg.norm(a - b, axis=1)
+    return found
+
+
+def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
+    """Minus the Jensen-Shannon divergence (natural logarithm), mean over V -> float64 [N], from -log 2 to 0.
+
+    Args:
+        a_NVK: V probability distributions over K classes per row.
+        b_NVK: those that they are compared with.
+    """
+    found = np.zeros(len(a_NVK))
+    for rows, a, b in _blocks(a_NVK, b_NVK):
+        middle = (a + b) / 2
+        found[rows] = -(_relative_entropy(a, middle) + _relative_entropy(b, middle)).sum(axis=-1).mean(axis=-1) / 2
+    return found
+
+
+def l2_mixture(
+    mu_a: Ragged,
+    log_var_a: Ragged,
+    mu_b: Ragged,
+    log_var_b: Ragged,
+) -> np.ndarray:
+    """Minus the L2 distance of the densities of two Gaussian mixtures -> float64 [N] (Latte-Mix, section 2.4).
+
+    The components of a mixture are diagonal Gaussians of equal weight. Integral (p - q)^2 = <p,p> + <q,q> - 2 <p,q>,
+    where <p,q> is the mean over components i of p and j of q of N(mu_i; mu_j, var_i + var_j); in logarithms up to the
+    last step, because densities in many dimensions are far from 1. A mixture without components has density 0.
+
+    Args:
+        mu_a: [T, D] of each first text.
+        log_var_a: logarithms of its variances.
+        mu_b: [S, D] of each second text.
+        log_var_b: logarithms of its variances.
+    """
+    found = np.zeros(len(mu_a))
+    for row, (m, v, n, w) in enumerate(zip(mu_a, log_var_a, mu_b, log_var_b, strict=True)):
+        p, q = (m.astype(np.float64), np.exp(v, dtype=np.float64)), (n.astype(np.float64), np.exp(w, dtype=np.float64))
+        logs = np.array([_log_overlap(*p, *p), _log_overlap(*q, *q), _log_overlap(*p, *q)])
+        peak = logs.max()
+        if peak == -np.inf:
+            continue
+        squared = np.exp(logs - peak) @ (1.0, 1.0, -2.0)  # relative to the largest; rounding may leave it below 0
+        with np.errstate(divide="ignore", over="ignore"):
+            found[row] = -np.exp((peak + np.log(max(0.0, squared))) / 2)
+    return np.maximum(found, np.finfo(np.float64).min)
+
+
+def _log_overlap(mu_TD: np.ndarray, var_TD: np.ndarray, mu_SD: np.ndarray, var_SD: np.ndarray) -> float:
+    if not len(mu_TD) or not len(mu_SD):
+        return -np.inf
+    var_TSD = var_TD[:, None] + var_SD
+    log_TS = -0.5 * (np.log(2 * np.pi * var_TSD) + (mu_TD[:, None] - mu_SD) ** 2 / var_TSD).sum(axis=-1)
+    peak = log_TS.max()
+    return float(peak + np.log(np.exp(log_TS - peak).mean()))
+
+
+def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """p log(p / q) of every element, 0 where p is."""
+    return p * np.log(np.divide(p, q, out=np.ones_like(p), where=p > 0))
+
+
+def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """(rows, a, b) of as many rows at a time as ``BLOCK`` allows, in float64."""
+    step = max(1, BLOCK // max(1, a[:1].size))
+    for first in range(0, len(a), step):
+        rows = slice(first, first + step)
+        yield rows, a[rows].astype(np.float64), b[rows].astype(np.float64)

@@ -64,6 +64,8 @@ class Gloo(Runtime):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         self.module = module
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return module
         return nn.parallel.DistributedDataParallel(module)
 
     def barrier(self) -> None:

@@ -74,7 +74,7 @@ class Stage:
         )  # fmt: skip
         folder = self.folder / spec.id
         if not folder.exists():
-            tokenize_table(self.corpus, spec, world_tokenizer(), folder)
+            tokenize_table(self.corpus.writing_to(self.folder / "tables"), spec, world_tokenizer(), folder)
         return folder
 
     def teacher(self, store: Path, dim: int = HIDDEN) -> Path:

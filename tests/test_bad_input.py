@@ -15,7 +15,7 @@ import pytest
 from commands import TINY, overrides, raysts, result
 
 from raysts.evaluation.harness import TASKS
-from raysts.recipe import dump
+from raysts.overrides import dump
 from raysts.recipes.names import pipeline
 
 
@@ -62,7 +62,7 @@ def refused(tmp_path: Path, small_world: Path) -> Refused:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nli-cct", ("'nli-cct'", "did you mean 'ct'?", "stages are nli, ct, sts", "raysts recipes")),
+        ("nli-cct", ("'nli-cct'", "did you mean 'ct'?", "stages are mlm, nli, ct, sts", "raysts recipes")),
         ("nli-ct-sedd", ("'nli-ct-sedd'", "did you mean 'sed'?")),
         ("quikstart", ("did you mean 'quickstart'?",)),
         ("sed", ("needs members to combine", "nli-sed")),
@@ -124,7 +124,7 @@ def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
         ("data.table=nli/snli_test", ("nli.data.table='nli/snli_test'", "is a test set")),
         ("data.table=wikipedia/sentences", ("nli.data.table='wikipedia/sentences'", "nli needs premise, hypothesis, label")),
         ("data.sources=[nowhere]", ("nli", "['nowhere']", "data.sources")),
-        ("nli.objective=nil", ("nli.objective='nil'", "must be one of nli, ct")),
+        ("nli.objective=nil", ("nli.objective='nil'", "must be one of mlm, nli, ct")),
         ("nli=3", ("'nli'",)),
         ("stages=none", ("stages=None", "must be a mapping")),
         ("combine=sed", ("sed: needed with combine=sed",)),
@@ -322,6 +322,8 @@ def test_a_task_without_files(refused: Refused, broken: Callable[..., Path]) -> 
     refused.run("nli", "evaluation.tasks=[sts12]", data=data, says=says)
     shutil.rmtree(data / "sts")
     shutil.rmtree(data / "sick")
+    for table in ("snli_dev", "snli_test"):
+        (data / "nli" / f"{table}.parquet").unlink()
     refused.run("nli", data=data, says=("holds the files of no task", "sts12"))
 
 
@@ -352,7 +354,7 @@ def edit_json(path: Path, **changes: Any) -> None:
 
 
 def other_module(folder: Path) -> None:
-    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Dense"}
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.LSTM"}
     (folder / "modules.json").write_text(json.dumps([module]), encoding="utf-8")
 
 
@@ -367,7 +369,7 @@ def other_module(folder: Path) -> None:
         (lambda folder: (folder / "model.safetensors").write_bytes(b"junk" * 9), ("safetensors",)),
         (lambda folder: (folder / "tokenizer.json").unlink(), ("no tokenizer", "tokenizer.json, vocab.txt")),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), ("token",)),
-        (other_module, ("modules.json", "Dense", "unknown")),
+        (other_module, ("modules.json", "LSTM", "unknown")),
         (lambda folder: (folder / "modules.json").write_text("{"), ("modules.json", "JSON")),
     ],
     ids=["no config", "broken config", "strange config", "decoder", "no weights", "broken weights", "no tokenizer",
@@ -478,7 +480,7 @@ def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> 
             "export", tiny_backbone, "--to", refused.place / target, says=("--to", target, "nothing is overwritten")
         )
     refused("export", tiny_backbone, "--to", refused.place / "file" / "x", says=("--to", "cannot be written to"))
-    refused("export", tiny_backbone, "--to", refused.place / "out", "--layers", 3, says=("layers 3", "has 2 layers"))
+    refused("export", tiny_backbone, "--to", refused.place / "out", "--layers", 3, says=("layers=3", "has 2 layers"))
     assert not (refused.place / "out").exists()
     assert [path.name for path in (refused.place / "there").iterdir()] == ["mine.txt"]
 
@@ -521,7 +523,7 @@ def test_evaluate(refused: Refused, tiny_backbone: Path) -> None:
     where = ("evaluate", tiny_backbone, "--data", refused.data)
     refused(*where, "--tasks", "sts12,stsbb", says=("unknown task 'stsbb'", "did you mean 'stsb'?", *TASKS))
     for layers in (0, 3, -1):
-        refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers {layers}", "has 2 layers"))
+        refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers={layers}",))
     refused(*where, "--tasks", "sts12", "--resamples", -1, says=("--resamples -1", "must not be negative"))
 
 
@@ -573,7 +575,7 @@ def test_reports_of_data_that_has_changed(
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["frobnicate"], ["run"], ["run", "nli", "--frob"], ["evaluate"], ["evaluate", "x", "--layers", "two"],
+        [], ["frobnicate"], ["run"], ["run", "nli", "--frob"], ["evaluate"], ["evaluate", "x", "--layer", "two"],
         ["evaluate", "x", "--pooling", "sum"], ["evaluate", "x", "--tasks", "sts12", "--pairs", "p.csv"],
         ["embed", "x"], ["export", "x"], ["data"], ["data", "fetch"], ["distill", "--top", "many"],
     ],

@@ -203,8 +203,8 @@ def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
     assert "no Parquet file there" in refused(tiny_backbone, tmp_path / "empty", "text", output)
     (tmp_path / "a.csv").write_text("text\nx\n", encoding="utf-8")
     assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.csv", "text", output)
-    assert "layers 9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
-    assert "layers 0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
+    assert "layers=9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
+    assert "layers=0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
     assert not output.parent.exists()
 
 

@@ -15,7 +15,7 @@ import pytest
 from commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import __version__, cli
-from raysts.recipes.names import RECIPES
+from raysts.recipes.names import COMPOSED, RECIPES
 from raysts.schema import RESULTS
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
@@ -70,7 +70,7 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare"}
+    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare", "tune"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -149,9 +149,9 @@ def test_without_json_people_get_text(name: str, finished: commands.Finished, tm
 
 
 def test_recipes_lists_names_with_source_and_cost() -> None:
-    assert result("recipes")["recipes"] == list(RECIPES)
+    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED]
     text = raysts("recipes").out
-    for name, entry in RECIPES.items():
+    for name, entry in (RECIPES | COMPOSED).items():
         (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
         assert entry.source in line and entry.shows in line and entry.cost in line
 

@@ -23,6 +23,7 @@ from raysts import results
 from raysts.data.corpora import Corpus
 from raysts.files import ASIDE, lock
 from raysts.models.store import load
+from raysts.recipes.grammar import Parsed, parse
 from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
@@ -57,12 +58,32 @@ def value_of(rows: list[dict[str, Any]], **wanted: Any) -> float:
 # -- every named recipe runs to its end ----------------------------------------------------------------------------------
 
 
-def expected_roles(name: str) -> set[str]:
+def parts_of(name: str) -> Parsed:
     if name == "raw":
-        return {"backbone"}
-    if name == "quickstart" or name.endswith("-sed"):
-        return {"backbone", "member", "ensemble", "student"}
-    return {"backbone", "member", "ensemble"} if name.endswith("-ensemble") else {"backbone", "member"}
+        return Parsed((), None, None)
+    return parse("nli-ct-sed" if name == "quickstart" else name)
+
+
+def expected_roles(name: str) -> dict[str, int]:
+    """The roles that are measured, and at how many choices of layers: a head belongs to one."""
+    stages, combine, post = parts_of(name)
+    headed = bool(post and combine != "sed") or stages[-1:] == ("simcse-sup",) or "gausscse" in "".join(stages[-1:])
+    found = {"backbone": 2}
+    if stages or post:
+        found["member"] = 1 if headed else 2
+    if combine:
+        found["ensemble"] = found["member"]
+    if combine == "sed":
+        found["student"] = 1 if post else 2
+    return found
+
+
+def expected_transductive(name: str) -> set[str]:
+    """The roles that have seen the sentences of the test sets."""
+    _, combine, post = parts_of(name)
+    if post not in ("flow", "whiten"):
+        return set()
+    return {"student"} if combine == "sed" else {"member", "ensemble"} & set(expected_roles(name))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -71,16 +92,21 @@ def test_a_named_recipe_measures_what_it_makes(name: str, finished: commands.Fin
     assert found["storage"] == str(finished.storage) and Path(found["report"]).is_file()
     rows = found["results"]
     roles = expected_roles(name)
-    assert {(row["role"], row["layers"]) for row in rows} == {(role, k) for role in roles for k in ("1", "2")}
+    layers: dict[str, set[str]] = {}
+    for row in rows:
+        layers.setdefault(row["role"], set()).add(row["layers"])
+    assert {role: len(choices) for role, choices in layers.items()} == roles
+    assert all(choices <= {"1", "2"} for choices in layers.values())
+    assert {row["role"] for row in rows if row["transductive"]} == expected_transductive(name)
     assert {row["dataset"] for row in rows} == set(TASKS)
     if "member" in roles:
         assert {row["member"] for row in rows if row["role"] == "member"} == {0, 1}
         assert len({row["run_id"] for row in rows if row["role"] == "member"}) == 2
     per_model = {}
     for row in rows:
-        per_model.setdefault((row["role"], row["member"], row["layers"]), []).append(row)
+        per_model.setdefault((row["role"], row["member"], row["layers"], row["similarity"]), []).append(row)
     assert len({len(each) for each in per_model.values()}) == 1, "every model is measured on the same things"
-    if name.endswith("-ensemble"):
+    if "ensemble" in roles and "student" not in roles:
         assert found["model"] is None
     else:
         assert (Path(found["model"]) / "config.json").is_file()
@@ -95,10 +121,10 @@ def test_a_results_row_is_complete(name: str, finished: commands.Finished) -> No
         assert row["schema_version"] == SCHEMA_VERSION and row["system"] == name
         assert (row["subset"] is None) == (row["aggregation"] is not None)
         assert row["n"] > 1 and -1 <= row["value"] <= 1 and -1 <= row["ci_low"] <= row["ci_high"] <= 1
-        assert row["split"] == "test" and row["rows"] == "all" and row["transductive"] is False
+        assert row["split"] == "test" and row["rows"] == "all"
         assert len(row["dataset_sha256"]) == 64 and row["parent_run_ids"]
         if row["role"] in ("member", "student"):
-            assert row["run_id"] and row["seed"] is not None and row["step"]
+            assert row["run_id"] and row["seed"] is not None and row["step"] is not None
 
 
 def test_the_results_table_holds_every_row(finished: commands.Finished) -> None:

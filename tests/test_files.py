@@ -63,6 +63,19 @@ def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) 
     remove_drafts(tmp_path / "absent")
 
 
+def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    draft = tmp_path / f"{ASIDE}x.{os.uname().nodename}.{killed.pid}.1"
+    draft.touch()
+    remove_drafts(tmp_path)
+    assert draft.exists()
+    killed.kill()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in the table of processes
+    remove_drafts(tmp_path)
+    assert not draft.exists()
+    killed.communicate()
+
+
 def test_json_round_trip(tmp_path: Path) -> None:
     value = {"ü": [1, 2.5, None, True], "b": {}}
     write_json(tmp_path / "a.json", value)

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
+from raysts.overrides import apply_overrides
 from raysts.pipeline import Node, Plan
-from raysts.recipe import Pipeline, apply_overrides
+from raysts.recipe import Pipeline
 from raysts.recipes.names import pipeline
 from raysts.seeds import content_id, derive_seed, folder_id
 from raysts.tree import paths, to_plain
@@ -43,7 +44,7 @@ def student(plan: Plan) -> Node:
 CHANGED: dict[str, Any] = {
     "objective": None,  # another objective has other settings: below
     "settings.bias": False,
-    "data.table": "nli/snli_dev",
+    "data.table": "nli/xnli_en_dev",
     "data.sources": ["world"],
     "data.sample": 100,
     "data.sample_seed": 1,
@@ -57,6 +58,8 @@ CHANGED: dict[str, Any] = {
     "optim.weight_decay": 0.02,
     "optim.clip": None,
     "optim.eps": 1e-6,
+    "optim.floor": 1e-6,
+    "optim.decay_all": True,
     "train.epochs": 2.0,
     "train.max_steps": 3,
     "train.max_length": 20,
@@ -66,6 +69,8 @@ CHANGED: dict[str, Any] = {
     "train.eval_every": 2,
     "train.checkpoint_every": 2,
     "train.patience": 4,
+    "train.eval_first": True,
+    "train.drop_last": True,
     "pooling": "cls",
     "layers": 2,
 }
@@ -79,8 +84,14 @@ def test_the_table_above_has_every_field_of_a_recipe() -> None:
 
 
 @pytest.mark.parametrize("field", [name for name in CHANGED if CHANGED[name] is not None or name == "optim.clip"])
-def test_a_run_id_changes_with_every_field(field: str, plan: Planner, small_corpus: Corpus) -> None:
-    if field == "data.sources":
+def test_a_run_id_changes_with_every_field(
+    field: str, plan: Planner, small_corpus: Corpus, small_world: Path, tmp_path: Path
+) -> None:
+    if field == "data.table":  # the world has one table of pairs to train on
+        copy = shutil.copytree(small_world, tmp_path / "world")
+        shutil.copyfile(copy / "nli/snli_dev.parquet", copy / f"{CHANGED[field]}.parquet")
+        changed = plan("nli", {f"nli.{field}": CHANGED[field]}, corpus=Corpus(copy))
+    elif field == "data.sources":
         sources = small_corpus.read("nli/train").column("source").unique().to_pylist()
         changed = plan("nli", {f"nli.{field}": sources})
     else:

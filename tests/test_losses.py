@@ -17,6 +17,8 @@ LABELS = np.array([0, 2, 1, 1, 2])
 LOGITS = GENERATOR.normal(size=(5, 3)) * 3
 SCORES = np.array([0.0, 5.0, 2.5, 1.2, 4.9])
 IDENTICAL = np.array([1.0, 0.0, 0.0, 1.0, 0.0])
+VIEWS = np.stack([U, V, GENERATOR.normal(size=(5, 7))])
+COUNTED = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
 
 
 def cross_entropy_by_scipy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -35,6 +37,25 @@ def sts_restated(u: np.ndarray, v: np.ndarray, scores: np.ndarray, lower_bound: 
     cosines = np.array([1 - scipy.spatial.distance.cosine(a, b) for a, b in zip(u, v, strict=True)])
     targets = np.array([np.interp(score, [0, 5], [lower_bound, 1]) for score in scores])
     return (cosines - targets) ** 2
+
+
+def info_nce(views_VBD: Tensor, temperature: float = 0.05) -> Tensor:
+    """Anchors, positives and, where there are any, hard negatives -> [B]; example 2 does not count."""
+    anchors, *others = views_VBD
+    weight = torch.tensor(COUNTED).repeat(len(others))
+    logits = losses.in_batch_logits(anchors, torch.cat(others), weight, temperature)
+    return losses.softmax_cross_entropy(logits, torch.arange(len(anchors)))
+
+
+def info_nce_restated(views: np.ndarray, temperature: float = 0.05) -> np.ndarray:
+    anchors, candidates = views[0], np.concatenate(list(views[1:]))
+    counted = np.tile(COUNTED, len(views) - 1) > 0
+    found = []
+    for i, anchor in enumerate(anchors):
+        cosines = np.array([1 - scipy.spatial.distance.cosine(anchor, other) for other in candidates])
+        mine = counted | (np.arange(len(candidates)) == i)
+        found.append(scipy.special.logsumexp(cosines[mine] / temperature) - cosines[i] / temperature)
+    return np.array(found)
 
 
 CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
@@ -56,6 +77,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
         lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35), V,
         sts_restated(U, V, SCORES, 0.35),
     ),
+    "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_restated(VIEWS[:2], 0.5)),
+    "info_nce with hard negatives": (info_nce, VIEWS, info_nce_restated(VIEWS)),
     "embedding_mse": (lambda x: losses.embedding_mse(x, torch.tensor(V)), U, ((U - V) ** 2).mean(axis=1)),
 }  # fmt: skip
 
@@ -85,6 +108,41 @@ def test_gradients_in_closed_form() -> None:
     student = torch.tensor(U, requires_grad=True)
     losses.embedding_mse(student, torch.tensor(V)).sum().backward()
     np.testing.assert_allclose(student.grad, 2 * (U - V) / 7, atol=1e-10)
+
+
+def test_the_gradient_of_info_nce_in_closed_form() -> None:
+    """dL / dcos = (softmax - one-hot) / temperature, dcos / da = (c - cos a) / |a| of unit vectors a and c."""
+    views = torch.tensor(VIEWS, requires_grad=True)
+    (info_nce(views) * torch.tensor(COUNTED)).sum().backward()
+    length = np.linalg.norm(VIEWS, axis=-1, keepdims=True)
+    unit = VIEWS / length
+    anchors, candidates = unit[0], np.concatenate([unit[1], unit[2]])
+    cosines = anchors @ candidates.T
+    counted = np.tile(COUNTED, 2)
+    chances = scipy.special.softmax(np.where(counted > 0, cosines / 0.05, -np.inf), axis=1)
+    error = (chances - np.eye(5, 10)) * COUNTED[:, None] / 0.05
+    expected_a = (error @ candidates - (error * cosines).sum(1, keepdims=True) * anchors) / length[0]
+    expected_c = error.T @ anchors - (error * cosines).sum(0)[:, None] * candidates
+    expected_c /= np.concatenate([length[1], length[2]])
+    np.testing.assert_allclose(views.grad[0], expected_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(views.grad[1:].flatten(0, 1), expected_c, rtol=0, atol=1e-10)
+    assert not views.grad[:, 2].any(), "what does not count has no gradient, as an anchor or as a negative"
+
+
+def test_info_nce_by_hand() -> None:
+    """Orthogonal pairs: the positive has e^(1 / t), the B - 1 others 1."""
+    eye = torch.eye(4)
+    logits = losses.in_batch_logits(3 * eye, 5 * eye, torch.ones(4), 0.5)
+    np.testing.assert_allclose(logits, 2 * eye, atol=1e-6)
+    found = losses.softmax_cross_entropy(logits, torch.arange(4))
+    np.testing.assert_allclose(found, np.log(1 + 3 * np.exp(-2)), rtol=1e-6)
+
+
+def test_cosines_are_not_rounded_to_bfloat16() -> None:
+    views = torch.tensor(VIEWS).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = info_nce(views)
+    torch.testing.assert_close(found, info_nce(views), rtol=0, atol=0)
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -133,6 +191,9 @@ def test_zero_vectors_have_finite_gradients() -> None:
     loss = losses.sts_regression(u, torch.ones(2, 3), torch.tensor([0.0, 5.0]), 0.0)
     loss.sum().backward()
     assert loss.detach().tolist() == [0.0, 1.0] and torch.isfinite(u.grad).all()
+    views = torch.zeros(2, 5, 3, requires_grad=True)
+    info_nce(views).sum().backward()
+    assert torch.isfinite(views.grad).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

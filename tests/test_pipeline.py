@@ -7,7 +7,7 @@ import commands
 import pytest
 from commands import EVALUATION, TINY, overrides, raysts, result
 
-from raysts.recipe import load_pipeline
+from raysts.overrides import load_pipeline
 from raysts.recipes.names import RECIPES, pipeline
 
 KINDS = {"tokens", "train", "model", "teacher", "evaluate"}
@@ -38,7 +38,7 @@ def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path
     nodes = found["nodes"]
     chosen = pipeline(name)
     kinds = [node["kind"] for node in nodes]
-    assert kinds.count("train") == chosen.members * len(chosen.stages) + (chosen.sed is not None)
+    assert kinds.count("train") == chosen.members * len(chosen.stages) + (chosen.sed is not None) + len(chosen.post)
     assert kinds.count("teacher") == (chosen.sed is not None) and kinds.count("evaluate") >= 1
     assert len(set(ids(nodes))) == len(nodes)
     seen: set[str] = set()
@@ -119,11 +119,11 @@ def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp
     found = result("plan", name, "--data", small_world, "--storage", tmp_path, *overrides(COMMON))
     tree = result("show", name, *overrides(COMMON))["recipe"]
     assert (tree["backbone"], tree["members"], tree["seed"]) == ("tiny", 3, 5)
-    stages = [*tree["stages"].values(), *([tree["sed"]] if tree["sed"] else [])]
+    stages = [*tree["stages"].values(), *([tree["sed"]] if tree["sed"] else []), *tree["post"].values()]
     for stage in stages:
         assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
     trained = [node for node in found["nodes"] if node["kind"] == "train"]
-    assert len(trained) == 3 * len(tree["stages"]) + (tree["sed"] is not None)
+    assert len(trained) == 3 * len(tree["stages"]) + (tree["sed"] is not None) + len(tree["post"])
     # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
     assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
 

@@ -9,17 +9,8 @@ import yaml
 
 from raysts.errors import InputError
 from raysts.objectives import OBJECTIVES
-from raysts.recipe import (
-    Data,
-    Optim,
-    Pipeline,
-    Recipe,
-    Train,
-    apply_overrides,
-    dump,
-    load_pipeline,
-    parse_overrides,
-)
+from raysts.overrides import apply_overrides, dump, load_pipeline, parse_overrides
+from raysts.recipe import Data, Optim, Pipeline, Recipe, Train
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -283,7 +274,7 @@ def test_a_table_must_have_the_objectives_columns(name: str) -> None:
 @pytest.mark.parametrize(
     ("cls", "wrong"),
     [
-        (Optim, {"lr": 0.0}), (Optim, {"lr": float("nan")}), (Optim, {"warmup": 1.0}), (Optim, {"warmup": -0.1}),
+        (Optim, {"lr": 0.0}), (Optim, {"lr": float("nan")}), (Optim, {"warmup": 1.1}), (Optim, {"warmup": -0.1}),
         (Optim, {"clip": 0.0}), (Optim, {"weight_decay": -0.1}), (Train, {"epochs": 0.0}), (Train, {"max_steps": 0}),
         (Train, {"max_length": 2}), (Train, {"patience": 0}), (Train, {"eval_every": -1}), (Data, {"sample": 0}),
         (Optim, {"schedule": "steps", "milestones": (5,), "factors": (1.0,)}),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import ray
 import ray.data
@@ -16,6 +15,7 @@ from raysts.cluster.connect import quiet_data
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
 from raysts.models.store import load
 from raysts.recipe import Resources
@@ -34,7 +34,7 @@ class _AddMember:
         member: int,
         members: int,
         pooling: PoolingMode,
-        layers: int,
+        layers: Layers,
         resources: Resources,
     ) -> None:
         set_threads(resources)
@@ -57,7 +57,13 @@ class _AddMember:
 
 
 def teacher_means(
-    models: Sequence[Path], store: Path, folder: Path, pooling: PoolingMode, layers: int, resources: Resources, say: Say
+    models: Sequence[Path],
+    store: Path,
+    folder: Path,
+    pooling: PoolingMode,
+    layers: Layers,
+    resources: Resources,
+    say: Say,
 ) -> None:
     """One pass per member over the windows that it has not done; members are summed in order."""
     windows = Windows(store)
@@ -124,7 +130,7 @@ def guarded(batch: pa.Table, work: Callable[[dict[str, Any]], object]) -> pa.Tab
 class _EmbedFile:
     """A Ray Data actor that holds a model and writes shards of a bulk embedding job."""
 
-    def __init__(self, model: Path, layers: int | None, column: str, resources: Resources) -> None:
+    def __init__(self, model: Path, layers: Layers | None, column: str, resources: Resources) -> None:
         set_threads(resources)
         self.model, self.column = load(model, layers=layers, device=device_of(resources)), column
 
@@ -133,7 +139,7 @@ class _EmbedFile:
 
 
 def embed_files(
-    work: Sequence[Unit], model: Path, layers: int | None, column: str, resources: Resources
+    work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
 ) -> Iterator[int]:
     """Write the shards of a bulk embedding job; yields the number of shards done so far."""
     columns: dict[str, list[Any]] = {name: [getattr(unit, name) for unit in work] for name in Unit.__slots__}
@@ -141,8 +147,8 @@ def embed_files(
 
 
 def embed_models(
-    models: Sequence[Path], texts: Sequence[str], pooling: PoolingMode, layers: Sequence[int], resources: Resources
-) -> Iterator[dict[int, Representation]]:
+    models: Sequence[Path], texts: Sequence[str], pooling: PoolingMode, layers: Sequence[Layers], resources: Resources
+) -> Iterator[dict[Layers, Representation]]:
     """Representations of ``texts`` by each model in order; models are embedded concurrently."""
     shared = ray.put(list(texts))
     task = ray.remote(_embed).options(
@@ -150,15 +156,15 @@ def embed_models(
     )
     waiting = [task.remote(model, shared, pooling, tuple(layers), resources) for model in models]
     for reference in waiting:
-        yield {k: {"vectors": np.asarray(vectors)} for k, vectors in ray.get(reference).items()}
+        yield ray.get(reference)
 
 
 def _embed(
-    model: Path, texts: list[str], pooling: PoolingMode, layers: tuple[int, ...], resources: Resources
-) -> dict[int, np.ndarray]:
+    model: Path, texts: list[str], pooling: PoolingMode, layers: tuple[Layers, ...], resources: Resources
+) -> dict[Layers, Representation]:
     set_threads(resources)
     loaded = load(model, pooling=pooling, device=device_of(resources))
-    return {k: found["vectors"] for k, found in loaded.represent_layers(texts, layers).items()}
+    return loaded.represent_layers(texts, layers)
 
 
 def room(resources: Resources) -> int:

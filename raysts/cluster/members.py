@@ -22,12 +22,12 @@ from torch import nn
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.errors import RunFailed
-from raysts.files import read_json
 from raysts.recipe import Resources
-from raysts.training.here import Say, fail, train_chain
-from raysts.training.loop import Job, train
+from raysts.training.here import Say, fail, train_chains
+from raysts.training.loop import Job, finished, train
 from raysts.training.progress import Progress
 from raysts.training.runtime import Runtime
+from raysts.training.stacked import stacks
 
 DEATHS = 3
 """Deaths of its processes that a member survives, each from its last checkpoint."""
@@ -44,8 +44,8 @@ class RayRuntime(Runtime):
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """DistributedDataParallel where several processes train together."""
-        if self.world == 1:
+        """DistributedDataParallel where several processes train together and there are gradients to average."""
+        if self.world == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
             return module
         return nn.parallel.DistributedDataParallel(
             module, device_ids=[self.device] if self.device.type == "cuda" else None
@@ -78,11 +78,13 @@ class _ManyWorkers(_Slim, TorchTrainer):
 
 
 def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-    """Train every chain as one Ray Train run; per chain None or the reason it failed. The others go on."""
+    """Train every chain as one Ray Train run, or members that are stacked as one together; per chain None or the reason
+    it failed. The others go on."""
     outcomes: queue.Queue[tuple[int, str | None]] = queue.Queue()
-    for index, chain in enumerate(chains):
+    for stack in stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources))):
         # Daemon threads: after Ctrl-C a fit may never return, and the process must end all the same.
-        threading.Thread(target=_run, args=(index, list(chain), resources, outcomes), daemon=True).start()
+        work = [(index, list(chains[index])) for index in stack]
+        threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
     found: dict[int, str | None] = {}
     with Progress([job for chain in chains for job in chain], say) as progress:
         while len(found) < len(chains):
@@ -97,17 +99,29 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
     return [found[index] for index in range(len(chains))]
 
 
-def _run(index: int, chain: list[Job], resources: Resources, outcomes: queue.Queue[tuple[int, str | None]]) -> None:
+def _gpu_workers(resources: Resources) -> int:
+    """How many workers the cluster's GPUs hold at once; 0 where workers use none, at least 1 where they do."""
+    return max(1, int(ray.cluster_resources().get("GPU", 0) // resources.gpus)) if resources.gpus else 0
+
+
+def _run(
+    work: list[tuple[int, list[Job]]], resources: Resources, outcomes: queue.Queue[tuple[int, str | None]]
+) -> None:
+    indices, chains = [index for index, _ in work], [chain for _, chain in work]
     try:
-        outcomes.put((index, _fit(chain, resources)))
+        reasons = _fit(chains, resources)
     except BaseException as error:
-        outcomes.put((index, f"run {chain[0].id}: {type(error).__name__}: {error}"))
+        reasons = [f"run {chain[0].id}: {type(error).__name__}: {error}" for chain in chains]
+    for found in zip(indices, reasons, strict=True):
+        outcomes.put(found)
 
 
-def _fit(chain: list[Job], resources: Resources) -> str | None:
-    """One Ray Train run over the chain; None or the reason it failed."""
-    member = chain[0].facts.get("member")
-    name = f"{chain[0].facts['system']}-{chain[0].facts['stage'] if member is None else f'member-{member}'}-{chain[0].id[:6]}"
+def _fit(chains: list[list[Job]], resources: Resources) -> list[str | None]:
+    """One Ray Train run over the chains; per chain None or the reason it failed."""
+    first, last = chains[0][0].facts, chains[-1][0].facts
+    who = first["stage"] if first.get("member") is None else f"member-{first['member']}"
+    more = f"-to-{last['member']}" if len(chains) > 1 else ""
+    name = f"{first['system']}-{who}{more}-{chains[0][0].id[:6]}"
     for attempt in range(DEATHS + 1):
         kind, options = (
             (_OneWorker, {})
@@ -116,7 +130,7 @@ def _fit(chain: list[Job], resources: Resources) -> str | None:
         )
         trainer = kind(
             _work,
-            train_loop_config={"chain": chain, "resources": resources},
+            train_loop_config={"chains": chains, "resources": resources},
             scaling_config=ScalingConfig(
                 num_workers=resources.workers,
                 use_gpu=bool(resources.gpus),
@@ -125,24 +139,23 @@ def _fit(chain: list[Job], resources: Resources) -> str | None:
             run_config=RunConfig(
                 name=name,
                 # raysts keeps its own checkpoints; Ray Train writes no more than a marker here.
-                storage_path=str(chain[0].folder.parent.parent / "ray"),
+                storage_path=str(chains[0][0].folder.parent.parent / "ray"),
                 failure_config=FailureConfig(max_failures=DEATHS),
                 logging_config=LoggingConfig(log_level="CRITICAL"),
             ),
             **options,
         )
         try:
-            return trainer.fit().return_value["reason"]
+            return trainer.fit().return_value["reasons"]
         except WorkerGroupError as error:
-            unfinished = next(
-                job for job in chain if (read_json(job.folder / "run.json") or {}).get("status") != "done"
-            )
-            return fail(unfinished, next(iter(error.worker_failures.values()), error))
+            cause = next(iter(error.worker_failures.values()), error)
+            unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
+            return [None if job is None else fail(job, cause) for job in unfinished]
         except (ControllerError, ray.exceptions.RayActorError) as error:
             # A worker that dies in its first moments, or a controller, is reported so and not retried by Ray.
             cause = getattr(error, "controller_failure", error)
             if attempt == DEATHS or not isinstance(cause, ray.exceptions.RayActorError):
-                return f"{name}: its processes died {attempt + 1} times: {error}"
+                return [f"{name}: its processes died {attempt + 1} times: {error}"] * len(chains)
             time.sleep(1)
     raise AssertionError
 
@@ -154,8 +167,9 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
     quiet_data()
     runtime = RayRuntime(config["resources"])
     if runtime.world == 1:
-        return {"reason": train_chain(config["chain"], lambda job: runtime)}
-    return {"reason": _train_together(config["chain"], runtime)}
+        return {"reasons": train_chains(config["chains"], lambda job: runtime)}
+    (chain,) = config["chains"]
+    return {"reasons": [_train_together(chain, runtime)]}
 
 
 def _train_together(chain: list[Job], runtime: Runtime) -> str | None:

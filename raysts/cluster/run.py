@@ -14,6 +14,7 @@ from raysts.cluster.members import train_members
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
 from raysts.errors import InputError
 from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
 from raysts.models.store import load_tokenizer
 from raysts.recipe import Resources
@@ -40,7 +41,7 @@ class OnRay:
         store: Path,
         folder: Path,
         pooling: PoolingMode,
-        layers: int,
+        layers: Layers,
         resources: Resources,
         say: Say,
     ) -> None:
@@ -52,15 +53,15 @@ class OnRay:
         models: Sequence[Path],
         texts: Sequence[str],
         pooling: PoolingMode,
-        layers: Sequence[int],
+        layers: Sequence[Layers],
         resources: Resources,
         say: Say,
-    ) -> Iterator[dict[int, Representation]]:
+    ) -> Iterator[dict[Layers, Representation]]:
         """One task per model."""
         return embed_models(models, texts, pooling, layers, settled(resources))
 
     def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: int | None, column: str, resources: Resources
+        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
     ) -> Iterator[int]:
         """Ray Data actors, as many as there is room for."""
         return embed_files(work, model, layers, column, settled(resources))

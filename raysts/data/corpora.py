@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysts.data.derived import DERIVED
+from raysts.data.derived import VERSION as DERIVED_VERSION
+from raysts.data.labels import label_codes
 from raysts.errors import InputError, nearest
+from raysts.files import aside
 from raysts.schema import TABLES, Column
+from raysts.seeds import content_id
 
 READ_ROWS = 65_536
 
 
+class RowGroup(NamedTuple):
+    """One row group of a table: the unit of reading."""
+
+    path: Path
+    number: int
+    rows: int
+    source: Callable[[], pa.ChunkedArray | None]
+    """The column ``source``, where the table has one."""
+
+
 class Corpus:
-    """The tables below one folder.
+    """The tables below one folder, and those that are derived from them.
 
     Raises:
         InputError: the folder is not there.
@@ -26,6 +44,7 @@ class Corpus:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self._made: Path | None = None
         if not self.root.is_dir():
             what = "is not a folder" if self.root.exists() else "does not exist"
             raise InputError(
@@ -33,6 +52,7 @@ class Corpus:
                 f"(sts/stsb_dev.parquet, nli/train.parquet, ...); make one with 'raysts data fetch --data {root}'"
             )
         self._fingerprints: dict[str, str] = {}
+        self._derived: dict[str, pa.Table] = {}
 
     def files(self, name: str) -> list[Path]:
         """The Parquet files of table ``name`` in order; empty when the corpus does not have it."""
@@ -47,9 +67,50 @@ class Corpus:
         """Names of the canonical tables that are present."""
         return [name for name in TABLES if self.files(name)]
 
+    def sources(self, name: str) -> list[str]:
+        """The tables that ``name`` is derived from; none when the folder holds it, or when it is not derived."""
+        if name not in DERIVED or self.files(name):
+            return []
+        return [table for table in DERIVED[name].sources if not DERIVED[name].some or self.files(table)]
+
+    def writing_to(self, folder: Path) -> Corpus:
+        """This corpus, whose derived tables are written to ``folder`` when they are needed."""
+        found = copy.copy(self)
+        found._made = folder
+        return found
+
+    def row_groups(self, name: str) -> Iterator[RowGroup]:
+        """The row groups of a table in order; those of a derived table before it is written (:meth:`write_derived`)."""
+        if self.sources(name):
+            table, path = self._derive(name), self._derived_file(name)
+            for index, first in enumerate(range(0, table.num_rows, READ_ROWS)):
+                part = table.slice(first, READ_ROWS)
+                yield RowGroup(path, index, part.num_rows, partial(part.column, "source"))
+            return
+        for path in self.files(name):
+            file = _open(path)
+            for index in range(file.num_row_groups):
+                yield RowGroup(path, index, file.metadata.row_group(index).num_rows, partial(_source, file, index))
+
+    def write_derived(self, name: str) -> None:
+        """Write a derived table that is not there; nothing to do for any other."""
+        if self.sources(name) and not self._derived_file(name).exists():
+            with aside(self._derived_file(name)) as draft:
+                pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
+
+    def _derived_file(self, name: str) -> Path:
+        assert self._made is not None, "no folder to write derived tables to"
+        return self._made / f"{name.replace('/', '-')}-{self.fingerprint(name)}.parquet"
+
+    def _derive(self, name: str) -> pa.Table:
+        if name not in self._derived:
+            self._derived[name] = DERIVED[name].make({table: self.read(table) for table in self.sources(name)})
+        return self._derived[name]
+
     def require(self, names: Iterable[str]) -> None:
         """Raise one InputError that names every missing table and where it belongs."""
-        missing = [name for name in names if not self.files(name)]
+        names = [table for name in names for table in (self.sources(name) or [name])]
+        missing = [name for name in dict.fromkeys(names) if not self.files(name)]
         if missing:
             raise InputError(
                 [
@@ -61,7 +122,7 @@ class Corpus:
 
     def rows(self, name: str) -> int:
         """Number of rows, from the Parquet footers."""
-        return sum(_open(path).metadata.num_rows for path in self.files(name))
+        return sum(group.rows for group in self.row_groups(name))
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table with its canonical columns (those present), strings as ``string``, labels as in the file."""
@@ -73,11 +134,15 @@ class Corpus:
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
         """The first texts of a column."""
+        if self.sources(name):
+            return self._derive(name).column(column).slice(0, rows).to_pylist()
         batches = _batches(self.files(name)[0], name, [column])
         return next(batches).column(0).slice(0, rows).to_pylist()
 
     def fingerprint(self, name: str) -> str:
         """sha256 over the bytes of the table's files in order: the same data under another path is the same data."""
+        if self.sources(name):
+            return content_id([name, DERIVED_VERSION, [self.fingerprint(table) for table in self.sources(name)]])
         if name not in self._fingerprints:
             digest = hashlib.sha256()
             for path in self.files(name):
@@ -104,31 +169,16 @@ class Corpus:
         """Raise InputError when a named table is missing or holds rows that cannot be used."""
         names = list(names)
         self.require(names)
+        names = list(dict.fromkeys(table for name in names for table in (self.sources(name) or [name])))
         problems = self.problems(names)
         if problems:
             raise InputError(problems)
 
 
-def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
-    """Class labels given as strings or as integer codes -> int64 codes; -1 where a label is unknown."""
-    if pa.types.is_dictionary(values.type):
-        values = pc.cast(values, values.type.value_type)
-    if pa.types.is_integer(values.type):
-        values = values.cast(pa.int64())  # unsigned types have no -1
-        codes = np.asarray(
-            pc.fill_null(values, -1).to_numpy(zero_copy_only=False)
-            if isinstance(values, pa.Array)
-            else pc.fill_null(values, -1).to_numpy(),
-            dtype=np.int64,
-        )
-        return np.where((codes >= 0) & (codes < len(labels)), codes, -1)
-    index = pc.index_in(pc.utf8_lower(pc.cast(values, pa.string())), value_set=pa.array(labels))
-    return np.asarray(
-        pc.fill_null(index, -1).to_numpy(zero_copy_only=False)
-        if isinstance(index, pa.Array)
-        else pc.fill_null(index, -1).to_numpy(),
-        dtype=np.int64,
-    )
+def _source(file: pq.ParquetFile, index: int) -> pa.ChunkedArray | None:
+    if "source" not in file.schema_arrow.names:
+        return None
+    return file.read_row_group(index, columns=["source"]).column(0).cast(pa.string())
 
 
 def _open(path: Path) -> pq.ParquetFile:

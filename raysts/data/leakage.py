@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data.corpora import READ_ROWS, Corpus
+from raysts.data.derived import DERIVED
 from raysts.errors import InputError
 from raysts.schema import TABLES
 
@@ -30,6 +31,7 @@ EVAL_TABLES = tuple(
     for name, columns in TABLES.items()
     if name.startswith(("sts/", "sick/", "nli/", "senteval/"))
     and name not in TRAIN_TABLES
+    and name not in DERIVED
     and not name.endswith("_train")
     and any(column.kind == "text" for column in columns)
 )
@@ -126,7 +128,7 @@ def check(corpus: Corpus) -> dict[str, Any]:
     return {
         "root": str(corpus.root),
         "tables": tables,
-        "missing": [name for name in TABLES if name not in tables],
+        "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
         "problems": problems,
         "overlaps": overlap(
             corpus,

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from raysts.data.corpora import Corpus, label_codes
+from raysts.data.corpora import Corpus
+from raysts.data.labels import label_codes
 from raysts.errors import InputError
 from raysts.files import aside, read_json, write_json
 from raysts.models.tokens import Tokens, tokenize
@@ -89,19 +90,21 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
         InputError: no row has one of the sources.
     """
     groups = []
-    for path in corpus.files(table):
-        file = pq.ParquetFile(path)
-        for index in range(file.num_row_groups):
-            rows = np.arange(file.metadata.row_group(index).num_rows)
-            if data.sources:
-                if "source" not in file.schema_arrow.names:
-                    raise InputError(
-                        f"{path}: data.sources={list(data.sources)} needs a column 'source', which is missing"
-                    )
-                column = file.read_row_group(index, columns=["source"]).column(0).cast(pa.string())
-                rows = np.flatnonzero(np.isin(column.to_numpy().astype(str), data.sources))
-            groups.append((str(path), index, rows))
+    for part in corpus.row_groups(table):
+        rows = np.arange(part.rows)
+        if data.sources:
+            column = part.source()
+            if column is None:
+                raise InputError(
+                    f"{part.path}: data.sources={list(data.sources)} needs a column 'source', which is missing"
+                )
+            rows = np.flatnonzero(np.isin(column.to_numpy().astype(str), data.sources))
+        groups.append((str(part.path), part.number, rows))
     total = sum(len(rows) for _, _, rows in groups)
+    if total == 0 and not data.sources:
+        raise InputError(
+            f"{table}: no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
+        )
     if total == 0:
         raise InputError(
             f"{table}: no row has a source in {list(data.sources)}; data.sources must name some that exist"
@@ -181,6 +184,7 @@ def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> 
 
 def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:
     """Make the store in this process."""
+    corpus.write_derived(spec.table)
     groups = select(corpus, spec.table, spec.data)
     finish_store(folder, spec, [tokenize_group(g, spec, tokenizer, folder, i) for i, g in enumerate(groups)])
 

@@ -141,27 +141,34 @@ class Writer:
         return Pair(first, second, sentence1, sentence2)
 
     def nli_pairs(self, rows: int) -> list[tuple[Pair, str]]:
-        """Premise and hypothesis with their label; the three labels in turn, sentences as (premise, hypothesis)."""
+        """Premise and hypothesis with their label; a premise stands with one hypothesis of each label, as in SNLI."""
         pairs: list[tuple[Pair, str]] = []
-        seen: set[tuple[str, str]] = set()
+        seen: set[str] = set()
         while len(pairs) < rows:
-            wanted = LABELS[len(pairs) % 3]
             premise = self.facts.fresh(modifiers=0.2, negated=0.12)
             if self.draws.chance(0.2):
                 premise = self.facts.edited(premise, "widen")
-            hypothesis = self._derived(premise, self.draws.pick(_NLI_EDITS[wanted]))
-            if infer(premise, hypothesis) != wanted:
-                continue
             text = self.realiser.sentence(premise)
             used = set(self.realiser.used)
+            found = [(self._hypothesis(premise, text, used, label), label) for label in LABELS]
+            if text not in seen and all(pair for pair, _ in found):
+                seen.add(text)
+                pairs += [(pair, label) for pair, label in found if pair]
+        return self.draws.shuffled(pairs[:rows])
+
+    def _hypothesis(self, premise: Meaning, text: str, used: set[str], label: str, tries: int = 12) -> Pair | None:
+        """A hypothesis of ``label`` in words that avoid those of the premise, prefer them, or do neither."""
+        for _ in range(tries):
+            hypothesis = self._derived(premise, self.draws.pick(_NLI_EDITS[label]))
+            if infer(premise, hypothesis) != label:
+                continue
             wording = self.draws.uniform()
             avoid = used if wording < 0.4 else frozenset[str]()
             prefer = used if wording > 0.7 else frozenset[str]()
             other = self.realiser.sentence(hypothesis, avoid=avoid, prefer=prefer)
-            if text != other and (text, other) not in seen:
-                seen.add((text, other))
-                pairs.append((Pair(premise, hypothesis, text, other), wanted))
-        return self.draws.shuffled(pairs)
+            if text != other:
+                return Pair(premise, hypothesis, text, other)
+        return None
 
     def sts_pairs(self, rows: int, profile: str) -> list[Pair]:
         """Pairs made by the edits of a profile, each list of edits in turn."""

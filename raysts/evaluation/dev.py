@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raysts.data.corpora import Corpus
+from raysts.evaluation import entailment
 from raysts.evaluation.sts import Pairs, load_pairs, spearman_of
 from raysts.evaluation.tasks import Model
 
@@ -42,5 +43,6 @@ class StsDev:
 
 LOADERS: dict[str, Callable[[Corpus], Dev]] = {
     "sts/stsb_dev": lambda corpus: StsDev(load_pairs(corpus, "sts/stsb_dev")),
+    entailment.DEV: entailment.load_dev,
 }
 """How a table that selects is loaded."""

@@ -10,19 +10,21 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
+from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.sts import (
     RESAMPLES,
     STS_TASKS,
     Pairs,
     correlation_rows,
     pair_similarities,
+    unordered,
 )
 from raysts.evaluation.tasks import Model, Representation, Row, Task, take
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
-TASKS: dict[str, Task] = {**STS_TASKS}
+TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS}
 """Every task by name. Adding a task is one entry."""
 
 SPLITS = ("test",)
@@ -91,11 +93,8 @@ def score(
 
     return [
         row
-        for called, similarity in similarities.items()
         for name in tasks
-        for row in _complete(
-            TASKS[name].score(corpus, splits, represent, similarity, resamples), {**context, "similarity": called}
-        )
+        for row in _complete(TASKS[name].score(corpus, splits, represent, similarities, resamples), context)
     ]
 
 
@@ -107,6 +106,7 @@ def evaluate(
     context: Mapping[str, Any] | None = None,
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
+    similarities: Mapping[str, Similarity] | None = None,
 ) -> list[Row]:
     """Results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -119,6 +119,7 @@ def evaluate(
         context: the columns evaluation cannot know.
         splits: which splits; a task without one of them is evaluated on those it has.
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
+        similarities: what to measure by; default: all that the model has.
 
     Raises:
         InputError: as :func:`check_tasks`.
@@ -130,7 +131,14 @@ def evaluate(
         row
         for own, representation in _representations(model, texts, layers)
         for row in score(
-            corpus, tasks, texts, representation, model.similarities, {**(context or {}), **own}, splits, resamples
+            corpus,
+            tasks,
+            texts,
+            representation,
+            similarities or model.similarities,
+            {**(context or {}), **own},
+            splits,
+            resamples,
         )
     ]
 
@@ -141,13 +149,14 @@ def evaluate_pairs(
     layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     resamples: int = RESAMPLES,
+    similarities: Mapping[str, Similarity] | None = None,
 ) -> list[Row]:
     """Results rows of a model on a user's own pairs; ``dataset`` is their name. Arguments as :func:`evaluate`."""
     known = {"dataset": pairs.name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256}
     rows: list[Row] = []
     for own, representation in _representations(model, pairs.sentences, layers):
-        for called, similarity in model.similarities.items():
-            predicted = pair_similarities(pairs, representation, similarity)
+        for called, similarity in (similarities or model.similarities).items():
+            predicted = pair_similarities(pairs, representation, unordered(similarity))
             found = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
             rows += _complete([known | row for row in found], {**(context or {}), **own, "similarity": called})
     return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,7 +93,7 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
         UndefinedCorrelationError: a representation that is not finite, whatever the similarity would make of it.
     """
     for name, values in representation.items():
-        bad = len(values) - int(np.isfinite(values).reshape(len(values), -1).all(axis=1).sum())
+        bad = len(values) - int(np.sum([np.isfinite(row).all() for row in values]))
         if bad:
             raise UndefinedCorrelationError(
                 f"{pairs.name}: '{name}' of {bad} of {len(values)} sentences is not finite: the model gives NaN or "
@@ -105,9 +105,14 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
     return similarities
 
 
+def unordered(similarity: Similarity) -> Similarity:
+    """The mean over both orders: a scored pair has none, and some similarities do (GaussCSE's)."""
+    return lambda a, b: (similarity(a, b) + similarity(b, a)) / 2
+
+
 def spearman_of(pairs: Pairs, representation: Representation, similarity: Similarity) -> float:
     """Spearman over all pairs, without an interval: what selects during training."""
-    predicted = pair_similarities(pairs, representation, similarity)
+    predicted = pair_similarities(pairs, representation, unordered(similarity))
     try:
         return spearman(predicted, pairs.gold)
     except UndefinedCorrelationError as error:
@@ -228,15 +233,18 @@ class StsTask:
         corpus: Corpus,
         splits: Sequence[str],
         represent: Callable[[Sequence[str]], Representation],
-        similarity: Similarity,
+        similarities: Mapping[str, Similarity],
         resamples: int = RESAMPLES,
     ) -> list[Row]:
-        """The correlation rows of every wanted split that is there."""
+        """The correlation rows of every similarity, of every wanted split that is there."""
         rows: list[Row] = []
         for split, pairs in self._pairs(corpus, splits).items():
-            predicted = pair_similarities(pairs, represent(pairs.sentences), similarity)
+            representation = represent(pairs.sentences)
             known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
-            rows += [known | row for row in correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)]
+            for called, similarity in similarities.items():
+                predicted = pair_similarities(pairs, representation, unordered(similarity))
+                found = correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)
+                rows += [known | {"similarity": called} | row for row in found]
         return rows
 
 

@@ -65,10 +65,13 @@ class Task(Protocol):
         corpus: Corpus,
         splits: Sequence[str],
         represent: Callable[[Sequence[str]], Representation],
-        similarity: Similarity,
+        similarities: Mapping[str, Similarity],
         resamples: int,
     ) -> list[Row]:
-        """Rows with dataset, subset, split, rows, dataset_sha256, aggregation, metric, value, ci_low, ci_high and n."""
+        """Rows with the columns from dataset to dataset_sha256, aggregation, similarity, metric, value, ci_low, ci_high, n.
+
+        A row that says more (a role) overrides what the caller says of all rows.
+        """
         ...
 
 

@@ -15,16 +15,17 @@ from raysts.models import kernels
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.packing import ATTENTION, Packed, attend, pack
+from raysts.models.static import WordVectors, pooling_problem
 
 PoolingMode = Literal["mean", "cls", "max"]
 
 
 class Encoder(nn.Module):
-    """A Hugging Face encoder, its pooling, and what follows it.
+    """A Hugging Face encoder or word vectors, the pooling, and what follows it.
 
     Args:
         backbone: the encoder without pooler head; its attention is replaced by one that understands packed batches, its
-            linear layers and dropout by faster ones.
+            linear layers and dropout by faster ones. Or word vectors.
         pad_id: id of the padding token.
         pooling: ``mean``, ``cls`` or ``max`` over the non-padding tokens, special tokens included.
         layers: which layers' token vectors are averaged before pooling.
@@ -34,7 +35,8 @@ class Encoder(nn.Module):
     """
 
     backbone: Any
-    heads: nn.ModuleList
+    heads: Any
+    """The heads in their order (a ``ModuleList``)."""
 
     def __init__(
         self,
@@ -49,9 +51,13 @@ class Encoder(nn.Module):
         from transformers import AttentionInterface
 
         super().__init__()
-        AttentionInterface.register(ATTENTION, attend)
-        backbone.set_attn_implementation(ATTENTION)
-        kernels.install(backbone)
+        if isinstance(backbone, WordVectors):
+            if problem := pooling_problem(pooling):
+                raise ValueError(problem)
+        else:
+            AttentionInterface.register(ATTENTION, attend)
+            backbone.set_attn_implementation(ATTENTION)
+            kernels.install(backbone)
         self.backbone = backbone
         self.pad_id = pad_id
         self.pooling: PoolingMode = pooling
@@ -119,20 +125,26 @@ class Encoder(nn.Module):
         """This encoder, sharing its modules, with one more head."""
         assert head.reads == "pooled" or not len(self.heads), "tokens are read before anything else"
         pooling = self.pooling if head.reads == "pooled" else "mean"
-        return Encoder(
+        longer = Encoder(
             self.backbone, self.pad_id, pooling, self.layers, (*self.heads, head), self.mask_id, self.special_ids
         )
+        return longer.train(self.training)
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
-        packed = pack(ids_BT, lengths_B, self._position_pad, split=False)
-        return self._token_layers(packed, (self.layers,))[0].unflatten(0, (len(ids_BT), -1)).float()
+        packed = self._pack(ids_BT, lengths_B)
+        parts = packed.unpack(self._token_layers(packed, (self.layers,))[0])
+        longest = ids_BT.shape[1]
+        whole_BTH = torch.cat([nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in parts])
+        return packed.restore(whole_BTH).float()
 
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
         return pack(ids_BT, lengths_B, self._position_pad)
 
     @property
     def _position_pad(self) -> int | None:
+        if isinstance(self.backbone, WordVectors):
+            return None
         return self.backbone.embeddings.position_embeddings.padding_idx
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:

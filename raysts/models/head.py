@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raysts.files import read_json, write_json
-from raysts.similarity import cosine
+from raysts.similarity import cosine, l2
 
 Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
 """Representations whose rows correspond -> one number per pair [N] float64, larger for more similar."""
@@ -25,6 +25,11 @@ Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.n
 def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Cosine of ``vectors``."""
     return cosine(a["vectors"], b["vectors"])
+
+
+def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Negated Euclidean distance of ``vectors``."""
+    return l2(a["vectors"], b["vectors"])
 
 
 class Head(nn.Module, ABC):

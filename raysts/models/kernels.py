@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
-        plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+        plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or not x.numel()
         if plain or not _has_onednn():
             return super().forward(x)
         return _Product.apply(x, self.weight, self.bias)
@@ -51,9 +51,24 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return F.dropout(x, p)
     if kept == 65_536:
         return x
-    draws = torch.empty(-(-x.numel() // _LANES), dtype=torch.int64).random_(-(2**63), None)
-    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) < kept - 32_768
-    return x * keep.to(x.dtype).mul_(65_536 / kept)
+    return x * _Kept.apply(x, kept).to(x.dtype).mul_(65_536 / kept)
+
+
+class _Kept(torch.autograd.Function):
+    """Which elements of ``x`` stay when ``kept`` of 65,536 do; under vmap every member has its own draws."""
+
+    @staticmethod
+    def forward(x: Tensor, kept: int) -> Tensor:  # type: ignore[override]
+        draws = torch.empty(-(-x.numel() // _LANES), dtype=torch.int64).random_(-(2**63), None)
+        return draws.view(torch.int16)[: x.numel()].view(x.shape) < kept - 32_768
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:  # type: ignore[override]
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, x: Tensor, kept: int) -> tuple[Tensor, int]:
+        return _Kept.apply(x, kept), in_dims[0]
 
 
 def install(backbone: nn.Module) -> None:

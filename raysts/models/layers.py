@@ -27,6 +27,15 @@ def as_layers(text: str) -> Layers:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
+def in_words(layers: Layers) -> str:
+    """What is pooled, as people say it."""
+    if layers == "first_last":
+        return "first and last layer"
+    if isinstance(layers, str):
+        return f"layer {layers.removeprefix('only-')}"
+    return "last layer" if layers == 1 else f"last {layers} layers"
+
+
 def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
     """Indices into the hidden states 0 (embeddings) to ``depth`` whose mean is pooled.
 

@@ -32,6 +32,8 @@ class Group(NamedTuple):
     longest: int
     mask_RT: Tensor | None
     """True where there is a token; None: no padding, attention without a mask is faster."""
+    stacked: bool = False
+    """Several members' texts under vmap."""
 
 
 class Packed(NamedTuple):
@@ -68,29 +70,51 @@ def pack(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: boo
         lengths_B: tokens per text.
         position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
         split: into groups as cheap as ``GROUP_OVERHEAD`` allows; otherwise one group in the batch's order.
+
+    Under vmap every member has a batch of its own, and all batches get the same groups: each is sorted by length, and
+    place i has room for the longest of the members' i-th texts. No other assignment of texts to common places pads less.
     """
-    lengths = lengths_B.tolist()
     device = ids_BT.device
-    order, cuts = list(range(len(lengths))), [(0, len(lengths))]
+    ascending_MB = _Ascending.apply(lengths_B).tolist()
+    members = len(ascending_MB)
+    room = [max(place) for place in zip(*ascending_MB, strict=True)]
+    least = [min(place) for place in zip(*ascending_MB, strict=True)]
+    cuts = [(0, len(room))]
     if split:
-        in_order = sorted(order, key=lengths.__getitem__)
-        found = cut(tuple(lengths[i] for i in in_order), GROUP_OVERHEAD.get(device.type, 4096))
-        if len(found) > 1:
-            order, cuts = in_order, found
-    order_B = torch.tensor(order, device=device) if len(cuts) > 1 else None
+        # One more group is one more call for all members together.
+        cuts = cut(tuple(room), GROUP_OVERHEAD.get(device.type, 4096) // members)
+    order_B = lengths_B.argsort(stable=True) if len(cuts) > 1 else None
     if order_B is not None:
         ids_BT, lengths_B = ids_BT[order_B], lengths_B[order_B]
     groups, ids, positions = [], [], []
     for first, last in cuts:
-        part = [lengths[i] for i in order[first:last]]
-        longest = max(part)
+        longest = room[last - 1]
         column_T = torch.arange(longest, device=device)
-        mask_RT = column_T < lengths_B[first:last, None] if min(part) < longest else None
-        groups.append(Group(last - first, longest, mask_RT))
+        mask_RT = column_T < lengths_B[first:last, None] if least[first] < longest else None
+        groups.append(Group(last - first, longest, mask_RT, members > 1))
         ids_RT = ids_BT[first:last, :longest]
         ids.append(ids_RT.reshape(-1))
         positions.append(_positions(ids_RT, column_T, position_pad).reshape(-1))
     return Packed(torch.cat(ids), torch.cat(positions), groups, lengths_B, order_B)
+
+
+class _Ascending(torch.autograd.Function):
+    """Ascending lengths [M, B] of every batch that is packed: of one, or under vmap of all M members.
+
+    What it returns is the same for all members, so that shapes can be made of it.
+    """
+
+    @staticmethod
+    def forward(lengths_B: Tensor) -> Tensor:  # type: ignore[override]
+        return lengths_B.sort().values[None]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # type: ignore[override]
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], lengths: Tensor) -> tuple[Tensor, None]:
+        return lengths.movedim(in_dims[0], 0).sort().values, None
 
 
 def _positions(ids_RT: Tensor, column_T: Tensor, position_pad: int | None) -> Tensor:
@@ -136,8 +160,32 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
 def _fused(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
     mask = None if group.mask_RT is None else group.mask_RT[:, None, None]
     q_RATE, k_RATE, v_RATE = (x.transpose(0, 1) for x in (q_ARTE, k_ARTE, v_ARTE))
-    mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
+    if group.stacked:
+        mixed_RATE = _Stacked.apply(q_RATE, k_RATE, v_RATE, mask, scaling, dropout)
+    else:
+        mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
     return mixed_RATE.transpose(0, 1).flatten(1, 2)
+
+
+class _Stacked(torch.autograd.Function):
+    """Fused attention under vmap: the members' texts are so many more rows of one call."""
+
+    @staticmethod
+    def forward(*_: Any) -> Tensor:
+        raise AssertionError("members are stacked by vmap alone")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """What ``vmap`` calls keeps what its own backward needs."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
+        q, k, v = (x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(inputs[:3], in_dims[:3], strict=True))
+        mask, scaling, dropout = inputs[3:]
+        if mask is not None:
+            mask = mask.movedim(in_dims[3], 0).flatten(0, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling)
+        return mixed.unflatten(0, (info.batch_size, -1)), 0
 
 
 @lru_cache(maxsize=4096)

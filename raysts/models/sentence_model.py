@@ -12,6 +12,7 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, layer_indices
+from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, tokenize
 
 Representation = dict[str, np.ndarray]
@@ -82,7 +83,10 @@ class SentenceModel:
             layers = (self.layers,)
         for choice in layers:
             layer_indices(choice, self.encoder.depth)
-        found = represent_tokens(self.encoder, self.tokenize(texts), layers, precision)
+        tokens = self.tokenize(texts)
+        if isinstance(self.encoder.backbone, WordVectors):
+            self.encoder.backbone.say_unknown(tokens)
+        found = represent_tokens(self.encoder, tokens, layers, precision)
         if self.normalize:
             for representation in found:
                 vectors = representation["vectors"]

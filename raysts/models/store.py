@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.files import aside, read_json, write_json
+from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, PoolingMode
-from raysts.models.head import Head
+from raysts.models.head import Head, Similarity, cosine_of_vectors
 from raysts.models.heads import HEADS, load_head
 from raysts.models.layers import Layers, layer_indices, layers_of
 from raysts.models.sentence_model import SentenceModel
@@ -48,12 +49,13 @@ def load(
     device: str | torch.device | None = None,
     heads: bool = True,
 ) -> SentenceModel:
-    """Load a model directory or a Hugging Face name.
+    """Load a MODEL.
 
     A model with heads keeps the pooling and the layers that they were trained on, whatever is asked for.
 
     Args:
-        model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, or a hub name.
+        model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, a hub name, or a file of
+            word vectors as text.
         pooling: ``mean``, ``cls`` or ``max``; default: what the directory says, ``mean`` for a bare encoder.
         layers: layers to pool; default: what the directory says, 1 for a bare encoder.
         max_length: tokens per text; default: what the directory says.
@@ -70,22 +72,49 @@ def load(
     kept = [_head(kind, path) for kind, path in known["heads"]] if heads else []
     if kept:
         pooling, layers = known["pooling"], known["layers"]
-    encoder = Encoder(
-        backbone,
-        int(tokenizer.pad_token_id),
-        pooling or known["pooling"],
-        known["layers"] if layers is None else layers,
-        kept,
-        tokenizer.mask_token_id,
-        tuple(tokenizer.all_special_ids),
-    )
     try:
+        encoder = Encoder(
+            backbone,
+            int(tokenizer.pad_token_id),
+            pooling or known["pooling"],
+            known["layers"] if layers is None else layers,
+            kept,
+            tokenizer.mask_token_id,
+            tuple(tokenizer.all_special_ids),
+        )
         layer_indices(encoder.layers, encoder.depth)
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
     encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     length = min(max_length or known["max_length"] or tokenizer.model_max_length, limit)
     return SentenceModel(encoder, tokenizer, length, known["normalize"])
+
+
+def similarities(folder: Path) -> dict[str, Similarity]:
+    """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
+    heads = _settings(folder)["heads"]
+    return _head(*heads[-1]).similarities() if heads else {"cosine": cosine_of_vectors}
+
+
+def dim(folder: Path) -> int:
+    """D, the number of dimensions that the model in ``folder`` gives, without reading its encoder's weights."""
+    heads = _settings(folder)["heads"]
+    if heads:
+        return _head(*heads[-1]).dim
+    config = _json(folder / "config.json")
+    return int(config.get("hidden_size") or config.get("dim"))
+
+
+def average(folders: Sequence[Path]) -> SentenceModel:
+    """The encoder whose weights are the mean of those in ``folders``, in float32 (model soups), without heads."""
+    models = [load(folder, device="cpu", heads=False) for folder in folders]
+    states = [model.encoder.backbone.state_dict() for model in models]
+    mean = {
+        name: torch.stack([state[name] for state in states]).mean(0) if value.is_floating_point() else value
+        for name, value in states[0].items()
+    }
+    models[0].encoder.backbone.load_state_dict(mean)
+    return models[0]
 
 
 def most_tokens(config: Mapping[str, Any]) -> int:
@@ -103,11 +132,11 @@ def check(folder: Path) -> dict[str, Any]:
     """
     config = _json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in FAMILIES:
+    if kind not in (*FAMILIES, static.MODEL_TYPE):
         raise InputError(
             f"backbone '{folder}' is of type '{kind}': it must be an encoder of one of the families {', '.join(FAMILIES)}"
         )
-    weights = list(folder.glob("*.safetensors"))
+    weights = list(static.input_folder(folder).glob("*.safetensors"))
     if not weights and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
     for path in weights:
@@ -123,10 +152,12 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def find(model: str | Path) -> Path:
-    """The folder of ``model``: itself, or the local snapshot of a hub name (downloaded if need be)."""
+    """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot."""
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Path(model)
+    if folder.is_file():
+        return vector_files.converted(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -152,6 +183,8 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     _tokenizer_files(folder)
+    if static.is_static(folder):
+        return static.load_tokenizer(folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -172,7 +205,8 @@ def tokenizer_id(folder: Path) -> str:
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
-    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    paths = [static.input_folder(folder) / name for name in TOKENIZER_FILES]
+    found = [path for path in paths if path.is_file()]
     if not found:  # transformers makes up a tokenizer that knows no word
         raise InputError(
             f"'{folder}' holds no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}; save the model's tokenizer there"
@@ -196,6 +230,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     try:
+        if static.is_static(folder):
+            return static.load(folder)
         config = AutoConfig.from_pretrained(folder)
         if config.model_type not in FAMILIES:
             raise InputError(
@@ -236,31 +272,21 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     """Write ``model`` as a plain sentence-transformers directory, aside then renamed.
 
     sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
-    pooled, and a Pooling module, without flags; heads that it does not have bring their code and need
-    ``trust_remote_code=True`` there.
+    pooled, and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling); heads that it does not have,
+    and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
     """
     encoder = model.encoder
     with aside(folder) as draft:
         draft.mkdir(parents=True)
-        backbone = encoder.backbone
-        config = copy.deepcopy(backbone.config)
         indices = layer_indices(encoder.layers, encoder.depth)
-        config.output_hidden_states = indices != (encoder.depth,)
-        config.architectures = [type(backbone).__name__]
-        config.save_pretrained(draft)
-        weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
-        save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
-        tokenizer = copy.deepcopy(model.tokenizer)
-        tokenizer.model_max_length = model.max_length
-        tokenizer.save_pretrained(draft)
-        modules: list[tuple[str, str]] = [("", f"{_ST}Transformer")]
+        modules = [_save_input(model, draft, indices)]
 
         def module(kind: str) -> Path:
             modules.append((f"{len(modules)}_{kind.rsplit('.', 1)[-1]}", kind))
             (draft / modules[-1][0]).mkdir()
             return draft / modules[-1][0]
 
-        if indices != (encoder.depth,):
+        if indices != (encoder.depth,) and not isinstance(encoder.backbone, static.WordVectors):
             _save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, indices, encoder.depth)
         pooled = encoder.width
         for head in encoder.heads:
@@ -289,6 +315,25 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
         write_json(draft / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
         if card is not None:
             (draft / "README.md").write_text(card, encoding="utf-8")
+
+
+def _save_input(model: SentenceModel, folder: Path, indices: tuple[int, ...]) -> tuple[str, str]:
+    """Write backbone and tokenizer; the first module: (its folder, its type)."""
+    backbone, depth = model.encoder.backbone, model.encoder.depth
+    if isinstance(backbone, static.WordVectors):
+        plain = model.pooling == "mean" and all(head.reads == "pooled" for head in model.encoder.heads)
+        static.save(backbone, model.tokenizer, folder, model.max_length, plain)
+        return static.FOLDER, f"{_ST}WordEmbeddings"
+    config = copy.deepcopy(backbone.config)
+    config.output_hidden_states = indices != (depth,)
+    config.architectures = [type(backbone).__name__]
+    config.save_pretrained(folder)
+    weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.model_max_length = model.max_length
+    tokenizer.save_pretrained(folder)
+    return "", f"{_ST}Transformer"
 
 
 def _save_layers(folder: Path, width: int, indices: tuple[int, ...], depth: int) -> None:
@@ -330,6 +375,8 @@ def _settings(folder: Path) -> dict[str, Any]:
         if kind == "Transformer":
             sizes = _json(path / "sentence_bert_config.json") or {}
             found["max_length"] = sizes.get("max_seq_length")
+        elif kind == "WordEmbeddings":
+            found["max_length"] = (_json(path / static.SETTINGS) or {}).get("max_seq_length")
         elif kind == "Pooling":
             modes = [mode for mode, key in _POOLING_KEYS.items() if config.get(key)]
             modes = modes or [mode for mode in _POOLING_KEYS if config.get("pooling_mode") == mode]
@@ -345,6 +392,7 @@ def _settings(folder: Path) -> dict[str, Any]:
         else:
             raise InputError(
                 f"{folder / 'modules.json'}: module '{module['type']}' is unknown here, or in this place; raysts loads "
-                f"Transformer, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and Normalize as the last"
+                f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and "
+                f"Normalize as the last"
             )
     return found

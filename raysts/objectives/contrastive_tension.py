@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,23 +13,45 @@ from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.objectives.objective import Batch, Objective, Settings, Share
 
+Reduction = Literal["mean", "sum"]
+Negatives = Literal["fresh", "anchored"]
+
 PAIRS = 8
 """Pairs in a group: one identical, seven non-identical."""
 
-ROWS = 1 + 2 * (PAIRS - 1)
-"""Sentences that a group reads: one for the identical pair, two fresh ones for every other pair."""
+FRESH = ((0,), *((k, k + PAIRS - 1) for k in range(1, PAIRS)))
+"""A group of 15 sentences: one for the identical pair, two of their own for every other pair."""
+
+ANCHORED = ((0,), *((0, k) for k in range(1, PAIRS)))
+"""A group of 8 sentences: the identical pair's is the first of every other pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveTensionSettings(Settings):
-    """Settings of ``ct`` (none so far)."""
+    """Settings of ``ct``.
+
+    Attributes:
+        reduction: of the pairs' losses over the global batch: ``mean`` (official code) or ``sum`` (sentence-transformers).
+        negatives: ``fresh``: both sentences of a non-identical pair are draws of their own (official code);
+            ``anchored``: the first encoder reads the group's identical sentence in all of its pairs
+            (sentence-transformers).
+    """
+
+    reduction: Reduction = "mean"
+    negatives: Negatives = "fresh"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("reduction", get_args(Reduction)), ("negatives", get_args(Negatives))):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} must be {' or '.join(allowed)}")
 
 
-class ContrastiveTension(Objective):
+class _Tension(Objective):
     """Binary cross-entropy of dot products between two encoders that start from one checkpoint, both trained.
 
-    A batch of 16 pairs is two groups of one identical and seven non-identical pairs; in a non-identical pair both
-    sentences are fresh draws, as in the official code.
+    Class attributes:
+        group: sentences that the pairs of a group read; one where both encoders read the same.
     """
 
     settings_type = ContrastiveTensionSettings
@@ -37,10 +60,17 @@ class ContrastiveTension(Objective):
     sentences = 2
     keeps = ("second", "dev")
     stackable = True
+    group: ClassVar[tuple[tuple[int, ...], ...]]
 
     def __init__(self, settings: ContrastiveTensionSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
+        assert isinstance(self, self.variant(settings)), "the settings ask for another class"
         self.first = copy.deepcopy(encoder)
+
+    @classmethod
+    def variant(cls, settings: ContrastiveTensionSettings) -> type[Objective]:
+        """The class whose batches are those of ``settings.negatives``."""
+        return {"fresh": ContrastiveTension, "anchored": AnchoredContrastiveTension}[settings.negatives]
 
     @classmethod
     def problem(cls, batch: int) -> str | None:
@@ -49,17 +79,19 @@ class ContrastiveTension(Objective):
 
     @classmethod
     def rows_per_batch(cls, batch: int) -> int:
-        """15 sentences a group of 8 pairs."""
-        return batch // PAIRS * ROWS
+        """The sentences of a group of 8 pairs, times the groups."""
+        return batch // PAIRS * cls._rows()
 
     @classmethod
     def examples(cls, rows: int) -> list[tuple[int, ...]]:
-        """Per whole group: (i,) the identical pair, then seven pairs (a, b) of fresh sentences."""
-        pairs: list[tuple[int, ...]] = []
-        for first in range(0, rows - ROWS + 1, ROWS):
-            pairs.append((first,))
-            pairs += [(first + k, first + k + PAIRS - 1) for k in range(1, PAIRS)]
-        return pairs
+        """The pairs of every whole group: (i,) the identical one, (a, b) the others."""
+        step = cls._rows()
+        firsts = range(0, rows - step + 1, step)
+        return [tuple(first + row for row in pair) for first in firsts for pair in cls.group]
+
+    @classmethod
+    def _rows(cls) -> int:
+        return 1 + max(row for pair in cls.group for row in pair)
 
     def collate(self, share: Share) -> Batch:
         """Ids for the first and the second encoder, and which pairs are identical."""
@@ -76,8 +108,23 @@ class ContrastiveTension(Objective):
         a_BD = self.first(batch["a"], batch["a_length"])
         b_BD = self.encoder(batch["b"], batch["b_length"])
         per_pair_B = losses.contrastive_tension(a_BD, b_BD, batch["identical"])
-        return collective.mean(per_pair_B, batch["weight"]), {}
+        loss = collective.mean(per_pair_B, batch["weight"])
+        if self.settings.reduction == "sum":
+            loss = loss * collective.total(batch["weight"].sum())
+        return loss, {}
 
     def candidates(self) -> dict[str, Encoder]:
         """Encoder 2 (the default: on a tie it wins, as in the official code) and encoder 1."""
         return {"second": self.encoder, "first": self.first}
+
+
+class ContrastiveTension(_Tension):
+    """A batch of 16 pairs is two groups of one identical and seven non-identical pairs of fresh sentences."""
+
+    group = FRESH
+
+
+class AnchoredContrastiveTension(_Tension):
+    """A group's seven non-identical pairs share their first sentence with the identical one."""
+
+    group = ANCHORED

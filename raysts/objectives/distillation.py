@@ -9,12 +9,25 @@ import torch
 from torch import Tensor
 
 from raysts import collective, losses
+from raysts.models.encoder import Encoder
+from raysts.models.head import Dense
 from raysts.objectives.objective import Batch, Objective, Settings, Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillationSettings(Settings):
-    """Settings of ``sed`` (none so far)."""
+    """Settings of ``sed``.
+
+    Attributes:
+        projection: dimensions of the members' embeddings, where they are not the student's: a linear layer behind the
+            student's pooling, which the student keeps; none: members and student are of one width.
+    """
+
+    projection: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.projection is not None and self.projection < 1:
+            raise ValueError(f"projection={self.projection} must be the number of dimensions of the members, or none")
 
 
 class Distillation(Objective):
@@ -25,6 +38,11 @@ class Distillation(Objective):
     texts = ("sentence",)
     values = ("teacher",)
     stackable = True
+
+    def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
+        if settings.projection is not None:
+            encoder = encoder.followed_by(Dense(encoder.dim, settings.projection, "identity"))
+        super().__init__(settings, encoder)
 
     def collate(self, share: Share) -> Batch:
         """Ids and teacher means."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,8 @@ class Objective(nn.Module, ABC):
         stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
         version: part of the run id; raise it when the mathematics changes.
         dev: table whose score selects checkpoints (``raysts.evaluation.dev``).
-        post: trains a head on the frozen model that came out, its heads included; stands last in a system's name.
+        post: trains a head on the frozen model that came out: on what its heads give (``pooled``) or on its token vectors
+            (``tokens``); stands last in a system's name.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -67,12 +68,17 @@ class Objective(nn.Module, ABC):
     stackable: ClassVar[bool] = False
     version: ClassVar[int] = 1
     dev: ClassVar[str] = "sts/stsb_dev"
-    post: ClassVar[bool] = False
+    post: ClassVar[Literal["", "pooled", "tokens"]] = ""
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()
         self.settings = settings
         self.encoder = encoder
+
+    @classmethod
+    def variant(cls, settings: Any) -> type[Objective]:
+        """The class that does what ``settings`` say, where they decide which rows an example reads."""
+        return cls
 
     @classmethod
     def rows_per_batch(cls, batch: int) -> int:
@@ -87,6 +93,11 @@ class Objective(nn.Module, ABC):
     @classmethod
     def problem(cls, batch: int) -> str | None:
         """What is wrong with a batch size, or None."""
+        return None
+
+    @classmethod
+    def misfit(cls, settings: Any, dim: int) -> str | None:
+        """Why ``settings`` do not fit a model of ``dim`` dimensions, or None."""
         return None
 
     @abstractmethod

@@ -1,8 +1,4 @@
-"""A system's name is its recipe: stages joined by '-', then what is done with the members.
-
-Grammar (METHODS.md, "Stages"): one or more member stages, then optionally ``-sed`` (a student distilled from the
-members) or ``-ensemble`` (the mean of their embeddings); ``raw`` is the bare backbone.
-"""
+"""The pipelines that have a name: every sensible name of a system, ``quickstart``, and YAML files."""
 
 from __future__ import annotations
 
@@ -12,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.recipe import Pipeline, apply_overrides, load_pipeline
+from raysts.overrides import apply_overrides, load_pipeline
+from raysts.recipe import Pipeline, Recipe
+from raysts.recipes import grammar
 from raysts.recipes.quickstart import quickstart
-from raysts.recipes.stages import STAGES, sed
+from raysts.recipes.stages import sed
 
 
 class Entry(NamedTuple):
@@ -25,68 +23,159 @@ class Entry(NamedTuple):
     cost: str
 
 
+_GAUSSCSE = "3 epochs of NLI triplets, 5 seeds"
+_LATTE = "SNLI's sentences once, 3 seeds"
+
 RECIPES: dict[str, Entry] = {
     "quickstart": Entry(
         "the embedded world", "student above the members' mean on the world's STS test", "minutes on 2 CPU cores"
     ),
     "raw": Entry("SED Table 1, BERT-L", "Spearman 53.56, mean of STS12-16", "evaluation only"),
-    "nli": Entry("SED Table 2, BERT-L-NLI", "74.12", "1M NLI pairs a member"),
+    "flow": Entry("SED Table 1, BERT-L-Flow", "66.43", "flow: the sentences of the test sets once"),
     "ct": Entry("SED Table 1, BERT-L-CT", "75.49 (mean of members 74.07)", "50,000 steps of 30 sentences a member"),
-    "nli-ct": Entry("SED Table 2, BERT-L-NLI-CT", "77.96 (mean of members 76.91)", "nli + ct a member"),
+    "ct-flow": Entry("SED Table 1, BERT-L-CT-Flow", "76.36 (mean of members 74.41)", "ct + flow a member"),
     "ct-ensemble": Entry("SED Table 3, full ensemble", "77.40", "10 x ct"),
-    "nli-ct-ensemble": Entry("SED Table 3, full ensemble", "78.06", "10 x (nli + ct)"),
+    "ct-ensemble-flow": Entry("SED Table 3, full ensemble of BERT-L-CT-Flow", "77.62", "10 x (ct + flow)"),
     "ct-sed": Entry("SED Table 1, BERT-L-CT-SED", "76.96", "10 x ct + 100,000 sentences"),
+    "ct-sed-flow": Entry("SED Table 1, BERT-L-CT-SED-Flow", "77.15", "ct-sed + flow"),
+    "nli": Entry("SED Table 2, BERT-L-NLI", "74.12", "1M NLI pairs a member"),
+    "nli-flow": Entry("SED Table 2, BERT-L-NLI-Flow", "76.60", "nli + flow a member"),
+    "nli-ct": Entry("SED Table 2, BERT-L-NLI-CT", "77.96 (mean of members 76.91)", "nli + ct a member"),
+    "nli-ct-flow": Entry(
+        "SED Table 2, BERT-L-NLI-CT-Flow", "77.77 (mean of members 77.50)", "nli + ct + flow a member"
+    ),
+    "nli-ct-ensemble": Entry("SED Table 3, full ensemble", "78.06", "10 x (nli + ct)"),
+    "nli-ct-ensemble-flow": Entry(
+        "SED Table 3, full ensemble of BERT-L-NLI-CT-Flow", "77.91", "10 x (nli + ct + flow)"
+    ),
     "nli-ct-sed": Entry("SED Table 2, BERT-L-NLI-CT-SED", "77.91", "10 x (nli + ct) + 100,000 sentences"),
+    "nli-ct-sed-flow": Entry("SED Table 2, BERT-L-NLI-CT-SED-Flow", "78.32", "nli-ct-sed + flow"),
     "sts": Entry("SED Table 4, BERT-L", "86.35 on STS-B test", "4 epochs of STS-B train a member"),
+    "sts-flow": Entry("SED Table 4, BERT-L-Flow", "83.32 on STS-B test", "sts + flow a member"),
     "sts-sed": Entry("SED Table 4, BERT-L-SED", "85.80 on STS-B test", "10 x sts + 100,000 sentences"),
+    "sts-sed-flow": Entry("SED Table 4, BERT-L-SED-Flow", "82.30 on STS-B test", "sts-sed + flow"),
+    "simcse-sup": Entry(
+        "GaussCSE Table 1, Sup-SimCSE", "74.96 accuracy, 66.76 PR-AUC on SNLI test", "3 epochs of NLI triplets"
+    ),
+    "simcse-unsup": Entry(
+        "SimCSE (Gao et al. 2021), Table 5, BERT-base", "76.25, mean of 7 sets", "1M sentences, twice"
+    ),
+    "gausscse-ent": Entry(
+        "GaussCSE Tables 1 and 2, ent", "72.50 accuracy on SNLI test, 81.65 of its directions", _GAUSSCSE
+    ),
+    "gausscse-ent+con": Entry(
+        "GaussCSE Tables 1 and 2, ent+con", "78.33 accuracy on SNLI test, 61.56 of its directions", _GAUSSCSE
+    ),
+    "gausscse-ent+rev": Entry(
+        "GaussCSE Tables 1 and 2, ent+swap", "70.64 accuracy on SNLI test, 97.01 of its directions", _GAUSSCSE
+    ),
+    "gausscse-ent+con+rev": Entry(
+        "GaussCSE Tables 1 and 2, ent+con+swap", "77.51 accuracy on SNLI test, 97.09 of its directions", _GAUSSCSE
+    ),
+    "latte": Entry("Latte-Mix Table 1, BERT-Base + Latte-Mix", "56.82 on STS-B test, 61.26 on SICK-R", _LATTE),
+    "latte-ae": Entry("Latte-Mix Table 2, AE (1-layer)", "37.18 on STS-B test, 53.90 on SICK-R", _LATTE),
+    "latte-normal": Entry("Latte-Mix Table 2, Normal-VAE (1-layer)", "50.84 on STS-B test, 55.91 on SICK-R", _LATTE),
+    "nli-latte": Entry(
+        "Latte-Mix Table 3, SBERT-Base + Latte-Mix + JS", "79.62 on STS-B test, 74.38 on SICK-R", f"nli + {_LATTE}"
+    ),
 }
 """The papers' rows that have a name here; every other sensible combination of stages runs too."""
 
 
+COMPOSED: dict[str, Entry] = {
+    "sts-grid-sed": Entry(
+        "SED 5.5 and Table 4: lower bounds, the best one's ensemble, its student",
+        "88.50 for the grid and 88.29 for the student on STS-B test, RoBERTa-L",
+        "20 bounds x 10 x sts, then 100,000 sentences",
+    ),
+}
+"""Recipes that are more than one pipeline: a search, and what follows from what it finds."""
+
+
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {
+        "backbone": "bert-large-uncased",
+        "nli.data.sample": 1_000_000,
+        "ct.train.max_steps": 50_000,
+        "ct.train.keep": "dev",
+        "sed.data.sample": 100_000,
+        "latte.data.sources": ["snli"],
+        "latte-ae.data.sources": ["snli"],
+        "latte-normal.data.sources": ["snli"],
+    },
+    "small": {
+        "members": 4,
+        "mlm.train.max_steps": 500,
+        "nli.train.max_steps": 1_000,
+        "ct.train.max_steps": 500,
+        "simcse-sup.batch": 64,
+        "simcse-sup.train.max_steps": 500,
+        "simcse-unsup.train.max_steps": 1_000,
+        "gausscse.train.max_steps": 1_000,
+        "sed.data.sample": 20_000,
+        "latte.train.max_steps": 2_000,
+        "latte-ae.train.max_steps": 2_000,
+        "latte-normal.train.max_steps": 2_000,
+    },
+}
+"""What a scale changes in the stages that a pipeline has: ``paper`` is that of the papers' tables (SED 5.1 and B; labels
+choose CT's checkpoint, as in its official code), ``small`` ends in an hour or so on a few CPU cores with a small encoder."""
+
+
 def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
-    """The pipeline called ``name`` (a system name, ``quickstart``, or a YAML file) with overrides applied.
+    """The pipeline called ``name`` with overrides applied.
+
+    Args:
+        name: a system name, perhaps at a scale (``nli-ct-sed@small``), ``quickstart``, or a YAML file.
+        overrides: ``{"nli.batch": 32, ...}``; they come after those of the scale.
 
     Raises:
         InputError: an unknown or senseless name, with the reason; unknown or wrong overrides.
     """
+    system, _, scale = name.partition("@")
     if name.endswith((".yaml", ".yml")):
         base = load_pipeline(Path(name))
     elif name == "quickstart":
         base = quickstart()
     else:
-        base = _compose(name)
+        base = _compose(system)
+        if "@" in name:
+            base = apply_overrides(base, _of_scale(base, name, scale))
     return apply_overrides(base, overrides) if overrides else base
+
+
+def _of_scale(base: Pipeline, name: str, scale: str) -> dict[str, Any]:
+    if scale not in SCALES:
+        raise InputError(
+            f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
+        )
+    found = {key: value for key, value in SCALES[scale].items() if key.partition(".")[0] in (*base.recipes, "backbone")}
+    most = SCALES[scale].get("members", base.members)
+    return found | {"members": min(base.members, most)}
 
 
 def _compose(name: str) -> Pipeline:
     if name == "raw":
         return Pipeline(name=name, members=1)
-    parts = name.split("-")
-    combine = parts.pop() if parts[-1] in ("sed", "ensemble") else None
-    problems = []
-    for part in parts:
-        if part in ("sed", "ensemble"):
-            problems.append(f"recipe '{name}': '{part}' must come after the member stages, once")
-        elif part == "raw":
-            problems.append(f"recipe '{name}': 'raw' is the bare backbone and stands alone")
-        elif part not in STAGES:
-            known = [*STAGES, "sed", "ensemble", "raw", *RECIPES]
-            problems.append(
-                f"unknown recipe '{name}': '{part}' is no stage{nearest(part if len(parts) > 1 else name, known)}; "
-                f"stages are {', '.join(STAGES)}, then -sed or -ensemble; 'raysts recipes' lists examples"
-            )
-    repeated = sorted({part for part in parts if parts.count(part) > 1 and part in STAGES})
-    if repeated:
-        problems.append(f"recipe '{name}': stage '{repeated[0]}' stands twice; a member goes through a stage once")
-    if not parts:
-        problems.append(f"recipe '{name}': '{combine}' needs members to combine, for example nli-{combine}")
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    supervised = "sts" in parts
+    found = grammar.parse(name, tuple(RECIPES))
+    stages = {grammar.key_of(word): grammar.STAGES[word]() for word in found.stages}
+    post: dict[str, Recipe] = {}
+    if found.post is not None:
+        fitted = grammar.POST[found.post]()
+        if stages and found.post in ("flow", "whiten"):
+            # The papers pool two layers of every tuned model, and the last one of the bare backbone.
+            fitted = replace(fitted, layers=2, pooling=list(stages.values())[-1].pooling)
+        if found.combine == "sed":
+            post = {found.post: fitted}
+        else:
+            stages[found.post] = fitted  # on every member
+    supervised = "sts" in found.stages
+    several = {"gausscse": 5, "latte": 3, "latte-ae": 3, "latte-normal": 3}
     return Pipeline(
         name=name,
-        members=10 if combine else 1,
-        stages={part: STAGES[part]() for part in parts},
-        combine=combine,  # type: ignore[arg-type]
-        sed=replace(sed(supervised)) if combine == "sed" else None,
+        members=10 if found.combine else max((several.get(stage, 1) for stage in stages), default=1),
+        stages=stages,
+        combine=found.combine,  # type: ignore[arg-type]
+        sed=sed(supervised) if found.combine == "sed" else None,
+        post=post,
     )

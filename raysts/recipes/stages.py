@@ -64,7 +64,3 @@ def sed(supervised: bool = False) -> Recipe:
         optim=Optim(name="adam", lr=2e-5, schedule="constant", warmup=0.1, clip=1.0),
         train=Train(epochs=1.0, keep="best" if supervised else "last", patience=5 if supervised else None),
     )
-
-
-STAGES = {"nli": nli, "ct": ct, "sts": sts}
-"""Member stages by the name they have in a system's name."""

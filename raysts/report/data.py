@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from raysts.models.layers import Layers
+
 Row = dict[str, Any]
 """One row of the results table (``raysts.schema.RESULTS``)."""
 
@@ -41,7 +43,7 @@ class ReportData:
     nodes: list[Node]
     runs: list[Run]
     rows: list[Row]
-    compare_layers: int
+    compare_layers: Layers
     environment: dict[str, str]
     notes: list[str]
 

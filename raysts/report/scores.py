@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysts.models.layers import Layers
 from raysts.report.data import Row
 from raysts.results import AVERAGED, Cell, Line, summary
 
@@ -86,7 +87,7 @@ def usable(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["subset"] is None and row["value"] is not None and math.isfinite(row["value"])]
 
 
-def views(rows: Sequence[Row], compare_layers: int) -> list[View]:
+def views(rows: Sequence[Row], compare_layers: Layers) -> list[View]:
     """Every view that has rows, the one to show first in front: Spearman, all, test, at ``compare_layers``."""
     found = {View(*(row[c] for c in ("layers", "metric", "aggregation", "split", "rows"))) for row in usable(rows)}
 

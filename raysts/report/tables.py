@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from raysts.models.layers import as_layers, in_words
 from raysts.report.data import Node, Run, failed
 from raysts.report.markup import Markup, duration, hundredfold, join, quantity, tag
 from raysts.report.scores import Standing, Table, Value, View
@@ -43,7 +44,7 @@ def pooled(layers: str | None) -> str:
     """How many layers were pooled, in words; empty when that is not recorded."""
     if layers is None:
         return ""
-    return "last layer pooled" if layers == "1" else f"last {layers} layers pooled"
+    return f"{in_words(as_layers(layers))} pooled"
 
 
 def _standing_row(standing: Standing, table: Table, name_system: bool) -> Markup:

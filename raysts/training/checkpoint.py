@@ -76,9 +76,11 @@ def load_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write the checkpoint of ``progress.step`` and remove what it replaces: one last and one best remain."""
+    own = optimizer.state_dict()
+    own["state"] = {i: {name: _apart(value) for name, value in found.items()} for i, found in own["state"].items()}
     state = {
-        "module": trained_state(module),
-        "optimizer": optimizer.state_dict(),
+        "module": {name: _apart(value) for name, value in trained_state(module).items()},
+        "optimizer": own,
         "progress": {name: getattr(progress, name) for name in Progress.__slots__},  # type: ignore[attr-defined]
     }
     path = folder / f"step-{progress.step:07d}.pt"
@@ -88,6 +90,11 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, prog
     for old in folder.iterdir():
         if old.name not in keep and old.is_file() and old.suffix in (".pt", ".safetensors"):
             old.unlink()
+
+
+def _apart(value: Tensor) -> Tensor:
+    """A slice of a stack of members as a tensor of its own: torch writes the whole storage of what it saves."""
+    return value.clone() if value.nbytes < value.untyped_storage().nbytes() else value
 
 
 def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

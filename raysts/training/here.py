@@ -12,13 +12,15 @@ from raysts.data.windows import Group, StoreSpec, Windows, finish_store, tokeniz
 from raysts.errors import InputError, RunFailed
 from raysts.files import read_json, write_json
 from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
 from raysts.models.store import load, load_tokenizer
 from raysts.recipe import Resources
 from raysts.training import teacher
-from raysts.training.loop import Job, train
+from raysts.training.loop import Job
 from raysts.training.progress import title
 from raysts.training.runtime import Runtime
+from raysts.training.stacked import stacks, train_stack
 
 Say = Callable[[str], None]
 
@@ -38,7 +40,7 @@ class Executor(Protocol):
         store: Path,
         folder: Path,
         pooling: PoolingMode,
-        layers: int,
+        layers: Layers,
         resources: Resources,
         say: Say,
     ) -> None:
@@ -49,14 +51,14 @@ class Executor(Protocol):
         models: Sequence[Path],
         texts: Sequence[str],
         pooling: PoolingMode,
-        layers: Sequence[int],
+        layers: Sequence[Layers],
         resources: Resources,
         say: Say,
-    ) -> Iterator[dict[int, Representation]]:
+    ) -> Iterator[dict[Layers, Representation]]:
         """Representations of ``texts`` by each model, in order."""
 
     def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: int | None, column: str, resources: Resources
+        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
     ) -> Iterator[int]:
         """Write the shards of a bulk embedding job; yields the number of shards done so far."""
 
@@ -78,11 +80,16 @@ class Here:
         finish_store(folder, spec, [tokenize_group(g, spec, loaded, folder, i) for i, g in enumerate(groups)])
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """One chain after the other."""
-        return [
-            train_chain(chain, lambda job: Runtime(self.device, threads=self.threads, say=_titled(job, say)))
-            for chain in chains
-        ]
+        """One chain after the other; members that are trained as one stage by stage."""
+        gpus = 1 if Runtime(self.device).device.type == "cuda" else 0
+        reasons: dict[int, str | None] = {}
+        for stack in stacks(chains, resources.most_stacked(len(chains), gpus)):
+            found = train_chains(
+                [chains[index] for index in stack],
+                lambda job: Runtime(self.device, threads=self.threads, say=_titled(job, say)),
+            )
+            reasons |= dict(zip(stack, found, strict=True))
+        return [reasons[index] for index in range(len(chains))]
 
     def teacher(
         self,
@@ -90,7 +97,7 @@ class Here:
         store: Path,
         folder: Path,
         pooling: PoolingMode,
-        layers: int,
+        layers: Layers,
         resources: Resources,
         say: Say,
     ) -> None:
@@ -108,16 +115,16 @@ class Here:
         models: Sequence[Path],
         texts: Sequence[str],
         pooling: PoolingMode,
-        layers: Sequence[int],
+        layers: Sequence[Layers],
         resources: Resources,
         say: Say,
-    ) -> Iterator[dict[int, Representation]]:
+    ) -> Iterator[dict[Layers, Representation]]:
         """One model after the other."""
         for folder in models:
             yield load(folder, pooling=pooling, device=self.device).represent_layers(texts, layers)
 
     def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: int | None, column: str, resources: Resources
+        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
     ) -> Iterator[int]:
         """One shard after the other."""
         loaded = load(model, layers=layers, device=self.device)
@@ -127,17 +134,26 @@ class Here:
 
 
 def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:
-    """Train the jobs of one member in order; None, or why it failed.
+    """Train the jobs of one member in order; None, or why it failed."""
+    return train_chains([chain], runtime)[0]
+
+
+def train_chains(chains: Sequence[Sequence[Job]], runtime: Callable[[Job], Runtime]) -> list[str | None]:
+    """Train the jobs of several members of one shape, stage by stage as one; per member None, or why it failed.
 
     Training is deterministic, so an error of its own would come again: it ends the chain with its reason on record and
     is not retried. Only the death of the process is (by whoever started it).
     """
-    for job in chain:
-        try:
-            train(job, runtime(job))
-        except Exception as error:
-            return fail(job, error)
-    return None
+    reasons: list[str | None] = [None] * len(chains)
+    for jobs in zip(*chains, strict=True):
+        left = [index for index, reason in enumerate(reasons) if reason is None]
+        errors = train_stack([jobs[index] for index in left], runtime) if left else []
+        while errors:  # whoever keeps an error keeps the tensors of the stack that it came from
+            index, error = left.pop(), errors.pop()
+            if error is not None:
+                reasons[index] = fail(jobs[index], error)
+            del error
+    return reasons
 
 
 def fail(job: Job, error: BaseException) -> str:

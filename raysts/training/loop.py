@@ -5,32 +5,29 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from raysts import collective
 from raysts.data.batches import Order
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.files import lock, read_json, remove_drafts, write_json
+from raysts.files import lock, read_json, write_json
 from raysts.models import kernels
-from raysts.models.encoder import Encoder
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.models.store import load, save
-from raysts.objectives import OBJECTIVES
+from raysts.objectives import OBJECTIVES, Batch, Share
 from raysts.recipe import Recipe
 from raysts.seeds import derive_seed
-from raysts.training import checkpoint, optim
-from raysts.training.runtime import Runtime, native_bf16
-from raysts.tree import to_plain
+from raysts.training import checkpoint, optim, record
+from raysts.training.runtime import Runtime
+from raysts.training.selection import evaluate, name_of
 
 ORPHAN_WAIT = 60.0
 """Seconds to wait for a run folder whose writer is about to die with its killed driver."""
@@ -81,264 +78,234 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
     Raises:
         RunFailed: the loss is not finite, or there is no batch to train on.
     """
-    guard = lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT)
-    with guard if runtime.rank == 0 else contextlib.nullcontext():
+    with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
-        done = read_json(job.folder / "run.json")
-        return done if done and done["status"] == "done" else _train(job, runtime)
+        done = finished(job)
+        if done is not None:
+            return done
+        run = Run(job, runtime)
+        train_runs([run], update)
+        if run.failed is not None:
+            raise run.failed
+        return run.record
 
 
-def _train(job: Job, runtime: Runtime) -> dict[str, Any]:
-    recipe, began = job.recipe, time.monotonic()
-    device = runtime.device
-    record = _open_record(job, runtime)
-    precision = record["layout"]["precision"]
+def writing(job: Job) -> contextlib.AbstractContextManager[None]:
+    """The lock of whoever writes into the run folder."""
+    return lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT)
 
-    if device.type == "cpu":
-        kernels.keep_memory()
-    kind = OBJECTIVES[recipe.objective]
-    model = load(
-        job.parent,
-        pooling=recipe.pooling,
-        layers=recipe.layers,
-        max_length=recipe.train.max_length,
-        device=device,
-        heads=kind.post,
-    )
-    model.normalize = False
-    torch.manual_seed(derive_seed(job.seed, "init"))
-    objective = kind(recipe.settings, model.encoder).to(device)
-    wrapped = runtime.wrap(objective)
-    optimizer = optim.build(recipe.optim, objective)
-    windows = Windows(job.store, job.teacher)
-    order = Order(windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"), recipe.train.drop_last)
-    steps = total_steps(recipe, order)
-    if steps == 0:
-        raise RunFailed(f"run {job.id}: {windows.rows} rows are too few for one batch of {recipe.batch} examples")
-    progress = checkpoint.restore(job.folder / "checkpoints", objective, optimizer)
-    log = checkpoint.MetricsLog(job.folder / "metrics.jsonl", progress.step) if runtime.rank == 0 else None
 
-    eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.train.by_dev else 4))
-    save_every = recipe.train.checkpoint_every or max(50, steps // 20)
-    log_every = max(1, min(50, steps // 100))
-    if progress.step == 0 and recipe.train.eval_first and job.dev is not None and progress.best is None:
-        _evaluate(job, runtime, objective.candidates(), model, progress)
-    start, before, examples_since = progress.step, progress.seconds, 0
-    resumed = last_log = time.monotonic()
+def finished(job: Job) -> dict[str, Any] | None:
+    """The record of a run that is done."""
+    found = read_json(job.folder / "run.json")
+    return found if found and found["status"] == "done" else None
 
-    shares = runtime.read(windows, order, start, steps if not progress.stopped else start, runtime.rank, runtime.world)
-    for share in shares:
-        step = progress.step
-        if step == start:  # the first batch has come: what was before is start-up
-            resumed = last_log = time.monotonic()
-            record["timings"]["startup_seconds"] = round(resumed - began, 3)
-        batch = {
-            name: value.to(device, non_blocking=True)
-            for name, value in objective.collate(share._replace(progress=step / steps)).items()
-        }
-        # Every step has its own seed: dropout depends on (seed, step, rank), so a resumed run needs no generator state.
-        torch.manual_seed(derive_seed(job.seed, "step", step, runtime.rank))
-        wrapped.train(recipe.train.dropout)
-        with autocast(device, precision):
-            loss, scalars = wrapped(batch)
-        if loss.requires_grad:  # what is fitted in closed form has no gradient
-            loss.backward()
-        if recipe.optim.clip is not None:
-            torch.nn.utils.clip_grad_norm_(objective.parameters(), recipe.optim.clip)
-        rate = optim.learning_rate(recipe.optim, step, steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+
+Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
+"""(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
+
+
+def train_runs(runs: Sequence[Run], update: Update) -> None:
+    """Train runs that stand at the same step to their ends. One that fails keeps the reason; the others go on."""
+    while True:
+        for run in runs:
+            if run.over:
+                run.finish()
+        runs = [run for run in runs if not run.over]
+        if not runs:
+            return
+        batches = [run.next_batch() for run in runs]
+        for run, (loss, scalars) in zip(runs, update(runs, batches), strict=True):
+            try:
+                run.take_note(loss, scalars)
+            except RunFailed as error:
+                run.failed = error
+
+
+def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
+    """One step of one run."""
+    (run,), (batch,) = runs, batches
+    recipe = run.job.recipe
+    run.seed_step()
+    run.wrapped.train(recipe.train.dropout)
+    with autocast(run.runtime.device, run.precision):
+        loss, scalars = run.wrapped(batch)
+    if loss.requires_grad:  # what is fitted in closed form has no gradient
+        loss.backward()
+    if recipe.optim.clip is not None:
+        torch.nn.utils.clip_grad_norm_(run.objective.parameters(), recipe.optim.clip)
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.rate(run.progress.step)
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    return [(loss.detach(), scalars)]
+
+
+class Run:
+    """A run while it is trained: its modules, where it stands, when what is due, and what it writes.
+
+    Args:
+        job: the run; its folder is ours.
+        runtime: where it happens.
+
+    Raises:
+        RunFailed: there is no batch to train on, or the untrained model cannot be scored.
+    """
+
+    def __init__(self, job: Job, runtime: Runtime) -> None:
+        recipe, device = job.recipe, runtime.device
+        kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
+        self.job, self.runtime, self.began = job, runtime, time.monotonic()
+        self.failed: RunFailed | None = None
+        self.record = record.begin(job, runtime)
+        self.precision = self.record["layout"]["precision"]
+
+        if device.type == "cpu":
+            kernels.keep_memory()
+        self.model = load(
+            job.parent,
+            pooling=recipe.pooling,
+            layers=recipe.layers,
+            max_length=recipe.train.max_length,
+            device=device,
+            heads=kind.post == "pooled",
+        )
+        self.model.normalize = False
+        torch.manual_seed(derive_seed(job.seed, "init"))
+        self.objective = kind(recipe.settings, self.model.encoder).to(device)
+        self.wrapped = runtime.wrap(self.objective)
+        self.optimizer = optim.build(recipe.optim, self.objective)
+        self.windows = Windows(job.store, job.teacher)
+        self.order = Order(
+            self.windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"), recipe.train.drop_last
+        )
+        self.steps = steps = total_steps(recipe, self.order)
+        if steps == 0:
+            raise RunFailed(
+                f"run {job.id}: {self.windows.rows} rows are too few for one batch of {recipe.batch} examples"
+            )
+        self.progress = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
+        self.log = (
+            checkpoint.MetricsLog(job.folder / "metrics.jsonl", self.progress.step) if runtime.rank == 0 else None
+        )
+
+        self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.train.by_dev else 4))
+        self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
+        self.log_every = max(1, min(50, steps // 100))
+        if self.progress.step == 0 and recipe.train.eval_first and job.dev is not None and self.progress.best is None:
+            self._evaluate()
+        self.shares: Iterator[Share] | None = None
+        self.before, self.examples_since = self.progress.seconds, 0
+        self.resumed = self.last_log = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.failed is not None or self.progress.stopped or self.progress.step == self.steps
+
+    def rate(self, step: int) -> float:
+        """Learning rate of optimiser step ``step`` (0-based)."""
+        return optim.learning_rate(self.job.recipe.optim, step, self.steps)
+
+    def seed_step(self) -> None:
+        """Every step has its own seed: dropout depends on (seed, step, rank), so a resumed run needs no generator state."""
+        torch.manual_seed(derive_seed(self.job.seed, "step", self.progress.step, self.runtime.rank))
+
+    def next_batch(self) -> Batch:
+        """The batch of the step to come, on the device."""
+        runtime, step = self.runtime, self.progress.step
+        first = self.shares is None
+        if self.shares is None:
+            self.shares = runtime.read(self.windows, self.order, step, self.steps, runtime.rank, runtime.world)
+        share = next(self.shares)
+        if first:  # the first batch has come: what was before is start-up
+            self.resumed = self.last_log = time.monotonic()
+            self.record["timings"]["startup_seconds"] = round(self.resumed - self.began, 3)
+        self.examples_since += share.size
+        batch = self.objective.collate(share._replace(progress=step / self.steps))
+        return {name: value.to(runtime.device, non_blocking=True) for name, value in batch.items()}
+
+    def take_note(self, loss: Tensor, scalars: dict[str, Tensor]) -> None:
+        """Count a step; when due, evaluate, write a metrics line and a checkpoint.
+
+        Raises:
+            RunFailed: the loss or a weight is not finite.
+        """
+        job, recipe, progress = self.job, self.job.recipe, self.progress
         progress.step += 1
-        progress.loss_sum = loss.detach() + progress.loss_sum
+        progress.loss_sum = loss + progress.loss_sum  # type: ignore[assignment]  # read when due: no wait for the device
         progress.loss_count += 1
-        examples_since += share.size
 
-        last = progress.step == steps
-        due_eval = job.dev is not None and (progress.step % eval_every == 0 or last)
-        if not (last or due_eval or progress.step % log_every == 0 or progress.step % save_every == 0):
-            continue
+        last = progress.step == self.steps
+        due_eval = job.dev is not None and (progress.step % self.eval_every == 0 or last)
+        due_save = progress.step % self.save_every == 0
+        if not (last or due_eval or due_save or progress.step % self.log_every == 0):
+            return
         mean_loss = float(progress.loss_sum) / progress.loss_count
         # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
         wrong = f"the loss is {mean_loss}" if not math.isfinite(mean_loss) else "weights are not finite"
-        if not math.isfinite(mean_loss) or not _finite(objective):
+        if not math.isfinite(mean_loss) or not _finite(self.objective):
             raise RunFailed(
-                f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')}): {wrong} "
-                f"between steps {progress.step - progress.loss_count + 1} and {progress.step}; lower "
-                f"{recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
+                f"{name_of(job)}: {wrong} between steps {progress.step - progress.loss_count + 1} and {progress.step}; "
+                f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
             )
         now = time.monotonic()
-        progress.seconds = before + now - resumed
+        progress.seconds = self.before + now - self.resumed
         line: dict[str, Any] = {
             "step": progress.step,
-            "steps": steps,
-            "epoch": round(progress.step / order.steps_per_epoch, 4),
+            "steps": self.steps,
+            "epoch": round(progress.step / self.order.steps_per_epoch, 4),
             "loss": mean_loss,
-            "lr": rate,
+            "lr": self.rate(progress.step - 1),
             **{name: float(value) for name, value in scalars.items()},
-            "examples_per_second": examples_since / max(1e-9, now - last_log),
+            "examples_per_second": self.examples_since / max(1e-9, now - self.last_log),
             "seconds": round(progress.seconds, 3),
         }
         progress.loss_sum, progress.loss_count = 0.0, 0
         if due_eval:
-            line["dev"] = _evaluate(job, runtime, objective.candidates(), model, progress)
+            line["dev"] = self._evaluate()
             patience = recipe.train.patience
             progress.stopped = patience is not None and progress.since_best >= patience
-        if log is not None:
-            log.write(line)
+        if self.log is not None:
+            self.log.write(line)
         last = last or progress.stopped
-        if progress.step % save_every == 0 or last:
-            if runtime.rank == 0:
-                checkpoint.save(job.folder / "checkpoints", objective, optimizer, progress)
-            runtime.barrier()
+        if due_save or last:
+            if self.runtime.rank == 0:
+                checkpoint.save(job.folder / "checkpoints", self.objective, self.optimizer, progress)
+            self.runtime.barrier()
         if due_eval or last:
-            runtime.report(line)
-        if last:
-            break
-        last_log, examples_since = time.monotonic(), 0
-    if hasattr(shares, "close"):
-        shares.close()
-    return _finish(job, runtime, objective.candidates(), model, progress, record, log, began)
+            self.runtime.report(line)
+        self.last_log, self.examples_since = time.monotonic(), 0
+
+    def _evaluate(self) -> float:
+        return evaluate(self.job, self.runtime, self.objective.candidates(), self.model, self.progress)
+
+    def finish(self) -> None:
+        """Write the kept model, then the record that says so; of a failed run nothing."""
+        if self.shares is not None and hasattr(self.shares, "close"):
+            self.shares.close()
+        if self.failed is None:
+            self._keep()
+            self.runtime.barrier()
+        if self.log is not None:
+            self.log.close()
+
+    def _keep(self) -> None:
+        job, candidates = self.job, self.objective.candidates()
+        encoder = next(iter(candidates.values()))
+        if job.recipe.train.by_dev:
+            checkpoint.load_best(job.folder / "checkpoints", self.progress, encoder)
+            self.runtime.barrier()  # rank 0 removes below what the others may still be reading
+        record.end(self.record, job, self.progress, next(iter(candidates)), time.monotonic() - self.began)
+        if self.runtime.rank == 0:
+            if not len(encoder.heads):
+                encoder.layers = job.export_layers
+            save(SentenceModel(encoder, self.model.tokenizer, self.model.max_length), job.folder / "model")
+            write_json(job.folder / "run.json", self.record)
+            checkpoint.clear(job.folder / "checkpoints")
 
 
 def _finite(module: nn.Module) -> bool:
     """Whether every weight is a finite number."""
     sums = torch.stack([parameter.detach().sum() for parameter in module.parameters()])
     return bool(torch.isfinite(sums).all())
-
-
-def _evaluate(
-    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: SentenceModel, progress: checkpoint.Progress
-) -> float:
-    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best of now."""
-    assert job.dev is not None
-    scores = torch.zeros(len(candidates), dtype=torch.float64)
-    if not job.recipe.train.by_dev:
-        candidates = dict(list(candidates.items())[:1])
-    if runtime.rank == 0:
-        for i, encoder in enumerate(candidates.values()):
-            try:
-                scores[i] = job.dev.score(SentenceModel(encoder, model.tokenizer, model.max_length))
-            except UndefinedCorrelationError:
-                scores[i] = math.nan  # every process learns it, and ends
-    scores = collective.total(scores.to(runtime.device)).cpu()
-    if not torch.isfinite(scores).all():
-        raise RunFailed(
-            f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')}): after {progress.step} steps the "
-            f"model gives the same or no finite similarity for every dev pair; lower {job.recipe.objective}.optim.lr "
-            f"({job.recipe.optim.lr:g})"
-        )
-    found = dict(zip(candidates, scores.tolist(), strict=False))
-    name = max(found, key=lambda candidate: found[candidate])  # the first of equals: the default candidate
-    progress.latest = found[name]
-    if progress.best is None or found[name] > progress.best:
-        progress.best, progress.best_step, progress.best_candidate = found[name], progress.step, name
-        progress.since_best = 0
-        if job.recipe.train.by_dev and runtime.rank == 0:
-            (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-            checkpoint.save_best(job.folder / "checkpoints", progress, candidates[name])
-    else:
-        progress.since_best += 1
-    return found[name]
-
-
-def _open_record(job: Job, runtime: Runtime) -> dict[str, Any]:
-    """The run record; the layout of a run that has begun is kept, because bit-exact resume needs it."""
-    record = read_json(job.folder / "run.json") or {}
-    record.pop("reason", None)  # of an earlier failure
-    precision = job.recipe.train.precision
-    if precision == "auto":
-        precision = "bf16" if native_bf16(runtime.device) else "fp32"
-    layout: dict[str, Any] = {"world_size": runtime.world, "threads": torch.get_num_threads(), "precision": precision}
-    known = record.get("layout", {})
-    if known.get("world_size") == runtime.world:
-        layout |= known
-        if runtime.device.type == "cpu":
-            torch.set_num_threads(layout["threads"])
-    record |= {
-        "run_id": job.id,
-        "status": "running",
-        "seed": job.seed,
-        **job.facts,
-        "layout": layout,
-        "device": _device_name(runtime.device),
-        "where": runtime.where,
-        "started_at": record.get("started_at") or _now(),
-        "versions": _versions(),
-        "timings": record.get("timings", {}),
-    }
-    if runtime.rank == 0:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        remove_drafts(job.folder)
-        write_json(job.folder / "recipe.json", to_plain(job.recipe))
-        write_json(job.folder / "run.json", record)
-    return record
-
-
-def _finish(
-    job: Job,
-    runtime: Runtime,
-    candidates: dict[str, Encoder],
-    model: SentenceModel,
-    progress: checkpoint.Progress,
-    record: dict[str, Any],
-    log: checkpoint.MetricsLog | None,
-    began: float,
-) -> dict[str, Any]:
-    """Write the kept model, then the record that says so."""
-    encoder = next(iter(candidates.values()))
-    if job.recipe.train.by_dev:
-        checkpoint.load_best(job.folder / "checkpoints", progress, encoder)
-    record |= {
-        "status": "done",
-        "finished_at": _now(),
-        "steps": progress.step,
-        "kept": {"step": progress.best_step, "candidate": progress.best_candidate}
-        if job.recipe.train.by_dev
-        else {"step": progress.step, "candidate": next(iter(candidates))},
-        "dev": None
-        if progress.best is None
-        else {
-            "kept": progress.best if job.recipe.train.by_dev else progress.latest,
-            "best": progress.best,
-            "best_step": progress.best_step,
-        },
-        "selected_by": job.dev.name if job.recipe.train.by_dev and job.dev is not None else None,
-    }
-    record["timings"] |= {
-        "train_seconds": round(progress.seconds, 3),
-        "last_start_seconds": round(time.monotonic() - began, 3),
-    }
-    if runtime.rank == 0:
-        if not len(encoder.heads):
-            encoder.layers = job.export_layers
-        save(SentenceModel(encoder, model.tokenizer, model.max_length), job.folder / "model")
-        write_json(job.folder / "run.json", record)
-        checkpoint.clear(job.folder / "checkpoints")
-        assert log is not None
-        log.close()
-    runtime.barrier()
-    return record
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return names[0].split(":")[1].strip() if names else "CPU"
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("raysts", "torch", "transformers", "ray", "numpy", "pyarrow"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from raysts.data.windows import Windows, columns_of, shard_name
 from raysts.files import aside, read_json, remove_drafts, write_json
 from raysts.models.encoder import Encoder
+from raysts.models.layers import Layers
 from raysts.models.sentence_model import represent_tokens
 
 
@@ -27,7 +28,7 @@ def sum_folder(folder: Path, members: int) -> Path:
 
 
 def add_member(
-    encoder: Encoder, windows: Windows, window: int, folder: Path, member: int, members: int, layers: int
+    encoder: Encoder, windows: Windows, window: int, folder: Path, member: int, members: int, layers: Layers
 ) -> None:
     """Write one shard: the sum so far plus this member's embeddings, in float32; the mean after the last member.
 

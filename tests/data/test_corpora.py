@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data.corpora import Corpus, label_codes
+from raysts.data.corpora import Corpus
+from raysts.data.labels import label_codes
 from raysts.errors import InputError
 from raysts.schema import NLI_LABELS, TABLES
 

@@ -129,7 +129,9 @@ def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
     with pytest.raises(UndefinedCorrelationError, match="^sts12, subset 'one': all 3"):
         correlation_rows(pairs, np.where(pairs.subset == 0, 0.0, PREDICTED), "x")
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 'vectors' of 1 of 5 sentences"):
-        spearman_of(pairs, {"vectors": np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]}, HashedWords().similarities["cosine"])
+        spearman_of(
+            pairs, {"vectors": np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]}, HashedWords().similarities["cosine"]
+        )
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
         spearman_of(pairs, {"vectors": np.ones((5, 2))}, lambda a, b: np.full(len(a["vectors"]), np.inf))
 
@@ -161,7 +163,7 @@ def test_sick_sets(tmp_path: Path) -> None:
     whole = STS_TASKS["sickr-all"]
     assert set(whole.tables(corpus, ("test",))) == {"sick/sick_train", "sick/sick_trial", "sick/sick_test"}
     model = HashedWords()
-    rows = whole.score(corpus, ("test",), model.represent, model.similarities["cosine"], 20)
+    rows = whole.score(corpus, ("test",), model.represent, model.similarities, 20)
     assert {row["n"] for row in rows} == {59} and len({row["dataset_sha256"] for row in rows}) == 1
     assert rows[0]["dataset_sha256"] not in {corpus.fingerprint(table) for table in corpus.tables()}
     (tmp_path / "sick/sick_trial.parquet").unlink()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gloo_ranks import RESUMED, batch_of
-from small_runs import HIDDEN, MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import Order, read_here
 from raysts.data.windows import Windows
@@ -25,13 +25,17 @@ from raysts.training.loop import train
 
 Found = tuple[list[dict[str, Any]], dict[str, Any]]
 
-REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05}
+REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05, "flow": -2.0}
 """Loss that 150 steps on 16 fixed examples reach; of an objective that is not named here, a tenth of the first loss."""
 
 EXAMPLES = 16
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
+CLOSED_FORM = ("whiten",)
+"""What is fitted in one pass, without a parameter that an optimiser moves."""
+
 every = pytest.mark.parametrize("name", OBJECTIVES)
+trained = pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in CLOSED_FORM])
 
 
 def built(name: str, stage: Stage, seed: int = 0) -> Objective:
@@ -67,9 +71,12 @@ def test_it_says_what_it_is(name: str) -> None:
     assert kind.problem(EXAMPLES) is None
 
 
-@every
+@trained
 def test_every_trainable_parameter_gets_a_gradient(name: str, stage: Stage) -> None:
     objective = built(name, stage)
+    with torch.no_grad():
+        for parameter in objective.parameters():  # a layer that begins as zero hides those before it
+            parameter += 0.01 * torch.randn_like(parameter)
     loss, scalars = objective(batch_for(name, stage, objective))
     assert (
         loss.shape == () and loss.dtype == torch.float32 and not any(value.requires_grad for value in scalars.values())
@@ -88,6 +95,8 @@ def test_it_is_deterministic_per_seed(name: str, stage: Stage) -> None:
         objective = built(name, stage).train(dropout)
         torch.manual_seed(seed)
         loss, _ = objective(batch_for(name, stage, objective))
+        if name in CLOSED_FORM:
+            return float(loss), dict(objective.named_buffers())
         loss.backward()
         return float(loss.detach()), {n: p.grad for n, p in objective.named_parameters() if p.grad is not None}
 
@@ -114,14 +123,15 @@ def test_rows_of_weight_zero_do_not_count(name: str, stage: Stage) -> None:
     for part in (few, batch | {"weight": batch["weight"] * keep}):
         objective.zero_grad()
         loss, _ = objective(part)
-        loss.backward()
+        if name not in CLOSED_FORM:
+            loss.backward()
         losses.append(float(loss.detach()))
         gradients.append({n: p.grad.clone() for n, p in objective.named_parameters() if p.grad is not None})
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    assert difference(gradients[0], gradients[1]) < 1e-4
+    assert name in CLOSED_FORM or difference(gradients[0], gradients[1]) < 1e-4
 
 
-@every
+@trained
 def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
     objective = built(name, stage)
     batch = batch_for(name, stage, objective)
@@ -146,8 +156,8 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
             parameter += 0.01 * torch.randn_like(parameter)
     found = []
     for candidate, encoder in objective.candidates().items():
-        assert encoder.dim == HIDDEN
         model = SentenceModel(encoder, tokenizer, MAX_LENGTH)
+        assert model.encode(TEXTS).shape == (len(TEXTS), encoder.dim)
         save(model, tmp_path / candidate)
         again = load(tmp_path / candidate, device="cpu")
         assert again.max_length == MAX_LENGTH
@@ -182,7 +192,7 @@ def test_a_killed_run_resumes_bit_for_bit(name: str, interruptions: int, stage: 
     assert files[0] == files[1]
 
 
-@every
+@trained
 def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage: Stage, tmp_path: Path) -> None:
     hot = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
     keep = next(keep for keep in OBJECTIVES[name].keeps if keep not in ("best", "dev"))

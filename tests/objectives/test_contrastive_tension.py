@@ -6,7 +6,11 @@ import torch
 from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.contrastive_tension import ContrastiveTension, ContrastiveTensionSettings
+from raysts.objectives.contrastive_tension import (
+    AnchoredContrastiveTension,
+    ContrastiveTension,
+    ContrastiveTensionSettings,
+)
 from raysts.objectives.objective import Batch
 
 
@@ -85,3 +89,45 @@ def test_the_second_encoder_is_the_default_candidate() -> None:
     objective = made()
     assert list(objective.candidates()) == ["second", "first"]
     assert objective.candidates()["second"] is objective.encoder and objective.keeps[0] == "second"
+
+
+def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
+    losses, gradients = [], []
+    for reduction in ("mean", "sum"):
+        objective = ContrastiveTension(ContrastiveTensionSettings(reduction=reduction), tiny_encoder())
+        found = batch(objective)
+        found["weight"][-3:] = 0.0
+        loss, _ = objective(found)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append(objective.encoder.backbone.embeddings.word_embeddings.weight.grad)
+    assert losses[1] == pytest.approx(13 * losses[0], rel=1e-5)
+    torch.testing.assert_close(gradients[1], 13 * gradients[0], rtol=1e-4, atol=1e-5)
+
+
+def test_anchored_pairs_share_their_first_sentence() -> None:
+    settings = ContrastiveTensionSettings(negatives="anchored")
+    kind = ContrastiveTension.variant(settings)
+    assert kind is AnchoredContrastiveTension and kind.variant(ContrastiveTensionSettings()) is ContrastiveTension
+    assert kind.rows_per_batch(16) == 16 and kind.problem(12) and not kind.problem(16)
+    examples = kind.examples(17)
+    assert examples[:3] == [(0,), (0, 1), (0, 2)] and examples[8:10] == [(8,), (8, 9)] and len(examples) == 16
+    objective = kind(settings, tiny_encoder())
+    table = {"sentence": sentences(16)}
+    found = objective.collate(share_of(table, examples, np.ones(16, np.float32)))
+    anchor, words = found["a"], table["sentence"].take([0, 8])
+    for group in range(2):
+        mine = anchor[8 * group : 8 * group + 8]
+        assert (mine == mine[0]).all() and mine[0, : words.lengths[group]].tolist() == words.take([group]).flat.tolist()
+    assert found["identical"].tolist() == ([1.0] + [0.0] * 7) * 2
+    partners = table["sentence"].take([example[-1] for example in examples])
+    assert torch.equal(found["b"], partners.pad(0)[0])
+
+
+def test_settings_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match="reduction='max' must be mean or sum"):
+        ContrastiveTensionSettings(reduction="max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="negatives='hard' must be fresh or anchored"):
+        ContrastiveTensionSettings(negatives="hard")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="another class"):
+        ContrastiveTension(ContrastiveTensionSettings(negatives="anchored"), tiny_encoder())

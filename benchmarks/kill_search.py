@@ -1,0 +1,194 @@
+"""Does `raysts tune lower-bound` survive kills at random moments, and what does a kill cost?
+
+Kills the driver alone (SIGKILL), its whole process group (driver and head at once), one trial's process, or interrupts the
+group (Ctrl-C); runs the same command again at once, until it ends by itself; then again on a fresh storage, until enough
+kills are done. Compared with an undisturbed search: every trial's value, the kept models bit for bit; counted: trials
+whose record was lost, written again or doubled, trials of the Optuna database that are not complete, processes of a dead
+run that are left, and the seconds until the next run makes progress.
+
+    python benchmarks/kill_search.py --kills 50 --storage /tmp/kills
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# The tests' way to find every process of a command, however deep.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+from processes import Command, trainer, wait_until  # noqa: E402
+
+KINDS = ("driver", "group", "worker", "interrupt")
+SEARCH = [
+    "--set", "space.lower_bound=0,0.2,0.4,0.6,0.8", "--set", "seeds=4", "--set", "train.max_steps=60",
+    "--set", "train.checkpoint_every=10", "--set", "train.eval_every=20", "--set", "train.max_length=32",
+]  # fmt: skip
+TRIALS = 20
+
+
+@dataclass
+class Counts:
+    """What came of the kills."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    written_again: int = 0
+    other_values: int = 0
+    other_models: int = 0
+    not_complete: int = 0
+    processes_left: int = 0
+    back: list[float] = field(default_factory=list)
+    """Seconds from a kill to the next progress."""
+
+
+def start(storage: Path, log: Path, arguments: list[str]) -> Command:
+    """The search, once more."""
+    command = [
+        "-m",
+        "raysts",
+        "tune",
+        "lower-bound",
+        *SEARCH,
+        "--storage",
+        str(storage),
+        "--address",
+        "local",
+        "--json",
+    ]
+    return Command([*command, *arguments], log)
+
+
+def records(storage: Path) -> dict[str, int]:
+    """Records of trials and when they were written."""
+    found = (storage / "studies" / "lower-bound" / "trials").glob("[!.]*.json")
+    return {path.stem: path.stat().st_mtime_ns for path in found}
+
+
+def lines(storage: Path) -> int:
+    """Metrics lines and records: how far the search has come."""
+    return len(records(storage)) + sum(path.read_bytes().count(b"\n") for path in storage.glob("runs/*/metrics.jsonl"))
+
+
+def outcome(command: Command) -> tuple[dict[tuple[str, int], float], dict[str, Any]]:
+    """Values by point and seed, and the JSON line, of a search that must have ended well."""
+    printed = command.stdout()
+    if command.process.returncode != 0:
+        raise SystemExit(f"the search failed:\n{command.stderr()}")
+    found = json.loads(printed.splitlines()[-1])
+    return {(str(p["overrides"]), p["seed"]): p["value"] for p in found["points"]}, found
+
+
+def models(storage: Path) -> dict[str, str]:
+    """sha256 of every kept model by run id."""
+    paths = storage.glob("runs/*/model/model.safetensors")
+    return {path.parent.parent.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def incomplete(found: dict[str, Any]) -> int:
+    """Trials of the Optuna database that are not complete, or are there twice."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    trials = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{found['study']}/optuna.db").trials
+    distinct = {json.dumps(trial.params, sort_keys=True) for trial in trials if trial.state.name == "COMPLETE"}
+    return abs(len(trials) - len(distinct)) + abs(TRIALS - len(distinct))
+
+
+def one_round(
+    folder: Path, storage: Path, most: int, length: float, dice: random.Random, counts: Counts, arguments: list[str]
+) -> Command:
+    """One search on a fresh storage, with at most ``most`` kills, to its end."""
+    command, number, kept = start(storage, folder / f"{storage.name}-0.log", arguments), 0, dict[str, int]()
+    while number < most:
+        kind, moment = dice.choice(KINDS), time.monotonic() + dice.uniform(0.0, length / 2)
+        wait_until(lambda c=command, m=moment: c.ended() or time.monotonic() >= m, 2 * length + 60)
+        if kind == "worker":
+            wait_until(lambda c=command: c.ended() or trainer(storage), 10 * length + 60)
+        if command.ended():
+            break
+        number += 1
+        counts.kills[kind] += 1
+        if kind == "worker":
+            if (pid := trainer(storage)) is not None:
+                os.kill(pid, signal.SIGKILL)
+            continue
+        if kind == "driver":
+            command.signal_driver(signal.SIGKILL)
+        elif kind == "group":
+            command.kill_group()
+        else:
+            os.killpg(command.pid, signal.SIGINT)
+        command.process.wait()
+        died, before, now = time.monotonic(), lines(storage), records(storage)
+        counts.lost += len(kept.keys() - now.keys())
+        counts.written_again += sum(now[name] != written for name, written in kept.items() if name in now)
+        kept, dead = now, command
+        command = start(storage, folder / f"{storage.name}-{number}.log", arguments)
+        wait_until(lambda c=command, b=before: lines(storage) != b or c.ended(), 10 * length + 60)
+        counts.back.append(time.monotonic() - died)
+        left = dead.left_behind(30)
+        counts.processes_left += len(left)
+        dead.sweep()
+    command.process.wait()
+    now = records(storage)
+    counts.lost += len(kept.keys() - now.keys())
+    counts.written_again += sum(now[name] != written for name, written in kept.items() if name in now)
+    return command
+
+
+def main() -> None:
+    """Search, kill, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--storage", type=Path, help="folder for the searches (default: a temporary one)")
+    parser.add_argument("arguments", nargs="*", help="further arguments of raysts tune lower-bound, after --")
+    options = parser.parse_args()
+    folder = (options.storage or Path(tempfile.mkdtemp(prefix="raysts-kills-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    began = time.monotonic()
+    expected, _ = outcome(start(folder / "calm", folder / "calm.log", options.arguments))
+    length, kept = time.monotonic() - began, models(folder / "calm")
+    print(f"undisturbed: {len(expected)} trials in {length:.1f} s, {len(kept)} models kept", flush=True)
+
+    counts, dice, rounds = Counts(), random.Random(options.seed), 0
+    while (done := sum(counts.kills.values())) < options.kills:
+        rounds += 1
+        storage = folder / f"killed-{rounds}"
+        shutil.rmtree(storage, ignore_errors=True)
+        values, found = outcome(
+            one_round(folder, storage, options.kills - done, length, dice, counts, options.arguments)
+        )
+        counts.other_values += len(values.items() ^ expected.items())
+        counts.other_models += models(storage) != kept
+        counts.not_complete += incomplete(found)
+        print(f"round {rounds}: {sum(counts.kills.values())} kills so far, {len(values)} trials", flush=True)
+
+    back = sorted(counts.back)
+    summary = {
+        "kills": dict(counts.kills), "searches": rounds, "trials_of_a_search": TRIALS, "records_lost": counts.lost,
+        "records_written_again": counts.written_again, "values_that_differ": counts.other_values,
+        "searches_with_other_models": counts.other_models, "database_trials_not_complete_or_doubled": counts.not_complete,
+        "processes_left": counts.processes_left, "undisturbed_seconds": round(length, 1),
+        "seconds_to_go_on": [round(back[0], 1), round(back[len(back) // 2], 1), round(back[-1], 1)] if back else [],
+    }  # fmt: skip
+    print(json.dumps(summary))
+    wrong = (counts.lost, counts.written_again, counts.other_values, counts.other_models, counts.not_complete)
+    sys.exit(any((*wrong, counts.processes_left)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The part of the ``raysts`` command that searches."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+Outcome = tuple[dict[str, Any], str]
+"""The fields of the JSON line, and the text for people."""
+
+EXAMPLE = "raysts tune lower-bound --data DATA --set backbone=bert-base-uncased --set seeds=3"
+
+
+def arguments(command: argparse.ArgumentParser) -> None:
+    """The arguments of ``raysts tune`` beside the common ones."""
+    command.add_argument("search", metavar="NAME", help="lower-bound, latte-mix or gausscse")
+    command.add_argument("--name", help="name of the study in the storage (default: the search's name)")
+    command.add_argument(
+        "--warm-start", metavar="STUDY", help="learn from the points of this earlier study (searches that sample)"
+    )
+    command.description = (
+        "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
+        "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
+        "asha=true or asha.grace=0.3, and its space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
+    )
+
+
+def tune(options: argparse.Namespace, command: str) -> Outcome:
+    """``raysts tune``."""
+    from raysts.api_tune import tune as run
+    from raysts.overrides import parse_overrides
+
+    found = run(
+        options.search,
+        parse_overrides(options.set),
+        options.data,
+        options.storage,
+        name=options.name,
+        warm_start=options.warm_start,
+        address=options.address,
+        command=command,
+    )
+    lines = [found.pop("table"), f"study:  {found['study']}", f"report: {found['report']}"]
+    lines.append(f"dashboard: optuna-dashboard sqlite:///{found['study']}/optuna.db")
+    lines.append(f"next:   raysts distill --from-study {found['name']} --storage {found['storage']}")
+    return found, "\n".join(lines)

@@ -1,0 +1,81 @@
+"""The actor that trains trials of a search, one after the other, in its own process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import replace
+from typing import Any
+
+import ray
+import ray.tune
+import torch
+
+from raysts.evaluation.dev import Dev
+from raysts.recipe import Resources
+from raysts.search.attempt import Outcome, TrialRuntime, attempt
+from raysts.search.tasks import METRIC
+from raysts.training.loop import Job
+
+FRACTION = "fraction"
+"""Part of its steps that a trial has trained, in a result: what early stopping goes by, for trials differ in steps."""
+
+
+class RaystsTrial(ray.tune.Trainable):
+    """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
+
+    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is.
+    """
+
+    def setup(self, config: dict[str, Any], dev: Dev | None = None, resources: Resources | None = None) -> None:
+        """Begin to train ``config["job"]``; ``dev``, the same for all trials, comes through the object store."""
+        assert resources is not None and resources.gpus is not None
+        self.dev, self.resources = dev, resources
+        if 0 < resources.gpus < 1 and torch.cuda.is_available():
+            # A trial that runs out of memory has used up its own part, never a neighbour's.
+            torch.cuda.set_per_process_memory_fraction(resources.gpus)
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """The next trial, in the same process."""
+        self._end()
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Wait for the next dev score, or for the end."""
+        return self.results.get()
+
+    def cleanup(self) -> None:
+        """End the thread."""
+        self._end()
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.stopping = threading.Event()
+        job = replace(config["job"], dev=self.dev)
+        # Not a daemon of this process's life: the process dies with its driver, whatever its threads do.
+        self.thread = threading.Thread(target=self._train, args=(job, self.results, self.stopping), daemon=True)
+        self.thread.start()
+
+    def _end(self) -> None:
+        self.stopping.set()
+        self.thread.join()
+
+    def _train(self, job: Job, results: queue.SimpleQueue[dict[str, Any]], stopping: threading.Event) -> None:
+        def report(line: dict[str, Any]) -> None:
+            results.put({METRIC: line["dev"], "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
+
+        device = "cuda" if self.resources.gpus else "cpu"
+        where = f"Ray Tune, node {ray.util.get_node_ip_address()}"
+        try:
+            outcome = attempt(
+                job,
+                lambda: TrialRuntime(
+                    device, threads=self.resources.cpus, report=report, stopped=stopping.is_set, where=where
+                ),
+            )
+        except BaseException as error:
+            outcome = Outcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
+        value = outcome.value if outcome.value is not None else float("nan")
+        results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})

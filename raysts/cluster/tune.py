@@ -1,0 +1,293 @@
+"""Searches on Ray Tune, their points proposed by Optuna.
+
+What is left of a study goes into a new Tuner each time: Ray's own snapshots and Optuna's database may disagree after a
+kill, the study's records cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import ray.tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from raysts.cluster.run import settled
+from raysts.cluster.trial import FRACTION, RaystsTrial
+from raysts.errors import RunFailed
+from raysts.recipe import Resources
+from raysts.search.attempt import Outcome
+from raysts.search.progress import Progress
+from raysts.search.sampler import distributions, quiet, sampler_seed
+from raysts.search.search import Search
+from raysts.search.space import Point
+from raysts.search.study import Study
+from raysts.search.tasks import METRIC, Tasks
+
+DEATHS = 3
+"""Deaths of its process that a trial survives, each from its last checkpoint."""
+
+SMALL = 200 * 2**20
+"""Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
+
+MEMORY_KILLS = 2
+"""Kills for want of memory after which a point is infeasible: the first may have been a neighbour's fault."""
+
+KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
+"""Where Ray's memory monitor names the actor."""
+
+WAIT = 30.0
+"""Seconds without any running trial after which we say what is waited for."""
+
+ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables whatever the verbosity
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the study has its own records
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",  # nobody reads Tune's snapshots
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",
+}
+
+
+def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSearch:
+    """Ray's OptunaSearch over the space of a search; a study of its own in memory, filled from the study's records."""
+    import optuna
+
+    quiet()
+    return OptunaSearch(
+        space=distributions(search.space),
+        metric=METRIC,
+        mode="max",
+        points_to_evaluate=[dict(point) for point in first],
+        sampler=optuna.samplers.TPESampler(seed=sampler_seed(seed)),
+    )
+
+
+def trial_resources(study: Study) -> Resources:
+    """What a trial asks for: several small ones share a GPU unless the search says how much one takes."""
+    asked = study.search.pipeline.resources
+    found = settled(asked)
+    if asked.gpus is None and found.gpus and study.weights() < SMALL:
+        return replace(found, gpus=0.25)
+    return found
+
+
+def room(resources: Resources) -> int:
+    """Trials that the cluster as it is holds at once."""
+    count = 0
+    for node in ray.nodes():
+        there = node["Resources"]
+        if node["Alive"]:
+            fits = [int(there.get("CPU", 0) // resources.cpus)]
+            fits += [int(there.get("GPU", 0) / resources.gpus + 1e-9)] if resources.gpus else []
+            count += min(fits)
+    return max(1, count)
+
+
+def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
+    """Train what is left of a study on the connected cluster.
+
+    Args:
+        tasks: hands out the trials.
+        progress: draws what trains.
+        resources: what a trial asks for, GPUs decided.
+
+    Raises:
+        RunFailed: the nodes have no memory for any trial.
+    """
+    kills: Counter[str] = Counter()
+    while True:
+        watch = _Watch(tasks, progress, resources)
+        try:
+            return _fit(tasks, resources, watch)
+        except RuntimeError as error:
+            # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
+            if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
+                raise
+            found = KILLED_FOR_MEMORY.search(str(error))
+            run_id = watch.actors.get(found.group(1), "") if found else ""
+            kills[run_id] += 1
+            if kills[run_id] == MEMORY_KILLS and run_id in tasks.running:
+                reason = f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
+                tasks.done(run_id, Outcome("infeasible", None, reason))
+            elif kills[run_id] > DEATHS:
+                raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
+            tasks.give_back()
+            progress.say("a trial was killed because its node ran out of memory; the others go on")
+
+
+def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
+    """One Tuner over what is left."""
+    study, search = tasks.study, tasks.search
+    trainable = ray.tune.with_resources(
+        ray.tune.with_parameters(RaystsTrial, dev=study.dev, resources=resources),
+        {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+    )
+    searcher = _Trials(tasks)
+    watch.ids = searcher.ids
+    # A grid asks for all its room at once, for an autoscaler to see; a sampler is asked as late as can be.
+    pending = room(resources) if search.num_samples is None else 1
+    with _tune_folder(study.folder) as folder, _environment({"TUNE_MAX_PENDING_TRIALS_PG": str(pending)}):
+        tuner = ray.tune.Tuner(
+            trainable,
+            tune_config=ray.tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=scheduler(study),
+                num_samples=-1,  # until the searcher says that nothing is left
+                reuse_actors=True,
+                trial_name_creator=lambda each: f"{study.name}-{each.trial_id}",
+                trial_dirname_creator=lambda each: each.trial_id,
+            ),
+            run_config=ray.tune.RunConfig(
+                name=study.name,
+                storage_path=str(folder),
+                verbose=0,
+                failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
+                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
+                callbacks=[watch],
+            ),
+        )
+        try:
+            tuner.fit()
+        except Exception:
+            if searcher.error is not None:
+                raise searcher.error from None  # Tune makes text of it
+            raise
+
+
+class _Trials(Searcher):
+    """Tune's trials are the study's: what Tune calls a trial is one training run of a point."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        super().__init__(metric=METRIC, mode="max")
+        self.tasks = tasks
+        self.error: Exception | None = None
+        self.ids: dict[str, str] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next training run."""
+        if self.tasks.full:
+            return None
+        trial = self.tasks.next()
+        if trial is None:
+            return Searcher.FINISHED
+        self.ids[trial_id] = trial.id
+        return {"job": replace(trial.job, dev=None)}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """A dev score on the way."""
+        self.tasks.report(self.ids[trial_id], result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The end of a training run; without an outcome of its own it was stopped."""
+        run_id = self.ids.pop(trial_id)
+        if error or result is None:
+            outcome = Outcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
+        elif "outcome/status" in result:
+            outcome = Outcome(*(result.get(f"outcome/{name}") for name in Outcome._fields))  # type: ignore[arg-type]
+        else:
+            outcome = Outcome("stopped")
+        try:
+            self.tasks.done(run_id, outcome)
+        except Exception as problem:
+            self.error = problem
+            raise
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study's records are what a search goes on from."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Never called."""
+
+
+def scheduler(study: Study) -> TrialScheduler:
+    """ASHA on the fraction of its steps that a trial has trained, with what earlier sessions have seen; or none."""
+    asha = study.search.asha
+    if asha is None:
+        return FIFOScheduler()
+    made = ASHAScheduler(
+        time_attr=FRACTION,
+        metric=METRIC,
+        mode="max",
+        max_t=101,  # above any: a trial that has come to its end is not stopped
+        grace_period=100 * asha.grace,
+        reduction_factor=asha.reduction,
+    )
+    for record in study.records.values():
+        before = SimpleNamespace(trial_id=record.id)
+        made.on_trial_add(None, before)
+        for step, score in record.curve:
+            made.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
+    return made
+
+
+class _Watch(ray.tune.Callback):
+    """Looks after each round of Tune's loop: draws what trains, says what is waited for."""
+
+    def __init__(self, tasks: Tasks, progress: Progress, resources: Resources) -> None:
+        self.tasks, self.progress, self.resources = tasks, progress, resources
+        self.idle_since, self.said = time.monotonic(), False
+        self.ids: dict[str, str] = {}
+        self.actors: dict[str, str] = {}
+        """What each actor trains, or has trained last."""
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """An actor begins with a trial."""
+        self.actors[trial.temporary_state.ray_actor._actor_id.hex()] = self.ids[trial.trial_id]
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """After each round."""
+        if any(trial.status == "RUNNING" for trial in trials):
+            self.idle_since, self.said = time.monotonic(), False
+            self.progress.running(list(self.tasks.running.values()))
+        elif time.monotonic() - self.idle_since > WAIT and not self.said:
+            self.said = True
+            there = {name: ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")}
+            self.progress.say(
+                f"waiting for room: a trial asks for {self.resources.cpus} CPUs and {self.resources.gpus:g} GPUs; the "
+                f"cluster has {there['CPU']:g} CPUs and {there['GPU']:g} GPUs in all, and may grow"
+            )
+
+
+@contextlib.contextmanager
+def _tune_folder(study: Path) -> Iterator[Path]:
+    """Tune's own folder, which goes when it is done; what a killed session has left goes first."""
+    folder = study / "tune"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    """Settings that Tune reads from the environment, for the length of a search."""
+    wanted = {**ENVIRONMENT, **more}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    level = logging.getLogger("ray.tune").level
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.getLogger("ray.tune").setLevel(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,109 @@
+"""Training tables that are made of other tables: NLI triplets, the sentences of NLI, the sentences of the test sets.
+
+A data folder may hold any of them itself; then that one is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raysts.data.labels import label_codes
+from raysts.schema import NLI_LABELS
+
+VERSION = 1
+"""Part of the fingerprint of what is made; raise it when rows or their order change."""
+
+
+class Derived(NamedTuple):
+    """How a table is made. ``sources`` are tables: all are needed, or with ``some`` those that are there."""
+
+    sources: tuple[str, ...]
+    make: Callable[[Mapping[str, pa.Table]], pa.Table]
+    some: bool = False
+
+
+def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """anchor (premise), positive (entailment), negative (contradiction), source (SimCSE, section 4.1).
+
+    Within a premise the k-th entailment stands with the k-th contradiction; premises without either give none.
+    """
+    table = tables["nli/train"]
+    premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    label = label_codes(table.column("label"), NLI_LABELS)
+    rows = [np.flatnonzero(label == NLI_LABELS.index(name)) for name in ("entailment", "contradiction")]
+    entailed, contradicted = (premise[r] * len(label) + _place_in_group(premise[r]) for r in rows)
+    _, first, second = np.intersect1d(entailed, contradicted, assume_unique=True, return_indices=True)
+    order = np.argsort(rows[0][first])
+    positive, negative = rows[0][first[order]], rows[1][second[order]]
+    found = {
+        "anchor": table.column("premise").take(positive),
+        "positive": table.column("hypothesis").take(positive),
+        "negative": table.column("hypothesis").take(negative),
+    }
+    return pa.table(found | {"source": _sources(table).take(positive)})
+
+
+def _place_in_group(group: np.ndarray) -> np.ndarray:
+    """How many equal values stand before each value."""
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
+    sizes = np.diff(np.r_[begins, len(ordered)])
+    place = np.empty(len(group), np.int64)
+    place[order] = np.arange(len(ordered)) - np.repeat(begins, sizes)
+    return place
+
+
+def _sources(table: pa.Table) -> pa.ChunkedArray:
+    if "source" in table.column_names:
+        return table.column("source").cast(pa.string())
+    return pa.chunked_array([pa.array(["nli"] * table.num_rows, pa.string())])
+
+
+def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """sentence, source: the distinct premises and hypotheses of each source in order of first appearance."""
+    table = tables["nli/train"]
+    return _distinct(
+        pa.concat_tables(
+            pa.table({"sentence": table.column(name), "source": _sources(table)}) for name in ("premise", "hypothesis")
+        )
+    )
+
+
+def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """sentence, source: the distinct sentences of each test set, without their scores (BERT-flow, section 4)."""
+    parts = [
+        pa.table(
+            {"sentence": table.column(name), "source": pa.array([source_of(called)] * table.num_rows, pa.string())}
+        )
+        for called, table in tables.items()
+        for name in ("sentence1", "sentence2")
+    ]
+    return _distinct(pa.concat_tables(parts))
+
+
+def source_of(table: str) -> str:
+    """What ``data.sources`` calls a table of test sentences: ``sts12``, ``stsb_test``."""
+    return table.rsplit("/", 1)[-1]
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
+    first = numbered.group_by(["sentence", "source"]).aggregate([("row", "min")]).column("row_min")
+    return table.take(pa.array(np.sort(first.to_numpy())))
+
+
+TARGETS = "targets"
+
+DERIVED: dict[str, Derived] = {
+    "nli/triplets": Derived(("nli/train",), triplets),
+    "nli/sentences": Derived(("nli/train",), nli_sentences),
+    TARGETS: Derived(
+        (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test", "sick/sick_test"), targets, some=True
+    ),
+}
+"""Derived tables by name."""

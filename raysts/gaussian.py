@@ -1,0 +1,149 @@
+"""Sentences as diagonal Gaussians: divergence, asymmetric similarity, contrastive loss (GaussCSE, section 2).
+
+Shapes: B rows of this process, K candidates (the rows of all processes), D dimensions, N rows of a block.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Kind = Literal["per_dimension", "paper"]
+"""How the divergences of the dimensions become one similarity: the mean over d of 1 / (1 + KL_d), as the official code
+has it, or 1 / (1 + sum over d of KL_d), equation 3 read with the divergence of the whole Gaussian."""
+
+KINDS: tuple[Kind, ...] = ("per_dimension", "paper")
+
+BLOCK = {"cpu": 2**20, "cuda": 2**25}
+"""Numbers in a block of the similarity matrix before its dimensions are reduced: what fits the cache of a CPU core, and
+what keeps a GPU busy."""
+
+
+class Gaussians(NamedTuple):
+    """Diagonal Gaussians, one a row: ``mu`` and ``log_var`` (log of the variance), both [..., D]."""
+
+    mu: Tensor
+    log_var: Tensor
+
+
+class Triplets(NamedTuple):
+    """Premises, hypotheses that they entail, and hypotheses that contradict them (none where the loss has no use for
+    them)."""
+
+    premise: Gaussians
+    hypothesis: Gaussians
+    contradiction: Gaussians | None = None
+
+
+def kl_divergence(a: Gaussians, b: Gaussians) -> Tensor:
+    """KL(a || b) of every dimension in closed form -> [..., D]; rows correspond or broadcast (equation 2)."""
+    return _twice_kl(a.mu - b.mu, a.log_var, a.log_var.exp(), b.log_var, b.log_var.neg().exp()) / 2
+
+
+def similarity(a: Gaussians, b: Gaussians, kind: Kind = "per_dimension") -> Tensor:
+    """sim(a || b) of corresponding rows -> [B], in (0, 1] (equation 3). Not symmetric: largest where a lies within b."""
+    kl_BD = kl_divergence(a, b)
+    return (1 + kl_BD).reciprocal().mean(-1) if kind == "per_dimension" else (1 + kl_BD.sum(-1)).reciprocal()
+
+
+def similarity_matrix(candidates: Gaussians, given: Gaussians, kind: Kind = "per_dimension") -> Tensor:
+    """S[i, j] = sim(candidates_j || given_i) -> [B, K] for [K, D] candidates and [B, D] given.
+
+    Neither forward nor backward holds B x K x D numbers: both go through blocks of rows of ``given``, and backward
+    computes a block's divergences again.
+    """
+    return _SimilarityMatrix.apply(*candidates, *given, kind)
+
+
+def contrastive(
+    own: Triplets,
+    candidates: Triplets,
+    counts_K: Tensor,
+    loss: str,
+    temperature: float,
+    kind: Kind = "per_dimension",
+) -> Tensor:
+    """-log(exp(E[i, i] / t) / sum over the sets' entries of exp(. / t)) of every row -> [B] (equation 4).
+
+    The entries of row i are E[i, j] = sim(hypothesis_j || premise_i), with ``con`` C[i, j] = sim(contradiction_j ||
+    premise_i), with ``rev`` R[i, j] = sim(premise_j || hypothesis_i).
+
+    Args:
+        own: the rows that the loss is taken of.
+        candidates: what each is compared with; ``own`` is among them.
+        counts_K: bool, which candidates are examples (the others are fillers and no negatives).
+        loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
+        temperature: t.
+        kind: the similarity.
+    """
+    sets = loss.split("+")
+    parts = [similarity_matrix(candidates.hypothesis, own.premise, kind)]
+    if "con" in sets:
+        assert candidates.contradiction is not None
+        parts.append(similarity_matrix(candidates.contradiction, own.premise, kind))
+    if "rev" in sets:
+        parts.append(similarity_matrix(candidates.premise, own.hypothesis, kind))
+    entries = torch.cat(parts, dim=1) / temperature
+    entries = entries.masked_fill(~counts_K.repeat(len(parts)), float("-inf"))
+    return entries.logsumexp(1) - similarity(own.hypothesis, own.premise, kind) / temperature
+
+
+def _twice_kl(difference: Tensor, log_var_a: Tensor, var_a: Tensor, log_var_b: Tensor, precision_b: Tensor) -> Tensor:
+    """2 KL_d = (var_a + (mu_a - mu_b)^2) / var_b - log var_a + log var_b - 1."""
+    return (difference.square() + var_a) * precision_b - log_var_a + (log_var_b - 1)
+
+
+class _SimilarityMatrix(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, mu_KD: Tensor, log_var_KD: Tensor, given_mu_BD: Tensor, given_log_var_BD: Tensor, kind: Kind
+    ) -> Tensor:
+        ctx.save_for_backward(mu_KD, log_var_KD, given_mu_BD, given_log_var_BD)
+        ctx.kind = kind
+        var_KD, precision_BD = log_var_KD.exp(), given_log_var_BD.neg().exp()
+        result_BK = mu_KD.new_empty(len(given_mu_BD), len(mu_KD))
+        for rows in _blocks(mu_KD, len(given_mu_BD)):
+            kl_NKD = mu_KD - given_mu_BD[rows, None]
+            kl_NKD.square_().add_(var_KD).mul_(precision_BD[rows, None])
+            kl_NKD.sub_(log_var_KD).add_(given_log_var_BD[rows, None] - 1).mul_(0.5)
+            if kind == "per_dimension":
+                result_BK[rows] = kl_NKD.add_(1).reciprocal_().mean(-1)
+            else:
+                result_BK[rows] = kl_NKD.sum(-1).add_(1).reciprocal_()
+        return result_BK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BK: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        mu_KD, log_var_KD, given_mu_BD, given_log_var_BD = ctx.saved_tensors
+        var_KD, precision_BD = log_var_KD.exp(), given_log_var_BD.neg().exp()
+        grad_mu_KD, grad_log_var_KD = torch.zeros_like(mu_KD), torch.zeros_like(mu_KD)
+        grad_given_mu_BD, grad_given_log_var_BD = torch.empty_like(given_mu_BD), torch.empty_like(given_mu_BD)
+        for rows in _blocks(mu_KD, len(given_mu_BD)):
+            difference_NKD = mu_KD - given_mu_BD[rows, None]
+            ratio_NKD = difference_NKD.square().add_(var_KD).mul_(precision_BD[rows, None])
+            kl_NKD = ratio_NKD.sub(log_var_KD).add_(given_log_var_BD[rows, None] - 1).mul_(0.5)
+            # d sim / d KL_d = -1 / (1 + KL)^2: of the dimension (and 1/D of the mean), or of the sum for all alike.
+            if ctx.kind == "per_dimension":
+                share_NKD = kl_NKD.add_(1).square_().reciprocal_().mul_(grad_BK[rows, :, None] / -mu_KD.shape[1])
+            else:
+                share_NK1 = (kl_NKD.sum(-1, keepdim=True) + 1).square_().reciprocal_() * -grad_BK[rows, :, None]
+                share_NKD = kl_NKD.copy_(share_NK1)
+            # d KL_d: by mu_a (mu_a - mu_b) / var_b, by mu_b its negative, by log var_a (var_a / var_b - 1) / 2,
+            # by log var_b (1 - (var_a + (mu_a - mu_b)^2) / var_b) / 2.
+            grad_given_log_var_BD[rows] = 0.5 * (share_NKD.sum(1) - ratio_NKD.mul_(share_NKD).sum(1))
+            grad_log_var_KD.sub_(share_NKD.sum(0), alpha=0.5)
+            share_NKD.mul_(precision_BD[rows, None])
+            grad_log_var_KD.addcmul_(share_NKD.sum(0), var_KD, value=0.5)
+            share_NKD.mul_(difference_NKD)
+            grad_mu_KD.add_(share_NKD.sum(0))
+            grad_given_mu_BD[rows] = -share_NKD.sum(1)
+        return grad_mu_KD, grad_log_var_KD, grad_given_mu_BD, grad_given_log_var_BD, None
+
+
+def _blocks(mu_KD: Tensor, rows: int) -> list[slice]:
+    step = max(1, BLOCK.get(mu_KD.device.type, BLOCK["cpu"]) // max(1, mu_KD.numel()))
+    return [slice(first, first + step) for first in range(0, rows, step)]

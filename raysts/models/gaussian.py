@@ -1,0 +1,115 @@
+"""The head that makes sentences diagonal Gaussians, and how evaluation compares them (GaussCSE, section 2.3).
+
+Shapes: B texts, N pairs, H hidden, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from raysts.gaussian import KINDS, Gaussians, Kind
+from raysts.models.head import Dense, Head, Similarity, cosine_of_vectors
+
+LOG_VAR = "log_var.safetensors"
+"""What lies beside the weights of mu: the weights of log_var; its metadata names the similarity."""
+
+NAMES: dict[Kind, str] = {"per_dimension": "gauss", "paper": "gauss-paper"}
+"""What the results table calls the two similarities."""
+
+_PAIRS = 1024  # pairs compared together: [1024, 768] float64 stays in the cache
+
+
+class GaussianHead(Head):
+    """mu = activation(W_mu h + b_mu) and log_var = W_v h + b_v; the vector of a text is its mu.
+
+    On disk it is sentence-transformers' Dense module for mu, which loads there by itself, with the weights of log_var
+    in a file beside it.
+
+    Args:
+        in_features: H.
+        out_features: D.
+        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
+        kind: which similarity it is trained and compared with.
+    """
+
+    module = Dense.module
+
+    def __init__(
+        self, in_features: int, out_features: int, activation: str = "tanh", kind: Kind = "per_dimension"
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise ValueError(f"similarity={kind!r} must be one of {', '.join(KINDS)}")
+        self.mu = Dense(in_features, out_features, activation)
+        self.log_var = nn.Linear(in_features, out_features)
+        self.kind = kind
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.mu.dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, H] -> mu [B, D]."""
+        return self.mu(x)
+
+    def gaussians(self, x: Tensor) -> Gaussians:
+        """[B, H] -> Gaussians of [B, D] float32."""
+        return Gaussians(self.mu(x), self.log_var(x).float())
+
+    def represent(self, x: Tensor) -> dict[str, Tensor]:
+        """``vectors``, which are mu, and ``log_var``."""
+        found = self.gaussians(x)
+        return {"vectors": found.mu, "log_var": found.log_var}
+
+    def similarities(self) -> dict[str, Similarity]:
+        """sim(a || b), which depends on the order, and the cosine of mu."""
+        return {NAMES[self.kind]: partial(similarity, kind=self.kind), "cosine": cosine_of_vectors}
+
+    def config(self) -> dict[str, Any]:
+        """Arguments of the constructor."""
+        return {
+            "in_features": self.log_var.in_features,
+            "out_features": self.dim,
+            "activation": self.mu.activation,
+            "kind": self.kind,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the Dense module of mu and, beside it, ``log_var.safetensors``."""
+        self.mu.save(folder)
+        state = {name: value.detach().cpu().contiguous() for name, value in self.log_var.state_dict().items()}
+        save_file(state, folder / LOG_VAR, metadata={"similarity": self.kind})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote."""
+        mu = Dense.load(folder)
+        with safe_open(folder / LOG_VAR, "pt") as file:
+            metadata: Any = file.metadata() or {}
+        head = cls(mu.linear.in_features, mu.dim, mu.activation, metadata.get("similarity"))
+        head.mu = mu
+        head.log_var.load_state_dict(load_file(folder / LOG_VAR))
+        return head
+
+
+def similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], kind: Kind) -> np.ndarray:
+    """sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3); see ``raysts.gaussian.Kind``."""
+    found_N = np.empty(len(a["vectors"]))
+    for first in range(0, len(found_N), _PAIRS):
+        rows = slice(first, first + _PAIRS)
+        (mu_a, log_var_a), (mu_b, log_var_b) = (
+            (x["vectors"][rows].astype(np.float64), x["log_var"][rows].astype(np.float64)) for x in (a, b)
+        )
+        difference = log_var_a - log_var_b
+        kl_ND = 0.5 * (np.expm1(difference) - difference + (mu_a - mu_b) ** 2 * np.exp(-log_var_b))
+        found_N[rows] = (1 / (1 + kl_ND)).mean(1) if kind == "per_dimension" else 1 / (1 + kl_ND.sum(1))
+    return found_N

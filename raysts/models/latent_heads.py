@@ -1,0 +1,109 @@
+"""Heads that map token vectors to latent distributions, and how the mixtures of two texts compare (Latte-Mix, section 2).
+
+Shapes: N tokens, H hidden dimensions, W numbers per token, D latent dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from raysts.models import latent
+from raysts.models.head import Head, Similarity, cosine_of_vectors, l2_of_vectors
+from raysts.similarity import jensen_shannon, l2_mixture
+
+L = TypeVar("L", bound=latent.Latent)
+Found = Mapping[str, np.ndarray]
+
+
+def jensen_shannon_of_vectors(classes: int, a: Found, b: Found) -> np.ndarray:
+    """Negated Jensen-Shannon divergence of ``vectors``, which are distributions over ``classes`` one after the other."""
+    p, q = (found["vectors"].reshape(len(found["vectors"]), -1, classes) for found in (a, b))
+    return jensen_shannon(p, q)
+
+
+def l2_of_mixtures(a: Found, b: Found) -> np.ndarray:
+    """Negated L2 distance of the mixtures of the tokens' Gaussians."""
+    return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
+
+
+class LatentHead(Head, Generic[L]):
+    """A latent module in front of the mean pooling.
+
+    Class attributes:
+        kind: the latent module's class.
+
+    Args:
+        latent: the latent module.
+    """
+
+    reads = "tokens"
+    source = Path(latent.__file__)
+    kind: ClassVar[type[latent.Latent]]
+
+    def __init__(self, latent: L) -> None:
+        super().__init__()
+        self.latent = latent
+
+    @property
+    def dim(self) -> int:
+        """W."""
+        return self.latent.dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, H] -> [N, W]."""
+        return self.latent.embed(x)
+
+    def config(self) -> dict[str, Any]:
+        """Arguments of the latent module's constructor."""
+        return self.latent.config()
+
+    def save(self, folder: Path) -> None:
+        """Write the latent module as sentence-transformers reads it."""
+        self.latent.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what ``save`` wrote."""
+        return cls(cls.kind.load(folder))  # type: ignore[arg-type]
+
+
+class CategoricalHead(LatentHead[latent.Categorical]):
+    """Latte-Mix: a text is the mixture of its tokens' categorical distributions."""
+
+    module = "raysts_latent.Categorical"
+    kind = latent.Categorical
+
+    def similarities(self) -> dict[str, Similarity]:
+        """``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
+        js = partial(jensen_shannon_of_vectors, self.latent.classes)
+        return {"cosine": cosine_of_vectors, "js": js, "l2": l2_of_vectors}
+
+
+class NormalHead(LatentHead[latent.Normal]):
+    """The Normal-VAE baseline: a text is the mixture of its tokens' Gaussians; ``vectors`` is the mean of their mu."""
+
+    module = "raysts_latent.Normal"
+    kind = latent.Normal
+    ragged = ("mu", "log_var")
+
+    def represent(self, x: Tensor) -> dict[str, Tensor]:
+        """``vectors``, ``mu`` and ``log_var``, all [N, D]."""
+        mu, log_var = self.latent.gaussians(x)
+        return {"vectors": mu, "mu": mu, "log_var": log_var}
+
+    def similarities(self) -> dict[str, Similarity]:
+        """``l2_mixture``: of the mixtures; ``l2_mean``: of the means of mu."""
+        return {"l2_mixture": l2_of_mixtures, "l2_mean": l2_of_vectors}
+
+
+class PointHead(LatentHead[latent.Point]):
+    """The autoencoder baseline: a text is the mean of its tokens' codes, compared by their cosine."""
+
+    module = "raysts_latent.Point"
+    kind = latent.Point

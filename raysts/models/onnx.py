@@ -1,0 +1,168 @@
+"""Models as ONNX: one graph from token ids to sentence embeddings, checked against the model it was made of.
+
+Shapes: B texts, T tokens, H hidden, D embedding dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raysts.errors import InputError, RunFailed
+from raysts.files import aside
+from raysts.models import static
+from raysts.models.encoder import pool
+from raysts.models.head import Dense
+from raysts.models.layers import layer_indices
+from raysts.models.sentence_model import SentenceModel
+
+TOLERANCE = 1e-4
+"""Largest difference between the graph's embeddings and the model's, relative to the largest number among them where that
+is above 1."""
+
+NEEDS = ("onnx", "onnxruntime")
+_LONGEST = 64  # tokens of the longest text that the check embeds
+
+
+class Graph(nn.Module):
+    """The model in operations that ONNX has.
+
+    Args:
+        model: the model; its heads are dense layers.
+    """
+
+    def __init__(self, model: SentenceModel) -> None:
+        super().__init__()
+        encoder = model.encoder
+        self.backbone = _plain(encoder.backbone)
+        self.heads = encoder.heads
+        self.indices = layer_indices(encoder.layers, encoder.depth)
+        self.pooling = encoder.pooling
+        self.normalize = model.normalize
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Token ids and mask, both [B, T] int64 -> embeddings [B, D]; zero where a text has no token."""
+        found = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+        tokens_BTH = torch.stack([found.hidden_states[i] for i in self.indices]).mean(0)
+        mask_BT = attention_mask.bool()
+        lengths_B = attention_mask.sum(1)
+        vectors_BD = pool(tokens_BTH, mask_BT, lengths_B.clamp(min=1), self.pooling)
+        vectors_BD = vectors_BD.masked_fill(lengths_B[:, None] == 0, 0.0)
+        for head in self.heads:
+            vectors_BD = head(vectors_BD)
+        return F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD
+
+
+def _plain(backbone: Any) -> nn.Module:
+    """The backbone as transformers makes it: ONNX has neither packed attention nor oneDNN's products."""
+    if isinstance(backbone, static.WordVectors):
+        return backbone
+    options = {} if backbone.config.model_type == "distilbert" else {"add_pooling_layer": False}
+    config = copy.deepcopy(backbone.config)  # it names the attention of the model that it belongs to
+    plain = type(backbone)._from_config(config, attn_implementation="eager", **options)
+    plain.load_state_dict(backbone.state_dict())
+    return plain
+
+
+def check(model: SentenceModel) -> None:
+    """Check that the model can be written.
+
+    Raises:
+        InputError: packages are missing, or a head is more than ``model.onnx`` holds.
+    """
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"--format onnx: {' and '.join(missing)} not installed; pip install 'raysts[onnx]'")
+    others = [head.module for head in model.encoder.heads if head.module != Dense.module]
+    if others:
+        raise InputError(
+            f"--format onnx: the model has a module '{others[0]}', and model.onnx holds an encoder, its pooling and dense "
+            f"layers alone; take --format sentence-transformers, or export the model that the module was fitted on"
+        )
+
+
+def save(model: SentenceModel, folder: Path) -> None:
+    """Write ``model.onnx`` and the tokenizer's files, aside then renamed.
+
+    The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T, and gives ``sentence_embedding``
+    [B, D] float32.
+
+    Args:
+        model: a model on the CPU that ``check`` has passed.
+        folder: the directory.
+
+    Raises:
+        RunFailed: the graph cannot be made, or gives other embeddings than the model.
+    """
+    graph = Graph(model).eval()
+    ids_BT, mask_BT = _texts(model, (2, 5))
+    names = {0: "batch", 1: "length"}
+    with aside(folder) as draft:
+        draft.mkdir(parents=True)
+        path = draft / "model.onnx"
+        try:
+            with torch.inference_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what is traced is what is checked below
+                torch.onnx.export(
+                    graph,
+                    (ids_BT, mask_BT),
+                    str(path),
+                    input_names=["input_ids", "attention_mask"],
+                    output_names=["sentence_embedding"],
+                    dynamic_axes={"input_ids": names, "attention_mask": names, "sentence_embedding": {0: "batch"}},
+                    dynamo=False,  # the other exporter needs onnxscript
+                )
+            difference = _difference(model, path)
+        except Exception as error:  # whatever the exporter and the runtime raise
+            raise RunFailed(f"the model cannot be written as ONNX ({type(error).__name__}: {error})") from error
+        if not difference <= TOLERANCE:
+            raise RunFailed(
+                f"the ONNX graph gives other embeddings than the model (they differ by up to {difference:.2g}, and "
+                f"{TOLERANCE:g} is allowed); nothing was written; take --format sentence-transformers"
+            )
+        if isinstance(model.encoder.backbone, static.WordVectors):
+            static.save_tokenizer(model.tokenizer.backend_tokenizer, draft)
+        else:
+            tokenizer = copy.deepcopy(model.tokenizer)
+            tokenizer.model_max_length = model.max_length
+            tokenizer.save_pretrained(draft)
+
+
+def _difference(model: SentenceModel, path: Path) -> float:
+    """Largest difference between graph and model, over texts of one token and batches with padding."""
+    import onnx
+    import onnxruntime
+
+    onnx.checker.check_model(str(path))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for lengths in ((1,), (min(_LONGEST, model.max_length), 1, 3, 7)):
+        ids_BT, mask_BT = _texts(model, lengths)
+        (found_BD,) = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
+        with torch.inference_mode():
+            expected_BD = model.encoder(ids_BT, mask_BT.sum(1))
+        if model.normalize:
+            expected_BD = F.normalize(expected_BD, dim=-1)
+        scale = max(1.0, float(expected_BD.abs().max()))
+        worst = max(worst, float(np.abs(found_BD - expected_BD.numpy()).max()) / scale)
+    return worst
+
+
+def _texts(model: SentenceModel, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Token ids of texts of these lengths, drawn from the whole vocabulary, and their mask -> both [B, T]."""
+    pad_id = model.encoder.pad_id
+    draws = torch.randint(
+        model.encoder.config.vocab_size - 1, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0)
+    )
+    mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return (draws + (draws >= pad_id)).masked_fill(~mask_BT, pad_id), mask_BT.long()

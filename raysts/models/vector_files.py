@@ -1,0 +1,153 @@
+"""Text files of word vectors (GloVe, word2vec) made into model directories in the cache, once per content.
+
+Shapes: R words of a block, H dimensions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysts.errors import InputError, RunFailed
+from raysts.files import aside, remove_drafts
+from raysts.models.static import BLOCK, FOLDER, WordVectorsConfig, write_rest, write_vectors
+
+_VERSION = 1
+_MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
+_CASED = 0.001  # share of words with upper-case letters above which case counts
+
+_WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\w\s]"
+"""Words, numbers, single punctuation marks, and the clitics of the Penn Treebank, whose tokens GloVe was trained on."""
+
+
+def converted(path: Path) -> Path:
+    """The model directory of a text file of word vectors, in the cache; it is made once per content.
+
+    Args:
+        path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped; word2vec's first line,
+            with the numbers of words and dimensions, may stand in front. Of a word that stands twice the first vector
+            counts.
+
+    Raises:
+        InputError: it is no such file.
+        RunFailed: the cache cannot be written to.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"word vectors '{path}' cannot be read ({error.strerror}); check its permissions") from None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts"
+    folder = cache / f"vectors-{_VERSION}-{digest}"
+    if not folder.is_dir():
+        print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
+        try:
+            remove_drafts(cache)
+            with aside(folder) as draft:
+                (draft / FOLDER).mkdir(parents=True)
+                _convert(path, draft)
+        except OSError as error:
+            raise RunFailed(
+                f"the word vectors cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder with room "
+                f"that you may write in"
+            ) from error
+    return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    words: dict[str, None] = {}
+    rows, width = write_vectors(folder / FOLDER / "model.safetensors", _blocks(path, words))
+    if rows < 2:
+        raise InputError(f"word vectors '{path}': holds none; expected a word and its numbers a line")
+    write_rest(folder, WordVectorsConfig(hidden_size=width, vocab_size=rows), _tokenizer(list(words)))
+
+
+def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
+    """The vectors in blocks, padding first; fills ``words`` in the same order."""
+    block: list[np.ndarray] = []
+    for word, vector in _lines(path):
+        if not words:
+            block.append(np.zeros_like(vector))
+        if word not in words:
+            words[word] = None
+            block.append(vector)
+        if len(block) >= BLOCK:
+            yield np.stack(block)
+            block = []
+    if block:
+        yield np.stack(block)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Every word that is not white space alone, with its vector [H] float32."""
+    dim = promised = seen = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                fields = line.rsplit(None, dim) if dim else line.split()
+                if not fields:
+                    continue
+                if not seen and not dim and len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+                    promised, dim = map(int, fields)
+                    continue
+                seen += 1
+                dim = dim or len(fields) - 1
+                if len(fields) == dim and line[:1].isspace():
+                    continue
+                vector = _numbers(fields[1:])
+                if vector is None or len(vector) != dim:
+                    raise _malformed(path, number, dim)
+                yield fields[0].decode("utf-8", errors="replace"), vector
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"word vectors '{path}' cannot be read ({error}); get the file again") from None
+    if seen < promised:
+        raise InputError(
+            f"word vectors '{path}': the first line promises {promised:,} words, and {seen:,} are there; get it again"
+        )
+
+
+def _numbers(fields: list[bytes]) -> np.ndarray | None:
+    """The vector [H] that a line gives, if it does."""
+    try:
+        vector = np.array(fields, dtype=np.float32)
+    except ValueError:
+        return None
+    return vector if len(fields) and np.isfinite(vector).all() else None
+
+
+def _malformed(path: Path, line: int, dim: int) -> InputError:
+    return InputError(
+        f"word vectors '{path}', line {line}: expected a word and {dim or 'its'} finite numbers, as GloVe has them and "
+        f"word2vec saved as text; a model directory is given by its folder, and word2vec's binary format is not read"
+    )
+
+
+def _tokenizer(words: list[str]) -> Any:
+    """Splits a text into words as ``_WORD`` says and leaves out those that are not in ``words``, whose ids begin at 1.
+
+    It is a BPE model without merges, where a word is one piece if it is in the vocabulary and otherwise falls into letters,
+    which are not.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    from raysts.models.words import PADDING, Words
+
+    pieces = {PADDING: 0} | {_MARK + word: number for number, word in enumerate(words, start=1)}
+    found = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))
+    if sum(word != word.lower() for word in words) <= _CASED * len(words):
+        found.normalizer = normalizers.Lowercase()
+    found.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORD), "removed", invert=True),
+            pre_tokenizers.Metaspace(_MARK, "always", split=False),
+        ]
+    )
+    return Words(tokenizer_object=found, pad_token=PADDING).backend_tokenizer

@@ -1,0 +1,253 @@
+"""Latte-Mix and its baselines: an autoencoder of frozen token vectors (Latte-Mix, sections 2.3 and 2.4, appendix A.4).
+
+Shapes: B texts, T tokens of the longest, N tokens of all texts, H hidden dimensions, V latent variables (or dimensions),
+K classes, W numbers of a token's code.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from raysts import collective
+from raysts.models.encoder import Encoder
+from raysts.models.latent import Categorical, Normal, Point, mlp
+from raysts.models.latent_heads import CategoricalHead, LatentHead, NormalHead, PointHead
+from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.variational import (
+    FreeBits,
+    draw,
+    free_bits,
+    gumbel,
+    gumbel_softmax,
+    kl_to_standard_normal,
+    kl_to_uniform,
+)
+
+DECODER_LAYERS = 3
+"""The paper's choice: the decoder is to be expressive (appendix A.5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoencoderSettings(Settings):
+    """Settings of ``latte-ae``.
+
+    Attributes:
+        dims: latent dimensions (``latte``: variables, or for ``single`` the dimensions a class is embedded in).
+        encoder_layers: linear layers of the encoder, 1 to 3.
+        hidden: width between the layers of encoder and decoder; none: that of the token vectors.
+        reconstruction: squared error, ``sum`` or ``mean`` over the dimensions of a token vector.
+    """
+
+    dims: int = 64
+    encoder_layers: int = 1
+    hidden: int | None = None
+    reconstruction: Literal["sum", "mean"] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.dims < 1:
+            raise ValueError(f"dims={self.dims} must be at least 1")
+        if not 1 <= self.encoder_layers <= 3:
+            raise ValueError(f"encoder_layers={self.encoder_layers} must be 1, 2 or 3")
+        if self.hidden is not None and self.hidden < 1:
+            raise ValueError(f"hidden={self.hidden} must be at least 1, or none for the width of the token vectors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalVAESettings(AutoencoderSettings):
+    """Settings of ``latte-normal``.
+
+    Attributes:
+        free_bits: divergence from the prior, in nats, below which it costs no less.
+        free_bits_of: that holds of a token's divergence, ``total``, or of each latent variable's, ``per_latent``.
+        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to 1.
+    """
+
+    free_bits: float = 0.3
+    free_bits_of: FreeBits = "total"
+    beta_warmup_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        AutoencoderSettings.__post_init__(self)  # slots: super() would look for the class before it got them
+        if self.free_bits < 0:
+            raise ValueError(f"free_bits={self.free_bits} must not be negative")
+        if not 0 <= self.beta_warmup_fraction <= 1:
+            raise ValueError(f"beta_warmup_fraction={self.beta_warmup_fraction} is a part of the run, from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatteMixSettings(NormalVAESettings):
+    """Settings of ``latte``.
+
+    Attributes:
+        layout: ``factorised``: ``dims`` variables of ``classes`` classes each; ``single``: one variable, whose (nearly)
+            one-hot sample is embedded in ``dims`` dimensions before the decoder.
+        classes: classes of a variable.
+        tau: temperature of the Gumbel-softmax.
+        tau_test: temperature of the probabilities that represent a text; none: ``tau``.
+    """
+
+    layout: Literal["factorised", "single"] = "factorised"
+    classes: int = 100
+    tau: float = 0.3
+    tau_test: float | None = None
+
+    def __post_init__(self) -> None:
+        NormalVAESettings.__post_init__(self)
+        if self.classes < 2:
+            raise ValueError(f"classes={self.classes} must be at least 2")
+        for name in ("tau", "tau_test"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} divides the logits and must be above 0")
+
+
+class Sample(NamedTuple):
+    """What a decoder reads, and what it costs beside the reconstruction."""
+
+    code_NW: Tensor
+    kl_NV: Tensor | None = None
+    """Divergence from the prior of every latent variable; none: there is no prior."""
+
+
+class LatentObjective(Objective):
+    """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
+
+    The encoder's token vectors u are frozen; an MLP in front of the pooling gives q(z | u), and a decoder MLP of three
+    layers, which serves training alone, reconstructs u from a sample of z (equation 3).
+    """
+
+    table = "nli/sentences"
+    texts = ("sentence",)
+    post = "tokens"
+
+    def __init__(self, settings: Any, encoder: Encoder) -> None:
+        if len(encoder.heads):
+            raise ValueError(
+                "latte reads token vectors, and this model has a head behind its pooling: its vectors are not their mean; "
+                "take a model without head, such as nli, ct, sts or sed"
+            )
+        width, hidden = encoder.width, settings.hidden or encoder.width
+        encoder.requires_grad_(False)
+        super().__init__(settings, encoder.followed_by(self.head(settings, width, hidden)))
+        self.decoder = mlp([self.code_width(settings), *[hidden] * (DECODER_LAYERS - 1), width])
+
+    @staticmethod
+    @abstractmethod
+    def head(settings: Any, width: int, hidden: int) -> LatentHead:
+        """A new head for token vectors of this width."""
+
+    @staticmethod
+    def code_width(settings: Any) -> int:
+        """W, what the decoder reads of a token."""
+        return settings.dims
+
+    @abstractmethod
+    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+        """A sample of z for every token of the batch."""
+
+    @property
+    def latent(self) -> Any:
+        """The head's latent module."""
+        return self.encoder.heads[-1].latent
+
+    def collate(self, share: Share) -> Batch:
+        """``sentence`` [B, T] token ids, ``sentence_length``, ``weight``, ``seed`` and ``progress`` [B]."""
+        batch = self.pad("sentence", share.rows["sentence"].take([example[0] for example in share.examples]))
+        return batch | {
+            "weight": torch.from_numpy(share.weight),
+            "seed": torch.from_numpy(share.seeds),
+            "progress": torch.full((len(share.examples),), share.progress),
+        }
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and its parts before free bits and beta."""
+        with torch.no_grad():
+            tokens_BTH = self.encoder.tokens(batch["sentence"], batch["sentence_length"])
+        place_T = torch.arange(tokens_BTH.shape[1], device=tokens_BTH.device)
+        row_N, column_N = (place_T < batch["sentence_length"][:, None]).nonzero(as_tuple=True)
+        weight_N = batch["weight"][row_N]
+        u_NH = tokens_BTH[row_N, column_N].to(next(self.decoder.parameters()).dtype)
+        with torch.autocast(u_NH.device.type, enabled=False):
+            code_NW, kl_NV = self.sample(u_NH, batch)
+            error_NH = (self.decoder(code_NW) - u_NH).square()
+        error_N = error_NH.sum(-1) if self.settings.reconstruction == "sum" else error_NH.mean(-1)
+        scalars = {"reconstruction": collective.mean(error_N.detach(), weight_N)}
+        if kl_NV is None:
+            return collective.mean(error_N, weight_N), scalars
+        beta_N = self.beta(batch["progress"])[row_N]
+        paid_N = free_bits(kl_NV, self.settings.free_bits, self.settings.free_bits_of)
+        scalars["kl"] = collective.mean(kl_NV.detach().sum(-1), weight_N)
+        scalars["beta"] = collective.mean(beta_N, weight_N)
+        return collective.mean(beta_N * paid_N + error_N, weight_N), scalars
+
+    def beta(self, progress_B: Tensor) -> Tensor:
+        """Weight of the divergence [B]: linear from 0 to 1 over the warm-up, then 1."""
+        fraction = self.settings.beta_warmup_fraction
+        return (progress_B / fraction).clamp_max(1.0) if fraction else torch.ones_like(progress_B)
+
+
+class LatteMix(LatentObjective):
+    """The Categorical VAE: Gumbel-softmax samples, uniform prior."""
+
+    settings_type = LatteMixSettings
+
+    def __init__(self, settings: LatteMixSettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder)
+        if settings.layout == "single":
+            self.decoder.insert(0, nn.Linear(settings.classes, settings.dims, bias=False))
+
+    @staticmethod
+    def head(settings: LatteMixSettings, width: int, hidden: int) -> LatentHead:
+        """Probabilities at ``tau_test``."""
+        variables = settings.dims if settings.layout == "factorised" else 1
+        tau = settings.tau if settings.tau_test is None else settings.tau_test
+        return CategoricalHead(Categorical(width, variables, settings.classes, tau, settings.encoder_layers, hidden))
+
+    @staticmethod
+    def code_width(settings: LatteMixSettings) -> int:
+        """All probabilities, or the embedding of a class."""
+        return settings.dims * settings.classes if settings.layout == "factorised" else settings.dims
+
+    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+        """Gumbel-softmax of the logits."""
+        logits_NVK = self.latent.logits(u_NH)
+        uniform_NW = draw(torch.rand, batch["seed"], batch["sentence_length"], self.latent.dim, logits_NVK)
+        z_NVK = gumbel_softmax(logits_NVK, gumbel(uniform_NW).view_as(logits_NVK), self.settings.tau)
+        return Sample(z_NVK.flatten(-2), kl_to_uniform(logits_NVK))
+
+
+class NormalVAE(LatentObjective):
+    """The Normal-VAE baseline: mu + sigma times noise, standard normal prior."""
+
+    settings_type = NormalVAESettings
+
+    @staticmethod
+    def head(settings: NormalVAESettings, width: int, hidden: int) -> LatentHead:
+        """Gaussians."""
+        return NormalHead(Normal(width, settings.dims, settings.encoder_layers, hidden))
+
+    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+        """mu + sigma times noise."""
+        mu_NV, log_var_NV = self.latent.gaussians(u_NH)
+        noise_NV = draw(torch.randn, batch["seed"], batch["sentence_length"], self.latent.dim, mu_NV)
+        return Sample(mu_NV + (log_var_NV / 2).exp() * noise_NV, kl_to_standard_normal(mu_NV, log_var_NV))
+
+
+class Autoencoder(LatentObjective):
+    """The autoencoder baseline: no noise, no prior."""
+
+    settings_type = AutoencoderSettings
+
+    @staticmethod
+    def head(settings: AutoencoderSettings, width: int, hidden: int) -> LatentHead:
+        """Codes."""
+        return PointHead(Point(width, settings.dims, settings.encoder_layers, hidden))
+
+    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+        """The code itself."""
+        return Sample(self.latent.embed(u_NH))

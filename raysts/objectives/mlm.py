@@ -1,0 +1,115 @@
+"""Masked language modelling (Devlin et al. 2019, section 3.1): goes on with what BERT was pretrained by.
+
+Shapes: B texts, T tokens of the longest, N masked tokens of all texts, H hidden dimensions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raysts import collective, losses
+from raysts.models.encoder import Encoder
+from raysts.models.kernels import Linear
+from raysts.objectives.objective import Batch, Objective, Settings, Share
+
+MASKED, RANDOM = 0.8, 0.1
+"""Of the chosen tokens this part becomes the mask token, this part a random one; the others stay as they are."""
+
+INITIAL = 0.02
+"""Standard deviation of fresh weights, as in BERT."""
+
+IGNORED = -100
+"""Label of a token that is not predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLMSettings(Settings):
+    """Settings of ``mlm``.
+
+    Attributes:
+        rate: part of a text's tokens that is predicted, in (0, 1); one token at least.
+    """
+
+    rate: float = 0.15
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate < 1.0:
+            raise ValueError(f"rate={self.rate} is a part of a text's tokens and must be between 0 and 1")
+
+
+class MLM(Objective):
+    """Cross-entropy of the chosen tokens, mean over those of the global batch; the encoder alone is kept.
+
+    The head is that of the BERT, DistilBERT and RoBERTa families: dense layer, GELU, layer norm, then the word embeddings
+    as decoder with a bias of its own.
+    """
+
+    settings_type = MLMSettings
+    table = "wikipedia/sentences"
+    texts = ("sentence",)
+
+    def __init__(self, settings: MLMSettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder)
+        if encoder.mask_id is None:
+            raise ValueError("mlm: the backbone's tokenizer has no mask token; take a BERT, DistilBERT or RoBERTa")
+        words = encoder.backbone.get_input_embeddings().weight
+        self.ordinary = np.ones(len(words), bool)
+        self.ordinary[[encoder.pad_id, *encoder.special_ids]] = False
+        self.dense = Linear(encoder.width, encoder.width)
+        nn.init.normal_(self.dense.weight, std=INITIAL)
+        nn.init.zeros_(self.dense.bias)
+        self.norm = nn.LayerNorm(encoder.width, eps=getattr(encoder.config, "layer_norm_eps", 1e-12))
+        self.decoder = Linear(encoder.width, len(words), device="meta")
+        self.decoder.weight, self.decoder.bias = words, nn.Parameter(torch.zeros(len(words)))
+
+    def collate(self, share: Share) -> Batch:
+        """``ids`` [B, T] with masked tokens, ``ids_length`` [B], ``labels`` [B, T]: the token that was there."""
+        tokens = share.rows["sentence"].take([example[0] for example in share.examples])
+        batch = self.pad("ids", tokens)
+        ids, labels = self.mask(batch["ids"].numpy(), tokens.lengths, share.seeds)
+        return batch | {
+            "ids": torch.from_numpy(ids),
+            "labels": torch.from_numpy(labels),
+            "weight": torch.from_numpy(share.weight),
+        }
+
+    def mask(self, ids_BT: np.ndarray, lengths_B: np.ndarray, seeds_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids [B, T] with chosen tokens replaced, labels [B, T]: the chosen tokens, ``IGNORED`` elsewhere)."""
+        order_BT, fate_BT, word_BT = np.ones((3, *ids_BT.shape))
+        for row, (seed, length) in enumerate(zip(seeds_B, lengths_B, strict=True)):
+            draws = np.random.default_rng(seed).random((3, length))
+            order_BT[row, :length], fate_BT[row, :length], word_BT[row, :length] = draws
+        ordinary_BT = self.ordinary[ids_BT]  # padding is special, too
+        there_B = ordinary_BT.sum(1)
+        wanted_B = np.minimum(there_B, np.maximum(1, np.rint(self.settings.rate * there_B)))
+        rank_BT = np.where(ordinary_BT, order_BT, np.inf).argsort(1).argsort(1)
+        chosen_BT = rank_BT < wanted_B[:, None]
+        found_BT = ids_BT.copy()
+        found_BT[chosen_BT & (fate_BT < MASKED)] = self.encoder.mask_id
+        swapped_BT = chosen_BT & (fate_BT >= MASKED) & (fate_BT < MASKED + RANDOM)
+        words = np.flatnonzero(self.ordinary)
+        found_BT[swapped_BT] = words[(word_BT[swapped_BT] * len(words)).astype(np.int64)]
+        return found_BT, np.where(chosen_BT, ids_BT, IGNORED)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy and accuracy; logits are made of the chosen tokens alone."""
+        row_N, column_N = (batch["labels"] != IGNORED).nonzero(as_tuple=True)
+        # One place more, of weight 0: a process may have no token to predict, and runs the same graph.
+        weight_N = F.pad(batch["weight"][row_N], (0, 1))
+        row_N, column_N = F.pad(row_N, (0, 1)), F.pad(column_N, (0, 1))
+        tokens_NH = self.encoder.tokens(batch["ids"], batch["ids_length"])[row_N, column_N]
+        logits_NV = self.decoder(self.norm(F.gelu(self.dense(tokens_NH))))
+        labels_N = batch["labels"][row_N, column_N].clamp(min=0)
+        loss = _mean(losses.softmax_cross_entropy(logits_NV, labels_N), weight_N)
+        return loss, {"accuracy": _mean((logits_NV.detach().argmax(-1) == labels_N).float(), weight_N)}
+
+
+def _mean(values_N: Tensor, weight_N: Tensor) -> Tensor:
+    """The mean over the tokens of all processes; 0 where no text of the batch has a token to predict."""
+    some = (collective.total(weight_N.sum()) > 0).to(weight_N.dtype)
+    return collective.mean(values_N * some, weight_N + (1.0 - some))

@@ -1,0 +1,117 @@
+"""SimCSE (Gao et al. 2021): contrast of a sentence with the other sentences of the batch.
+
+Shapes: B examples, V views of an example (anchor, positive, hard negative), T tokens, D embedding dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raysts import collective, losses
+from raysts.models.encoder import Encoder
+from raysts.models.head import Dense
+from raysts.objectives.objective import Batch, Objective, Settings, Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimCSESettings(Settings):
+    """Settings of ``simcse-sup`` and ``simcse-unsup``.
+
+    Attributes:
+        temperature: divides the cosines, above 0.
+    """
+
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature} divides the cosines and must be above 0")
+
+
+class SimCSE(Objective):
+    """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives.
+
+    Class attributes:
+        views: text columns of an example's views: the anchor, the positive, and hard negatives.
+    """
+
+    settings_type = SimCSESettings
+    keeps = ("best", "last")
+    stackable = True
+    views: ClassVar[tuple[str, ...]]
+
+    def collate(self, share: Share) -> Batch:
+        """``views`` [B, V, T] token ids and ``views_length`` [B, V]."""
+        index = [example[0] for example in share.examples]
+        padded = [share.rows[name].take(index).pad(self.encoder.pad_id) for name in self.views]
+        longest = max(ids.shape[1] for ids, _ in padded)
+        views = [F.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
+        return {
+            "views": torch.stack(views, 1),
+            "views_length": torch.stack([lengths for _, lengths in padded], 1),
+            "weight": torch.from_numpy(share.weight),
+        }
+
+    @abstractmethod
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """The embeddings [B, D] that are contrasted."""
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
+        ids_BVT = batch["views"]
+        rows_D = self.embed(ids_BVT.flatten(0, 1), batch["views_length"].flatten())
+        # Every process works on the whole batch: it is small, and the gradients come back through the gather.
+        views_BVD = collective.gather(rows_D.unflatten(0, ids_BVT.shape[:2]))
+        weight_B = collective.gather(batch["weight"])
+        anchors_BD, *others = views_BVD.unbind(1)
+        logits_BN = losses.in_batch_logits(
+            anchors_BD, torch.cat(others), weight_B.repeat(len(others)), self.settings.temperature
+        )
+        positive_B = torch.arange(len(weight_B), device=logits_BN.device)
+        loss = collective.mean(losses.softmax_cross_entropy(logits_BN, positive_B), weight_B)
+        right_B = (logits_BN.detach().argmax(-1) == positive_B).float()
+        return loss, {"accuracy": collective.mean(right_B, weight_B)}
+
+
+class SupervisedSimCSE(SimCSE):
+    """Anchor premise, positive entailment, hard negative contradiction; the dense head with tanh belongs to the model."""
+
+    table = "nli/triplets"
+    texts = ("anchor", "positive", "negative")
+    views = texts
+    sentences = 3
+
+    def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh")))
+
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """What the model gives."""
+        return self.encoder(ids_BT, lengths_B)
+
+
+class UnsupervisedSimCSE(SimCSE):
+    """Two dropout passes of one sentence; the dense head with tanh serves training alone."""
+
+    table = "wikipedia/sentences"
+    texts = ("sentence",)
+    views = ("sentence", "sentence")
+    sentences = 2
+
+    def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder)
+        self.head = Dense(encoder.dim, encoder.dim, "tanh")
+
+    @classmethod
+    def problem(cls, batch: int) -> str | None:
+        """Only other sentences are negatives."""
+        return None if batch > 1 else "must be at least 2: a sentence's negatives are the others of its batch"
+
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        """What the head makes of the model's embeddings."""
+        return self.head(self.encoder(ids_BT, lengths_B))

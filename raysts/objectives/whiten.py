@@ -1,0 +1,113 @@
+"""Whitening (Su et al. 2021): (x - mean) W, which makes the covariance of a finished model's embeddings the identity.
+
+Shapes: B texts, D dimensions, E dimensions kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raysts import collective
+from raysts.models.encoder import Encoder
+from raysts.models.head import Dense
+from raysts.objectives.objective import Batch, Objective, Settings, Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhitenSettings(Settings):
+    """Settings of ``whiten``.
+
+    Attributes:
+        dimensions: keep this many, those of largest variance; none: all.
+    """
+
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dimensions is not None and self.dimensions < 1:
+            raise ValueError(f"dimensions={self.dimensions} must be at least 1, or none for all")
+
+
+def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
+    """W = U S^(-1/2) of the covariance's singular value decomposition U S U^T -> [D, E] (Su et al. 2021).
+
+    A direction whose variance is less than float32's eps of the largest holds rounding error alone and becomes 0. There
+    is one where a single layer is pooled, since a layer norm confines its output to a hyperplane, and there are more with
+    fewer sentences than dimensions.
+
+    Args:
+        covariance_DD: covariance of the embeddings, float64.
+        dimensions: E, the directions of largest variance.
+    """
+    variance_D, directions_DD = (found.flip(-1) for found in torch.linalg.eigh(covariance_DD))
+    variance_E = variance_D[:dimensions]
+    known_E = variance_E > torch.finfo(torch.float32).eps * variance_D[0].clamp(min=0)
+    return directions_DD[:, :dimensions] * torch.where(known_E, variance_E, torch.inf).rsqrt()
+
+
+class Whiten(Objective):
+    """One pass over the sentences sums what mean and covariance need; nothing is trained.
+
+    The loss it reports is the variance per dimension of the sentences so far.
+    """
+
+    settings_type = WhitenSettings
+    table = "targets"
+    texts = ("sentence",)
+    keeps = ("last",)
+    post = "pooled"
+
+    count: Tensor
+    sum_D: Tensor
+    products_DD: Tensor
+
+    def __init__(self, settings: WhitenSettings, encoder: Encoder) -> None:
+        super().__init__(settings, encoder.requires_grad_(False))
+        dim = encoder.dim
+        if settings.dimensions is not None and settings.dimensions > dim:
+            raise ValueError(f"dimensions={settings.dimensions} must be at most those of the model, {dim}")
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("sum_D", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("products_DD", torch.zeros(dim, dim, dtype=torch.float64))
+
+    @classmethod
+    def misfit(cls, settings: WhitenSettings, dim: int) -> str | None:
+        """No more dimensions are kept than there are."""
+        wanted = settings.dimensions or dim
+        return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
+
+    def collate(self, share: Share) -> Batch:
+        """Ids of the sentences."""
+        index = [example[0] for example in share.examples]
+        return self.pad("sentence", share.rows["sentence"].take(index)) | {"weight": torch.from_numpy(share.weight)}
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Add the batch to the sums of all processes; the loss has no gradient."""
+        x_BD = self.encoder(batch["sentence"], batch["sentence_length"]).double()
+        weight_B = batch["weight"].double()
+        weighted_BD = x_BD * weight_B[:, None]
+        self.count += collective.total(weight_B.sum())
+        self.sum_D += collective.total(weighted_BD.sum(0))
+        self.products_DD += collective.total(x_BD.T @ weighted_BD)
+        mean_D = self.sum_D / self.count
+        variance_D = self.products_DD.diagonal() / self.count - mean_D.square()
+        return variance_D.mean().float(), {}
+
+    @torch.no_grad()
+    def candidates(self) -> dict[str, Encoder]:
+        """The model with the whitening behind it; before two sentences are known it leaves vectors as they are."""
+        dim = len(self.sum_D)
+        kept = self.settings.dimensions or dim
+        head = Dense(dim, kept, "identity").requires_grad_(False).to(self.sum_D.device)
+        mean_D, matrix_DE = torch.zeros_like(self.sum_D), torch.eye(dim, kept).to(self.sum_D)
+        if self.count > 1:
+            mean_D = self.sum_D / self.count
+            covariance_DD = (self.products_DD - torch.outer(mean_D, self.sum_D)) / (self.count - 1)
+            matrix_DE = whitening_matrix(covariance_DD, kept)
+        head.linear.weight.copy_(matrix_DE.T)
+        head.linear.bias.copy_(-mean_D @ matrix_DE)
+        return {"encoder": self.encoder.followed_by(head)}

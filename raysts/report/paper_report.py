@@ -1,0 +1,72 @@
+"""``raysts report --paper``: read a storage, fill a paper's tables, write the page, and give it all as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import InputError, nearest
+from raysts.report import published
+from raysts.report.measured import measured
+from raysts.report.paper import PaperTable, paper_tables
+from raysts.report.paper_page import write_paper_page
+from raysts.report.paper_text import format_papers
+
+
+def report_paper(paper: str, storage: Path) -> dict[str, Any]:
+    """Write ``reports/paper-<paper>/index.html`` into the storage.
+
+    Returns:
+        reports (paths), tables (as :func:`as_plain`), text (for the terminal).
+
+    Raises:
+        InputError: no such paper, or results that cannot be read.
+    """
+    if paper not in published.PAPERS:
+        known = ", ".join(published.PAPERS)
+        raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
+    source = published.load(paper)
+    tables = paper_tables(paper, measured(storage))
+    path = write_paper_page(source, tables, storage / "reports" / f"paper-{paper}")
+    text = f"{format_papers(source, tables)}\n\nreport: {path}"
+    return {"reports": [str(path)], "tables": as_plain(tables), "text": text}
+
+
+def as_plain(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
+    """Per table ``number``, ``about`` and ``cells``; a cell: row, group, system, backbone, column, metric, published and
+    std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids, remarks).
+    """
+    return [{"number": shown.table.number, "about": shown.table.about, "cells": _cells(shown)} for shown in tables]
+
+
+def _cells(shown: PaperTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": row.name,
+            "group": row.group,
+            "system": row.system,
+            "backbone": row.backbone,
+            "column": column.name,
+            "metric": column.metrics[k],
+            "published": value.value,
+            "std": value.std,
+            "remark": value.remark or row.remark,
+            "measured": [
+                {
+                    "backbone": backbone,
+                    "value": found.value,
+                    "std": found.std,
+                    "n": found.n,
+                    "run": found.source.run,
+                    "run_ids": list(found.source.ids),
+                    "remarks": list(found.source.remarks),
+                }
+                for backbone, found in shown.found.get((i, j, k), {}).items()
+            ],
+        }
+        for i, row in enumerate(shown.table.rows)
+        for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True))
+        for k, value in enumerate(cell)
+        if value is not None
+    ]

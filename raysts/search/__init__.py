@@ -1,0 +1,1 @@
+"""Searches: which points are tried, what came of them, and what is kept."""

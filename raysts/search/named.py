@@ -1,0 +1,90 @@
+"""The searches that have a name.
+
+Sources: lower-bound: SED 5.5; latte-mix: Latte-Mix, appendix A.5 and Table 4, its rates "where the paper is silent";
+gausscse: GaussCSE, appendix A and Table 3, whose best values lie on the edge of its grid, so this one is wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from raysts.errors import InputError, nearest
+from raysts.recipes import names
+from raysts.search.search import Search, configured
+from raysts.search.space import Dimension
+
+
+def lower_bound(scale: str = "") -> Search:
+    """Lower bounds 0, 0.05, ..., 0.95 of the regression target, ten seeds each: 200 runs."""
+    bounds = tuple(round(0.05 * i, 2) for i in range(20))
+    return Search(
+        name="lower-bound",
+        pipeline=names.pipeline(f"sts{scale}"),
+        space={"sts.settings.lower_bound": Dimension(choices=bounds)},
+        seeds=10,
+        keep=1,
+        by="point",
+    )
+
+
+def latte_mix(scale: str = "") -> Search:
+    """Classes, variables, temperature, peak rate and the weight of the reconstruction; the paper's settings first."""
+    paper = [(100, 64, 0.3), *((k, 64, 0.3) for k in (20, 50, 200)), *((100, n, 0.3) for n in (16, 32, 128))]
+    paper += [(100, 64, tau) for tau in (0.03, 1.0, 2.0)]
+    return Search(
+        name="latte-mix",
+        pipeline=names.pipeline(f"latte{scale}"),
+        space={
+            "latte.settings.classes": Dimension(low=20, high=200, log=True, integer=True),
+            "latte.settings.dims": Dimension(low=16, high=128, log=True, integer=True),
+            "latte.settings.tau": Dimension(low=0.01, high=2.0, log=True),
+            "latte.settings.reconstruction": Dimension(choices=("sum", "mean")),
+            "latte.optim.lr": Dimension(low=1e-4, high=1e-2, log=True),
+        },
+        first=tuple(
+            {
+                "latte.settings.classes": classes,
+                "latte.settings.dims": dims,
+                "latte.settings.tau": tau,
+                "latte.settings.reconstruction": "sum",
+                "latte.optim.lr": 1e-3,
+            }
+            for classes, dims, tau in paper
+        ),
+        num_samples=50,
+    )
+
+
+def gausscse(scale: str = "") -> Search:
+    """Batch size times learning rate, beyond the corner of the paper's grid; a batch that does not fit is infeasible."""
+    return Search(
+        name="gausscse",
+        pipeline=names.pipeline(f"gausscse-ent+con{scale}"),
+        space={
+            "gausscse.batch": Dimension(choices=(8, 16, 32, 64, 128, 256, 512)),
+            "gausscse.optim.lr": Dimension(choices=(1e-5, 3e-5, 5e-5, 1e-4)),
+        },
+    )
+
+
+SEARCHES: dict[str, Callable[[str], Search]] = {
+    "lower-bound": lower_bound,
+    "latte-mix": latte_mix,
+    "gausscse": gausscse,
+}
+
+
+def search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
+    """The search called ``name``, perhaps at a scale (``lower-bound@small``), with overrides applied.
+
+    Raises:
+        InputError: there is none of that name or scale; unknown or wrong overrides.
+    """
+    plain, at, scale = name.partition("@")
+    if plain not in SEARCHES:
+        raise InputError(f"unknown search '{name}'{nearest(plain, SEARCHES)}; searches are {', '.join(SEARCHES)}")
+    found = SEARCHES[plain](f"{at}{scale}")
+    found = replace(found, seeds=min(found.seeds, names.SCALES.get(scale, {}).get("members", found.seeds)))
+    return configured(found, overrides or {})

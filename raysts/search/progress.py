@@ -1,0 +1,84 @@
+"""Progress of a search: one line per trial that has ended, and on a terminal a live table of those that train."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from raysts.report.markup import duration
+from raysts.search.record import Record
+from raysts.search.scores import by_mean
+from raysts.search.space import text_of
+from raysts.search.study import Study, Trial
+from raysts.training.checkpoint import last_metrics
+
+EVERY = 1.0
+"""Seconds between looks at the files of running trials."""
+
+
+class Progress:
+    """Says what has ended, of how many, what is best so far, and about how long the rest will take."""
+
+    def __init__(self, study: Study, say: Callable[[str], None]) -> None:
+        self.study, self.total = study, study.search.points * study.search.seeds
+        self.began: float | None = None
+        self.before, self.looked = len(study.records), 0.0
+        self.live: Any = None
+        self.say = say
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self.live.start()
+            self.say = self.live.console.print
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def ended(self, record: Record) -> None:
+        """One line about a trial that has ended."""
+        what = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
+        result = {
+            "finished": f"dev {100 * (record.value or 0):.2f}",
+            "stopped": f"stopped early at step {record.step} of {record.steps}",
+            "infeasible": f"infeasible: {record.reason}",
+        }[record.status]
+        took = f" in {duration(record.seconds)}" if record.seconds else ""
+        point = " ".join(part for part in (text_of(record.point), what) if part)
+        self.say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
+
+    def running(self, trials: Iterable[Trial]) -> None:
+        """Draw the live table of the trials that train, at most once a second."""
+        if self.began is None:
+            self.began = time.monotonic()
+        if self.live is None or time.monotonic() - self.looked < EVERY:
+            return
+        from rich.table import Table
+
+        self.looked = time.monotonic()
+        table = Table(box=None, pad_edge=False)
+        for head in (f"{self.study.name}: {len(self.study.records)}/{self.total}", "seed", "step", "loss", "dev"):
+            table.add_column(head)
+        for trial in trials:
+            line = last_metrics(trial.job.folder / "metrics.jsonl") or {}
+            step = f"{line['step']}/{line['steps']}" if line else "starting"
+            numbers = [f"{line[name]:.4f}" if line.get(name) is not None else "" for name in ("loss", "dev")]
+            table.add_row(text_of(trial.point), str(trial.seed), step, *numbers)
+        self.live.update(table, refresh=True)
+
+    def _outlook(self) -> str:
+        best, done = by_mean(self.study.scores()), len(self.study.records) - self.before
+        parts = (
+            [f"best {text_of(best.point)} {100 * best.mean:.2f}"] if best is not None and best.mean is not None else []
+        )
+        left = self.total - len(self.study.records)
+        if left and done and self.began is not None:
+            parts.append(f"about {duration((time.monotonic() - self.began) / done * left)} left")
+        return f"; {', '.join(parts)}" if parts else ""

@@ -1,0 +1,65 @@
+"""What a study remembers of a trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from raysts.files import read_json
+from raysts.search.space import Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is remembered of a trial that has ended.
+
+    Attributes:
+        id: run id.
+        point: values of the searched options.
+        seed: number of the seed, from 0.
+        status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
+        value: dev score of the kept model; of a stopped trial, the last one it reported.
+        step: step of the kept model, or at which it was stopped.
+        steps: steps of the whole run.
+        seconds: training time.
+        reason: why it is infeasible.
+        curve: step and dev score of every evaluation.
+        finished_at: ISO time.
+    """
+
+    id: str
+    point: Point
+    seed: int
+    status: Literal["finished", "stopped", "infeasible"]
+    value: float | None = None
+    step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    reason: str | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    finished_at: str
+
+
+def read_records(study: Path) -> list[Record]:
+    """The records in a study's folder, in the order in which the trials ended."""
+    found = [Record(**read_json(path)) for path in (study / "trials").glob("*.json") if not path.name.startswith(".")]
+    return sorted(found, key=lambda record: (record.finished_at, record.id))
+
+
+def as_table(records: list[Record]) -> pa.Table:
+    """One row per trial; a column per searched option, named by its path."""
+    keys = list(dict.fromkeys(key for record in records for key in record.point))
+    columns = {key: pa.array([record.point.get(key) for record in records]) for key in keys}
+    for name in ("id", "seed", "status", "value", "step", "steps", "seconds", "reason", "finished_at"):
+        kind = {
+            "seed": pa.int32(),
+            "step": pa.int64(),
+            "steps": pa.int64(),
+            "value": pa.float64(),
+            "seconds": pa.float64(),
+        }
+        columns[name] = pa.array([getattr(record, name) for record in records], kind.get(name, pa.string()))
+    return pa.table(columns)

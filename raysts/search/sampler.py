@@ -1,0 +1,169 @@
+"""Optuna: as the sampler of a search in this process, and as the database that its dashboard reads."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysts.search.record import Record
+from raysts.search.scores import PointScores
+from raysts.search.search import Search
+from raysts.search.space import Point, Space
+from raysts.search.tasks import METRIC
+
+
+def quiet() -> None:
+    """No chatter from Optuna."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """A space as Optuna samples it."""
+    return {key: dimension.distribution() for key, dimension in space.items()}
+
+
+class OptunaHere:
+    """TPE without Ray; proposes the points of ``first`` before its own."""
+
+    def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
+        import optuna
+
+        quiet()
+        self.space = distributions(search.space)
+        self.study = optuna.create_study(
+            direction="maximize", sampler=optuna.samplers.TPESampler(seed=sampler_seed(seed))
+        )
+        for point in first:
+            self.study.enqueue_trial(point)
+        self.trials: dict[str, Any] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """The next point."""
+        self.trials[trial_id] = self.study.ask(self.space)
+        return dict(self.trials[trial_id].params)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """A score on the way."""
+        self.trials[trial_id].report(result[METRIC], result["training_iteration"])
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The score of a point."""
+        from optuna.trial import TrialState
+
+        value = None if result is None else result[METRIC]
+        state = TrialState.FAIL if error else TrialState.PRUNED if value is None else TrialState.COMPLETE
+        self.study.tell(self.trials.pop(trial_id), value, state=state)
+
+    def add_evaluated_point(
+        self, parameters: dict[str, Any], value: Any, error: bool = False, pruned: bool = False
+    ) -> None:
+        """A point that was not proposed, and its score."""
+        import optuna
+
+        state = optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.COMPLETE
+        trial = optuna.trial.create_trial(
+            state=state, value=None if pruned else value, params=parameters, distributions=self.space
+        )
+        self.study.add_trial(trial)
+
+
+def sampler_seed(seed: int) -> int:
+    """A seed as NumPy's generators take it."""
+    return seed % 2**32
+
+
+def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
+    """Share of each option in how the mean scores differ (PED-ANOVA, Watanabe et al. 2023), largest first.
+
+    Empty for a single option, and where there are too few points or all scores are the same.
+    """
+    import optuna
+
+    whole = [each for each in scores if each.whole]
+    if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({each.mean for each in whole}) < 2:
+        return {}
+    quiet()
+    study = optuna.create_study(direction="maximize")
+    axes = {key: dimension.axis() for key, dimension in search.space.items()}
+    for each in whole:
+        study.add_trial(optuna.trial.create_trial(value=each.mean, params=each.point, distributions=axes))
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    return optuna.importance.get_param_importances(study, evaluator=evaluator)
+
+
+class View:
+    """``optuna.db``: the records of a study for Optuna's dashboard. It is never read: what is wrong with it harms nothing.
+
+    Args:
+        path: the SQLite file.
+        name: name of the Optuna study.
+        space: what is searched.
+        seeds: seeds of a point; with more than one, the seed is shown as one more parameter.
+        say: told when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, name: str, space: Space, seeds: int, say: Callable[[str], None]) -> None:
+        from optuna.distributions import IntDistribution
+
+        self.path, self.name, self.say = path, name, say
+        self.axes = {key: dimension.axis() for key, dimension in space.items()}
+        if seeds > 1:
+            self.axes["seed"] = IntDistribution(0, seeds - 1)
+        self.study: Any = None
+
+    def rebuild(self, records: Iterable[Record]) -> None:
+        """Make it anew from the records; what it held is dropped."""
+        with self._tolerant():
+            try:
+                self.study = self._empty()
+            except Exception:  # torn by a kill, or no database at all
+                for path in self.path.parent.glob(f"{self.path.name}*"):
+                    path.unlink()
+                self.study = self._empty()
+            for record in records:
+                self._add(record)
+
+    def add(self, record: Record) -> None:
+        """One more trial that has ended."""
+        with self._tolerant():
+            self._add(record)
+
+    def _empty(self) -> Any:
+        import optuna
+
+        quiet()
+        storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
+        with contextlib.suppress(KeyError):
+            optuna.delete_study(study_name=self.name, storage=storage)
+        return optuna.create_study(storage=storage, study_name=self.name, direction="maximize")
+
+    def _add(self, record: Record) -> None:
+        if self.study is None:
+            return
+        import optuna
+
+        states = {"finished": "COMPLETE", "stopped": "PRUNED", "infeasible": "FAIL"}
+        trial = optuna.trial.create_trial(
+            state=optuna.trial.TrialState[states[record.status]],
+            value=record.value if record.status == "finished" else None,
+            params={key: value for key, value in {**record.point, "seed": record.seed}.items() if key in self.axes},
+            distributions=self.axes,
+            user_attrs={"run": record.id, "seed": record.seed, "status": record.status, "reason": record.reason},
+            intermediate_values=dict(record.curve),
+        )
+        trial.datetime_complete = datetime.datetime.fromisoformat(record.finished_at).astimezone().replace(tzinfo=None)
+        trial.datetime_start = trial.datetime_complete - datetime.timedelta(seconds=record.seconds or 0.0)
+        self.study.add_trial(trial)
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Any:
+        try:
+            yield
+        except Exception as error:
+            self.study = None
+            self.say(f"{self.path} cannot be written ({type(error).__name__}: {error}); the search does not need it")

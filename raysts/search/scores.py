@@ -1,0 +1,133 @@
+"""Scores of points over their seeds, the two ways to choose among them, and the table that shows both."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from raysts.search.record import Record
+from raysts.search.space import Point, key_of, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class PointScores:
+    """The trials of one point. ``seeds``: how many it is to have; ``records``: those that have ended, by seed."""
+
+    seeds: int
+    records: Sequence[Record]
+
+    @property
+    def point(self) -> Point:
+        """The point."""
+        return self.records[0].point
+
+    @property
+    def finished(self) -> list[Record]:
+        """The trials that trained to their end."""
+        return [record for record in self.records if record.status == "finished"]
+
+    @property
+    def missing(self) -> int:
+        """Trials that have not ended yet."""
+        return self.seeds - len(self.records)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every seed trained to its end, so that its mean compares with another whole point's."""
+        return len(self.finished) == self.seeds
+
+    @property
+    def values(self) -> list[float]:
+        """Dev scores of the finished trials."""
+        return [record.value for record in self.finished if record.value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean dev score of the finished trials; None where there is none."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation (ddof 1); None for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def remark(self) -> str:
+        """What a reader of the mean must know."""
+        parts = []
+        stopped = [record for record in self.records if record.status == "stopped"]
+        infeasible = [record for record in self.records if record.status == "infeasible"]
+        if stopped:
+            parts.append(f"{len(stopped)} of {self.seeds} stopped early and not in the mean")
+        if infeasible:
+            reasons = dict.fromkeys((record.reason or "").split(":")[0] for record in infeasible)
+            parts.append(f"{len(infeasible)} of {self.seeds} infeasible ({', '.join(reasons)})")
+        if self.missing:
+            parts.append(f"{self.missing} of {self.seeds} to come")
+        return "; ".join(parts)
+
+
+def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
+    """Records by point, in the order in which the points came first; those of seeds from ``seeds`` on are left out."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if record.seed < seeds:
+            found.setdefault(key_of(record.point), []).append(record)
+    return [PointScores(seeds, sorted(each, key=lambda record: record.seed)) for each in found.values()]
+
+
+def by_mean(scores: Sequence[PointScores]) -> PointScores | None:
+    """The point with the best mean over its seeds, of those that have all; where none has, of all."""
+    whole = [each for each in scores if each.whole] or [each for each in scores if each.values]
+    return max(whole, key=lambda each: each.mean or float("-inf"), default=None)
+
+
+def by_best_run(scores: Sequence[PointScores]) -> Record | None:
+    """The single best trial."""
+    finished = [record for each in scores for record in each.finished]
+    return max(finished, key=lambda record: record.value or float("-inf"), default=None)
+
+
+def table(scores: Sequence[PointScores], most: int = 60) -> str:
+    """One line per point, best first beyond ``most`` lines, else in the space's order; and what is chosen."""
+    mean, best = by_mean(scores), by_best_run(scores)
+    shown = sorted(scores, key=_order)
+    if len(shown) > most:
+        shown = sorted(scores, key=lambda each: -(each.mean if each.mean is not None else float("-inf")))[:most]
+    several = any(each.seeds > 1 for each in scores)
+    head = ["point", "dev", "std", "best run", "seeds", ""] if several else ["point", "dev", ""]
+    lines = [head]
+    for each in shown:
+        note = "; ".join(part for part in ("<- chosen" if each is mean else "", each.remark) if part)
+        top = max(each.values, default=None)
+        cells = [text_of(each.point), _score(each.mean)]
+        cells += [_score(each.std), _score(top), f"{len(each.values)}"] if several else []
+        lines.append([*cells, note])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        "  ".join(
+            value.ljust(w) if i in (0, len(head) - 1) else value.rjust(w)
+            for i, (value, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    if len(scores) > len(shown):
+        text.append(f"... and {len(scores) - len(shown)} more points")
+    if mean is not None:
+        text.append(f"by mean over seeds: {text_of(mean.point)} ({_score(mean.mean)})")
+    if best is not None and several:
+        text.append(f"by best run:        {text_of(best.point)} ({_score(best.value)}, seed {best.seed})")
+    return "\n".join(text)
+
+
+def _order(each: PointScores) -> tuple[tuple[bool, float, str], ...]:
+    def rank(value: object) -> tuple[bool, float, str]:
+        number = isinstance(value, (int, float))
+        return not number, float(value) if number else 0.0, str(value)  # type: ignore[arg-type]
+
+    return tuple(rank(value) for value in each.point.values())
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,224 @@
+"""A Search: a pipeline of one training stage, the space of what varies, and how it is gone through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from raysts.errors import InputError, nearest
+from raysts.overrides import apply_overrides
+from raysts.recipe import Pipeline, Recipe, name_problem
+from raysts.search.space import Dimension, Point, corners, grid
+from raysts.tree import build, has_path, paths, to_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asha:
+    """Asynchronous successive halving on the dev score (Li et al. 2020).
+
+    Attributes:
+        grace: fraction of its steps that every trial may train.
+        reduction: at the end of the grace period, and after ``reduction`` times as many steps each time, a trial goes on
+            only when it is among the best 1 / ``reduction`` of those that came so far.
+    """
+
+    grace: float = 0.25
+    reduction: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.grace < 1:
+            raise ValueError(f"grace={self.grace} is a fraction of a trial's steps and must be between 0 and 1")
+        if not self.reduction > 1:
+            raise ValueError(f"reduction={self.reduction} must be above 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is searched and how. The objective is the dev score of the kept model, its mean over the seeds, to maximise.
+
+    Attributes:
+        name: name of the search.
+        pipeline: what a trial trains: its one stage, from its backbone; its resources are those of a trial.
+        space: options of the pipeline by dotted path, and the values they may take.
+        first: points that are tried first.
+        seeds: trials of every point; they differ in their seeds as the members of an ensemble do.
+        num_samples: so many points, drawn by TPE after the first ones; none: every point of a space of choices.
+        concurrency: trials that train at once; none: as many as the cluster has room for.
+        keep: how many points (or trials) keep their models: the best so far.
+        by: what is best and kept: a ``point`` with all its seeds, by its mean, or single ``trial``s.
+        asha: early stopping; none: every trial trains to its end.
+    """
+
+    name: str
+    pipeline: Pipeline
+    space: dict[str, Dimension]
+    first: tuple[Point, ...] = ()
+    seeds: int = 1
+    num_samples: int | None = None
+    concurrency: int | None = None
+    keep: int = 10
+    by: Literal["point", "trial"] = "trial"
+    asha: Asha | None = None
+
+    def __post_init__(self) -> None:
+        problem = name_problem(self.name)
+        if problem:
+            raise ValueError(problem)
+        if len(self.pipeline.stages) != 1 or self.pipeline.combine:
+            raise ValueError(
+                f"pipeline: '{self.pipeline.name}' must be one training stage; a trial is one training run"
+            )
+        if self.pipeline.resources.workers != 1:
+            raise ValueError("resources.workers: a trial trains in one process, set it to 1")
+        for name in ("seeds", "num_samples", "concurrency", "keep"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if not self.space:
+            raise ValueError("space: is empty, there is nothing to search")
+        if self.num_samples is None and grid(self.space) is None:
+            ranges = [key for key, dimension in self.space.items() if not dimension.choices]
+            raise ValueError(
+                f"num_samples: needed, for space.{ranges[0]}={self.space[ranges[0]].text} has no end of points"
+            )
+        for point in self.first:
+            outside = [key for key, value in point.items() if key not in self.space or not self.space[key].holds(value)]
+            if outside or len(point) < len(self.space):
+                raise ValueError(f"first: {point} is no point of the space")
+
+    @property
+    def stage(self) -> str:
+        """Name of the one stage."""
+        return next(iter(self.pipeline.stages))
+
+    @property
+    def points(self) -> int:
+        """Points that will be tried."""
+        every = grid(self.space)
+        if every is None:
+            assert self.num_samples is not None
+            return self.num_samples
+        return min(len(every), self.num_samples or len(every))
+
+    def recipe(self, point: Point) -> Recipe:
+        """The recipe of a point.
+
+        Raises:
+            InputError: the point has a value that the recipe refuses.
+        """
+        return apply_overrides(self.pipeline, point).stages[self.stage]
+
+
+OWN = ("seeds", "num_samples", "concurrency", "keep")
+"""Options of a search itself; every other one is an option of its pipeline."""
+
+
+def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
+    """A search with values replaced: its own (``seeds``, ``asha.grace``), its space's (``space.optim.lr``), its pipeline's.
+
+    ``space.KEY=none`` takes an option out of the space; a fixed value for an option that is searched is refused.
+
+    Raises:
+        InputError: unknown options, values that are wrong; all in one message.
+    """
+    problems: list[str] = []
+    own: dict[str, Any] = {}
+    asha: dict[str, Any] | None = to_plain(search.asha)
+    inner: dict[str, Any] = {}
+    space = dict(search.space)
+    for key, value in overrides.items():
+        if key in OWN:
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                problems.append(f"{key}={value!r}: must be a whole number")
+            elif value is None and key in ("seeds", "keep"):
+                problems.append(f"{key}=none: must be a whole number")
+            else:
+                own[key] = value
+        elif key == "asha":
+            asha = {} if value is True else None if value in (None, False) else {"asha": value}
+        elif key.startswith("asha."):
+            asha = {**(asha or {}), key.removeprefix("asha."): value}
+        elif key == "members":
+            problems.append("members: a search has seeds; --set seeds=N trains every point with N seeds")
+        elif not key.startswith("space."):
+            inner[key] = value
+    pipeline = search.pipeline
+    try:
+        pipeline = apply_overrides(pipeline, inner) if inner else pipeline
+    except InputError as error:
+        problems += error.problems
+    for key, value in overrides.items():
+        if key.startswith("space."):
+            problems += _set_dimension(space, pipeline, key.removeprefix("space."), value)
+    for key in inner:
+        fixed = _full_path(pipeline, key)
+        if fixed in search.space and fixed in space:
+            problems.append(
+                f"{key}={inner[key]}: is what this search varies; --set space.{key}={inner[key]} tries that value alone"
+            )
+    stop = build(Asha, asha, problems, "asha") if asha is not None else None
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    first = tuple(point for point in search.first if point.keys() == space.keys())
+    first = tuple(point for point in first if all(space[key].holds(value) for key, value in point.items()))
+    try:
+        found = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **own)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    check_space(found)
+    return found
+
+
+def check_space(search: Search) -> None:
+    """Raise one InputError with every value of the space that the recipe refuses."""
+    problems: list[str] = []
+    for point in corners(search.space):
+        try:
+            search.recipe(point)
+        except InputError as error:
+            problems += [f"space: {problem}" for problem in error.problems]
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+
+
+def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, value: Any) -> list[str]:
+    full = _full_path(pipeline, key)
+    if full is None:
+        stage, recipe = next(iter(pipeline.stages.items()))
+        known = paths(to_plain(recipe))
+        known += [f"{stage}.{path}" for path in known]
+        return [f"space.{key}: '{key}' is no option of a trial's recipe{nearest(key, known)}"]
+    if value is None:
+        space.pop(full, None)
+        return []
+    try:
+        dimension = Dimension.of(value)
+        space[full] = replace(dimension, choices=tuple(_typed(pipeline, full, choice) for choice in dimension.choices))
+    except ValueError as error:
+        return [f"space.{key}: {error}"]
+    return []
+
+
+def _typed(pipeline: Pipeline, key: str, value: Any) -> Any:
+    """A value as the recipe holds it (0 is 0.0 where a float is wanted); as it is where the recipe refuses it."""
+    try:
+        plain: Any = {name: to_plain(recipe) for name, recipe in apply_overrides(pipeline, {key: value}).stages.items()}
+    except InputError:
+        return value
+    for part in key.split("."):
+        plain = plain[part]
+    return plain
+
+
+def _full_path(pipeline: Pipeline, key: str) -> str | None:
+    """``STAGE.path`` of an option of the stage's recipe, or of its settings; None when it is none."""
+    stage, recipe = next(iter(pipeline.stages.items()))
+    plain = to_plain(recipe)
+    for path in (key.removeprefix(f"{stage}."), key, f"settings.{key}"):
+        value: Any = plain
+        if has_path(plain, path):
+            for part in path.split("."):
+                value = value[part]
+            return None if isinstance(value, Mapping) else f"{stage}.{path}"
+    return None

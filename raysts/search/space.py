@@ -1,0 +1,169 @@
+"""The space of a search: per option its choices, or a range."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raysts.seeds import content_id
+from raysts.tree import parse_value
+
+Point = dict[str, Any]
+"""A point of a space: a value per option, in the space's order."""
+
+RANGE = re.compile(r"(uniform|log|int|logint)\(([^,()]+),([^,()]+)\)")
+FORMS = "a list of choices (0.1,0.2), uniform(low,high), log(low,high), int(low,high) or logint(low,high)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """The values that one option may take: ``choices``, or the range from ``low`` to ``high``.
+
+    Attributes:
+        choices: the values, each once; empty for a range.
+        low: smallest value of a range.
+        high: largest value of a range, included.
+        log: the range is drawn from on a log scale.
+        integer: the range holds whole numbers.
+    """
+
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    integer: bool = False
+
+    def __post_init__(self) -> None:
+        twice = [value for i, value in enumerate(self.choices) if value in self.choices[:i]]
+        if twice:
+            raise ValueError(f"{self.text} has {twice[0]!r} twice: a point is tried once, name each value once")
+        if self.choices:
+            return
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(f"{self.text} must be a range from a number to a larger one, or a list of choices")
+        if self.log and self.low <= 0:
+            raise ValueError(f"{self.text} is a log range and must begin above 0")
+
+    @classmethod
+    def of(cls, value: Any) -> Dimension:
+        """The dimension in a list of choices, a single value, or text such as ``log(1e-5,1e-2)``.
+
+        Raises:
+            ValueError: it is none, or an empty one.
+        """
+        if isinstance(value, Dimension):
+            return value
+        text = value.strip() if isinstance(value, str) else ""
+        found = RANGE.fullmatch(text)
+        if found:
+            kind, *ends = found.groups()
+            numbers = [parse_value(end) for end in ends]
+            numbers = [float(n) if isinstance(n, str) and _is_number(n) else n for n in numbers]
+            if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
+                raise ValueError(f"{text}: low and high must be numbers")
+            integer = kind.endswith("int")
+            if integer and any(n != int(n) for n in numbers):
+                raise ValueError(f"{text}: low and high must be whole numbers")
+            return cls(low=numbers[0], high=numbers[1], log=kind.startswith("log"), integer=integer)
+        if "(" in text:
+            raise ValueError(f"{text!r} must be {FORMS}")
+        if text:
+            value = [_scalar(part) for part in text.strip("[]").split(",") if part.strip()]
+        values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        values = tuple(_scalar(v) if isinstance(v, str) else v for v in values)
+        if not values or isinstance(value, str):
+            raise ValueError(f"{value!r} is empty: it must be {FORMS}")
+        return cls(choices=values)
+
+    @property
+    def text(self) -> str:
+        """What ``of`` reads back."""
+        if self.choices:
+            return ",".join(f"{value}" for value in self.choices)
+        kind = ("logint" if self.integer else "log") if self.log else ("int" if self.integer else "uniform")
+        return f"{kind}({self.low},{self.high})"
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Values that stand for all when the space is checked: the choices, or both ends of a range."""
+        if self.choices:
+            return self.choices
+        return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``value`` is one of the dimension's."""
+        if self.choices:
+            return value in self.choices
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high and (not self.integer or value == int(value))
+
+    def distribution(self) -> Any:
+        """As Optuna samples it."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        if self.integer:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(self.low, self.high, log=self.log)
+
+    def axis(self) -> Any:
+        """As Optuna's plots show it: choices that are numbers on a scale."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if not self.choices or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.choices):
+            return self.distribution()
+        low, high = min(self.choices), max(self.choices)
+        log = low > 0 and high >= 10 * low
+        if all(isinstance(value, int) for value in self.choices):
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(low, high, log=log)
+
+
+Space = Mapping[str, Dimension]
+
+
+def grid(space: Space) -> list[Point] | None:
+    """Every point of a space of choices, the last option varying fastest; None where a range has no end of points."""
+    if not all(dimension.choices for dimension in space.values()):
+        return None
+    values = itertools.product(*(dimension.choices for dimension in space.values()))
+    return [dict(zip(space, combination, strict=True)) for combination in values]
+
+
+def corners(space: Space) -> list[Point]:
+    """Points that between them have every choice and both ends of every range, each with the others' first value."""
+    first = {key: dimension.ends[0] for key, dimension in space.items()}
+    return [first] + [{**first, key: value} for key, d in space.items() for value in d.ends[1:]]
+
+
+def key_of(point: Point) -> str:
+    """A name for a point by its content."""
+    return content_id(point)
+
+
+def text_of(point: Point) -> str:
+    """A point as people read it: the options' last names and values."""
+    return " ".join(f"{key.rsplit('.', 1)[-1]}={_short(value)}" for key, value in point.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _scalar(text: str) -> Any:
+    value = parse_value(text.strip())
+    # YAML 1.1 reads 2e-5 as a string.
+    return float(value) if isinstance(value, str) and _is_number(value) else value

@@ -1,0 +1,315 @@
+"""A study: the folder in which a search remembers its trials, and the models that it keeps.
+
+``studies/<name>/study.json`` says what is searched; ``trials/`` holds one record per trial that has ended, written by
+the driver alone: the truth. ``optuna.db`` and ``trials.parquet`` are views of it. A trial is a training run like any
+other: its folder is ``runs/<id>/``, and one that is there already is not trained again.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from raysts import __version__
+from raysts.errors import InputError
+from raysts.evaluation.dev import Dev
+from raysts.files import aside, read_json, remove_drafts, write_json
+from raysts.objectives import OBJECTIVES, Objective
+from raysts.pipeline import Node, Plan
+from raysts.search.attempt import Outcome
+from raysts.search.record import Record, as_table, read_records
+from raysts.search.scores import PointScores, grouped
+from raysts.search.search import Search
+from raysts.search.space import Point, grid, text_of
+from raysts.search.tracking import write_scalars
+from raysts.seeds import derive_seed
+from raysts.training import checkpoint
+from raysts.training.checkpoint import read_metrics
+from raysts.training.loop import Job
+from raysts.tree import to_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One training run of a search: a point with one of its seeds."""
+
+    point: Point
+    seed: int
+    job: Job
+
+    @property
+    def id(self) -> str:
+        """Run id."""
+        return self.job.id
+
+
+class Study:
+    """The trials of a search in a storage folder. Making one reads and writes nothing.
+
+    Args:
+        search: what is searched.
+        plan: plan of its pipeline, whose nodes trials are made as.
+        name: name of the study.
+    """
+
+    def __init__(self, search: Search, plan: Plan, name: str) -> None:
+        self.search, self.plan, self.name = search, plan, name
+        self.folder = plan.storage / "studies" / name
+        self.records: dict[str, Record] = {}
+        self.asked: list[Point] = []
+
+    # -- what is searched --------------------------------------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for trials to be of one study, as flat names and values."""
+        search, plan = self.search, self.plan
+        recipe = plan.resolved(search.pipeline.stages[search.stage])
+        kind = self.kind
+        return {
+            **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
+            **{
+                f"{search.stage}.{path}": value
+                for path, value in _leaves(to_plain(recipe)).items()
+                if f"{search.stage}.{path}" not in search.space
+            },
+            **({f"asha.{key}": value for key, value in asdict(search.asha).items()} if search.asha else {}),
+            "seed": search.pipeline.seed,
+            "backbone": plan.backbone_id,
+            "objective version": kind.version,
+            f"data {recipe.table}": plan.corpus.fingerprint(recipe.table),
+            f"data {kind.dev}": plan.corpus.fingerprint(kind.dev),
+        }
+
+    def check(self) -> None:
+        """Refuse to go on with another search under the name of this study; the difference is in the message.
+
+        Raises:
+            InputError: the study that is there was made with another space, recipe, backbone or data.
+        """
+        known = read_json(self.folder / "study.json")
+        if known is None:
+            return
+        before, now = known["identity"], self.identity()
+        changed = [
+            f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
+            for key in dict.fromkeys([*before, *now])
+            if before.get(key) != now.get(key)
+        ]
+        if changed:
+            raise InputError(
+                f"study '{self.name}' in {self.folder} is of another search: {'; '.join(changed)}; a study's trials must "
+                f"be comparable: go on with its settings, or take another --name"
+            )
+
+    def open(self, command: str) -> None:
+        """Read what is there and say in ``study.json`` what is searched. The caller holds the study's lock."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(self.folder)
+        self.note("running", command)
+        self.read()
+        self.asked = read_json(self.folder / "asked.json") or []
+
+    def read(self) -> None:
+        """Read the records that are there."""
+        self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
+
+    def close(self, status: str) -> None:
+        """Write ``trials.parquet``, and how it ended into ``study.json``."""
+        with aside(self.folder / "trials.parquet") as draft:
+            pq.write_table(as_table(list(self.records.values())), draft)
+        self.note(status)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point that is to be tried has all of its seeds."""
+        return sum(not scores.missing for scores in self.scores()) >= self.search.points
+
+    def harvest_grid(self) -> None:
+        """Take up the points of a grid that something else has trained."""
+        if self.search.num_samples is None:
+            for point in grid(self.search.space) or []:
+                for seed in range(self.search.seeds):
+                    trial = self.trial(point, seed)
+                    if trial.id not in self.records:
+                        self.harvest(trial)
+
+    def note(self, status: str, command: str | None = None) -> None:
+        """Bring ``study.json`` up to date; ``command``: how to go on, none: as before."""
+        search, known = self.search, read_json(self.folder / "study.json") or {}
+        found = {
+            "name": self.name,
+            "search": search.name,
+            "created_at": known.get("created_at") or _now(),
+            "command": command or known.get("command"),
+            "status": status,
+            "raysts": __version__,
+            "data": str(self.plan.corpus.root),
+            "objective": f"dev score on {self.kind.dev}, mean over {search.seeds} seeds, maximised",
+            "seeds": search.seeds,
+            "num_samples": search.num_samples,
+            "keep": search.keep,
+            "by": search.by,
+            "identity": self.identity(),
+            "pipeline": to_plain(search.pipeline),
+        }
+        write_json(self.folder / "study.json", found)
+
+    @property
+    def kind(self) -> type[Objective]:
+        """The objective of the one stage."""
+        return OBJECTIVES[self.search.pipeline.stages[self.search.stage].objective]
+
+    @property
+    def dev(self) -> Dev | None:
+        """The development set whose score is the objective; none where the data has no such table."""
+        return self.plan.dev(self.search.pipeline.stages[self.search.stage])
+
+    # -- trials ------------------------------------------------------------------------------------------------------
+
+    def node(self, point: Point, seed: int) -> Node:
+        """The training run of a point with its seed number ``seed``: that of a pipeline with this recipe."""
+        plan, stage = self.plan, self.search.stage
+        recipe = self.search.recipe(point)
+        return plan._train_node(
+            stage,
+            recipe,
+            derive_seed(plan.pipeline.seed, stage, seed),
+            plan.backbone,
+            plan.backbone_id,
+            member=seed,
+            role="member",
+            layers=recipe.layers,
+        )
+
+    def trial(self, point: Point, seed: int) -> Trial:
+        """The trial of a point with its seed number ``seed``."""
+        job = self.node(point, seed).job
+        assert job is not None
+        return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
+
+    def ask(self, point: Point) -> None:
+        """Remember a point that is about to be tried: a killed search goes on with it."""
+        self.asked.append(point)
+        write_json(self.folder / "asked.json", self.asked)
+
+    def harvest(self, trial: Trial) -> Record | None:
+        """The record of a trial that was trained already, by this study or for something else; None if it was not."""
+        run = read_json(trial.job.folder / "run.json") or {}
+        if run.get("status") not in ("done", "pruned") or (run.get("dev") or {}).get("kept") is None:
+            return None
+        return self.finish(trial, Outcome("finished", run["dev"]["kept"]))
+
+    def finish(self, trial: Trial, outcome: Outcome) -> Record:
+        """Record how a trial ended, and remove the models that are beaten."""
+        assert outcome.status != "failed"
+        run = read_json(trial.job.folder / "run.json") or {}
+        lines = read_metrics(trial.job.folder / "metrics.jsonl")
+        curve = tuple((line["step"], line["dev"]) for line in lines if line.get("dev") is not None)
+        kept = run.get("kept") or {}
+        record = Record(
+            id=trial.id,
+            point=trial.point,
+            seed=trial.seed,
+            status=outcome.status,
+            value=outcome.value if outcome.status != "stopped" else (curve[-1][1] if curve else None),
+            step=kept.get("step") if outcome.status == "finished" else (lines[-1]["step"] if lines else None),
+            steps=lines[-1]["steps"] if lines else run.get("steps"),
+            seconds=lines[-1].get("seconds") if lines else None,
+            reason=outcome.reason,
+            curve=curve,
+            finished_at=_now(),
+        )
+        write_scalars(
+            self.folder / "tensorboard" / f"{text_of(trial.point)} seed={trial.seed}".replace("/", "_"), lines
+        )
+        write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
+        self.records[record.id] = record
+        if outcome.status != "finished":
+            # Nothing goes on from here; another pipeline that wants this run trains it from the start.
+            checkpoint.clear(trial.job.folder / "checkpoints")
+            if run:
+                write_json(trial.job.folder / "run.json", {**run, "status": outcome.status})
+        self.retain()
+        return record
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    def scores(self) -> list[PointScores]:
+        """Every point that has a trial, in the order in which they were tried."""
+        return grouped(self.records.values(), self.search.seeds)
+
+    def scores_of(self, point: Point) -> PointScores | None:
+        """The scores of one point; None before its first trial has ended."""
+        return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
+
+    def best(self) -> list[Record]:
+        """The trials whose models are kept, best first; of a study by points, those of the best points."""
+        if self.search.by == "trial":
+            finished = [record for record in self.records.values() if record.status == "finished"]
+            return sorted(finished, key=_value)[: self.search.keep]
+        ranked = sorted((s for s in self.scores() if s.whole), key=lambda s: -(s.mean or 0.0))
+        return [record for scores in ranked[: self.search.keep] for record in scores.finished]
+
+    def retain(self) -> None:
+        """Remove the models that are beaten. Those of a point that lacks seeds stay, for it may become the best; so do
+        runs that a pipeline of this storage uses, and those that were not trained for this study."""
+        keep = {record.id for record in self.best()}
+        if self.search.by == "point":
+            keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
+        beaten = [self._run(id_) for id_ in self.records if id_ not in keep and (self._run(id_) / "model").is_dir()]
+        if not beaten:
+            return
+        used = {
+            node
+            for path in (self.plan.storage / "pipelines").glob("*.json")
+            for node in (read_json(path) or {}).get("nodes", ())
+        }
+        for folder in beaten:
+            run = read_json(folder / "run.json") or {}
+            if run.get("study") == self.name and folder.name not in used:
+                # First the record: a run without a model must not count as done.
+                write_json(folder / "run.json", {**run, "status": "pruned"})
+                shutil.rmtree(folder / "model", ignore_errors=True)
+
+    def disk_bound(self, concurrent: int) -> int:
+        """Bytes that models and checkpoints of this study take at most, with so many trials at once."""
+        seeds = self.search.seeds if self.search.by == "point" else 1
+        begun = -(-2 * concurrent // seeds) + 1 if self.search.by == "point" else 1
+        # A running trial: two checkpoints of weights and two moments while one replaces the other, the best weights twice,
+        # its model.
+        return self.weights() * ((self.search.keep + begun) * seeds + 9 * concurrent)
+
+    def weights(self) -> int:
+        """Bytes of the backbone's weights in float32."""
+        from safetensors import safe_open
+
+        total = 0
+        for path in self.plan.backbone.glob("*.safetensors"):
+            with safe_open(path, "numpy") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
+                total += sum(4 * math.prod(shape) for shape in shapes)
+        return total
+
+    def _run(self, run_id: str) -> Path:
+        return self.plan.storage / "runs" / run_id
+
+
+def _value(record: Record) -> tuple[float, str]:
+    assert record.value is not None
+    return -record.value, record.id
+
+
+def _leaves(plain: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        return {prefix.rstrip("."): plain}
+    return {path: value for key, item in plain.items() for path, value in _leaves(item, f"{prefix}{key}.").items()}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

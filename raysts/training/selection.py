@@ -1,0 +1,62 @@
+"""Which encoder a run keeps: the scores of its candidates on the development set."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from raysts import collective
+from raysts.errors import RunFailed
+from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.models.encoder import Encoder
+from raysts.models.sentence_model import SentenceModel
+from raysts.training.checkpoint import Progress, save_best
+from raysts.training.runtime import Runtime
+
+if TYPE_CHECKING:
+    from raysts.training.loop import Job
+
+
+def evaluate(
+    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: SentenceModel, progress: Progress
+) -> float:
+    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best of now.
+
+    Raises:
+        RunFailed: a score is undefined.
+    """
+    assert job.dev is not None
+    scores = torch.zeros(len(candidates), dtype=torch.float64)
+    if not job.recipe.train.by_dev:
+        candidates = dict(list(candidates.items())[:1])
+    if runtime.rank == 0:
+        for i, encoder in enumerate(candidates.values()):
+            try:
+                scores[i] = job.dev.score(SentenceModel(encoder, model.tokenizer, model.max_length))
+            except UndefinedCorrelationError:
+                scores[i] = math.nan  # every process learns it, and ends
+    scores = collective.total(scores.to(runtime.device)).cpu()
+    if not torch.isfinite(scores).all():
+        raise RunFailed(
+            f"{name_of(job)}: after {progress.step} steps the model gives the same or no finite similarity for every dev "
+            f"pair; lower {job.recipe.objective}.optim.lr ({job.recipe.optim.lr:g})"
+        )
+    found = dict(zip(candidates, scores.tolist(), strict=False))
+    name = max(found, key=lambda candidate: found[candidate])  # the first of equals: the default candidate
+    progress.latest = found[name]
+    if progress.best is None or found[name] > progress.best:
+        progress.best, progress.best_step, progress.best_candidate = found[name], progress.step, name
+        progress.since_best = 0
+        if job.recipe.train.by_dev and runtime.rank == 0:
+            (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            save_best(job.folder / "checkpoints", progress, candidates[name])
+    else:
+        progress.since_best += 1
+    return found[name]
+
+
+def name_of(job: Job) -> str:
+    """The run as failures name it."""
+    return f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')})"

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data.corpora import Corpus
+from raysts.data.windows import select
+from raysts.errors import InputError
+from raysts.recipe import Data
+
+NLI = {
+    "premise": ["a", "b", "a", "a", "b", "a", "c", "a"],
+    "hypothesis": ["a+", "b+", "a-", "a0", "b0", "a++", "c-", "a--"],
+    "label": ["entailment", "entailment", "contradiction", "neutral", "neutral", "entailment", "contradiction", 2],
+    "source": ["s", "m", "s", "s", "m", "m", "s", "s"],
+}
+NLI["label"][-1] = "contradiction"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    for name, columns in {
+        "nli/train": NLI,
+        "sts/sts12": {"sentence1": ["x", "y"], "sentence2": ["y", "z"], "score": [1.0, 2.0]},
+        "sts/stsb_test": {"sentence1": ["x", "w"], "sentence2": ["v", "w"], "score": [1.0, 2.0]},
+    }.items():
+        path = tmp_path / "data" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), path)
+    return Corpus(tmp_path / "data").writing_to(tmp_path / "made")
+
+
+def written(corpus: Corpus, name: str) -> list[dict]:
+    corpus.write_derived(name)
+    (path,) = {group.path for group in corpus.row_groups(name)}
+    return pq.read_table(path).to_pylist()
+
+
+def test_triplets_pair_entailments_with_contradictions_of_a_premise(corpus: Corpus) -> None:
+    rows = [tuple(row.values()) for row in written(corpus, "nli/triplets")]
+    assert rows == [("a", "a+", "a-", "s"), ("a", "a++", "a--", "m")]  # b has no contradiction, c no entailment
+
+
+def test_sentences_are_distinct_within_their_source(corpus: Corpus) -> None:
+    rows = Counter((row["sentence"], row["source"]) for row in written(corpus, "nli/sentences"))
+    assert set(rows.values()) == {1}
+    assert rows.keys() == {
+        (text, source)
+        for column in ("premise", "hypothesis")
+        for text, source in zip(NLI[column], NLI["source"], strict=True)
+    }
+
+
+def test_targets_are_the_sentences_of_the_test_sets_without_scores(corpus: Corpus) -> None:
+    rows = written(corpus, "targets")
+    assert [(row["sentence"], row["source"]) for row in rows] == [
+        ("x", "sts12"), ("y", "sts12"), ("z", "sts12"), ("x", "stsb_test"), ("w", "stsb_test"), ("v", "stsb_test"),
+    ]  # fmt: skip
+    assert rows[0].keys() == {"sentence", "source"}
+    (group,) = select(corpus, "targets", Data(sources=("stsb_test",)))
+    assert group.size == 3 and group.rows is not None and group.rows.tolist() == [3, 4, 5]
+
+
+def test_planning_writes_nothing_and_knows_the_rows(corpus: Corpus, tmp_path: Path) -> None:
+    assert corpus.rows("nli/triplets") == 2
+    corpus.check(["nli/triplets", "targets"])
+    assert not (tmp_path / "made").exists()
+    assert corpus.tables() == ["sts/sts12", "sts/stsb_test", "nli/train"]
+
+
+def test_the_fingerprint_is_that_of_what_it_is_made_of(corpus: Corpus, tmp_path: Path) -> None:
+    before = corpus.fingerprint("nli/triplets"), corpus.fingerprint("targets")
+    pq.write_table(pa.table(NLI).slice(1), tmp_path / "data/nli/train.parquet")
+    again = Corpus(tmp_path / "data")
+    assert again.fingerprint("nli/triplets") != before[0] and again.fingerprint("targets") == before[1]
+
+
+def test_a_table_that_is_there_is_used(corpus: Corpus, tmp_path: Path) -> None:
+    own = {"anchor": ["p"], "positive": ["q"], "negative": ["r"]}
+    pq.write_table(pa.table(own), tmp_path / "data/nli/triplets.parquet")
+    corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
+    assert corpus.rows("nli/triplets") == 1 and corpus.sources("nli/triplets") == []
+    corpus.write_derived("nli/triplets")
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_cannot_be_made_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    pq.write_table(pa.table({name: values[:1] for name, values in NLI.items()}), tmp_path / "data/nli/train.parquet")
+    with pytest.raises(InputError, match="nli/triplets: no rows can be made of nli/train"):
+        select(Corpus(tmp_path / "data").writing_to(tmp_path / "made"), "nli/triplets", Data())
+    (tmp_path / "data/nli/train.parquet").unlink()
+    with pytest.raises(InputError, match="table 'nli/train' is missing"):
+        Corpus(tmp_path / "data").check(["nli/triplets"])

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, write_table
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev, load_dev
+from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
+from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.evaluation.tasks import Representation
+from raysts.models.gaussian import similarity
+from raysts.similarity import cosine
+
+LABELS = np.array(["entailment", "neutral", "contradiction"])
+SIMILARITIES = {
+    "gauss": partial(similarity, kind="per_dimension"),
+    "cosine": lambda a, b: cosine(a["vectors"], b["vectors"]),
+}
+
+
+class HashedGaussians(HashedWords):
+    """A mean per word and a variance that grows with the words: longer sentences are wider."""
+
+    def represent(self, texts: Sequence[str]) -> dict[str, np.ndarray]:  # type: ignore[override]
+        vectors = super().represent(list(texts))["vectors"]
+        log_var = np.array([[0.2 * len(text.split())] * vectors.shape[1] for text in texts], np.float32)
+        return {"vectors": 0.3 * vectors, "log_var": log_var + 0.1 * vectors**2}
+
+    @property
+    def similarities(self) -> dict[str, Any]:
+        return SIMILARITIES
+
+
+def pairs(rows: int, seed: int) -> dict[str, list[Any]]:
+    """Hypotheses of words of their premise; with others too, and longer than it, where it is no entailment, and in a fifth of the
+    entailments."""
+    rng = np.random.default_rng(seed)
+    table: dict[str, list[Any]] = {"premise": [], "hypothesis": [], "label": []}
+    for number in range(rows):
+        label = LABELS[number % 3]
+        premise = rng.choice([f"w{i}" for i in range(30)], size=rng.integers(3, 7), replace=False)
+        new = [f"w{i}" for i in rng.integers(30, 60, size=3)] if label != "entailment" or rng.random() < 0.2 else []
+        kept = premise[: len(premise) - int(rng.integers(1, 3))]
+        table["premise"].append(" ".join(premise))
+        table["hypothesis"].append(" ".join([*kept, *new]))
+        table["label"].append(label)
+    return table
+
+
+def sick(rows: int, seed: int) -> dict[str, list[Any]]:
+    found = pairs(rows, seed)
+    back = ["B_entails_A" if number % 2 else "B_neutral_A" for number in range(rows)]
+    return {
+        "sentence1": found["premise"], "sentence2": found["hypothesis"], "score": [3.0] * rows,
+        "label": [label.upper() for label in found["label"]], "entailment_ab": ["A_" + x for x in found["label"]],
+        "entailment_ba": back,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    write_table(tmp_path, DEV, pairs(90, 0))
+    write_table(tmp_path, "nli/snli_test", pairs(120, 1))
+    write_table(tmp_path, "sick/sick_trial", sick(60, 2))
+    write_table(tmp_path, "sick/sick_test", sick(99, 3))
+    return Corpus(tmp_path)
+
+
+def score(corpus: Corpus, task: str, splits: tuple[str, ...] = ("test",), resamples: int = 50) -> list[dict[str, Any]]:
+    model = HashedGaussians()
+    return ENTAILMENT_TASKS[task].score(corpus, splits, model.represent, model.similarities, resamples)
+
+
+def by_hand(corpus: Corpus, table: str, called: str) -> tuple[np.ndarray, np.ndarray]:
+    """sim(hypothesis || premise) of every row, and whether it is entailment."""
+    rows = corpus.read(table).to_pydict()
+    premise, hypothesis = rows.get("premise") or rows["sentence1"], rows.get("hypothesis") or rows["sentence2"]
+    model = HashedGaussians()
+    scores = SIMILARITIES[called](model.represent(hypothesis), model.represent(premise))
+    return scores, np.array([label.lower() == "entailment" for label in rows["label"]])
+
+
+def accuracy_by_hand(scores: np.ndarray, positive: np.ndarray, threshold: float) -> float:
+    return float(np.mean([(s >= threshold) == p for s, p in zip(scores, positive, strict=True)]))
+
+
+# -- precision, recall, threshold ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_areas_against_scikit_learn(ties: bool) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    positive = rng.random(200) < 0.3
+    scores = rng.normal(size=200) + positive
+    scores = scores.round(1) if ties else scores
+    counts = rng.integers(0, 3, size=(200, 130)).astype(np.uint8)
+    counts[:, 0] = 1
+    counts[np.argsort(-scores)[:5], 1] = 0  # nothing counts at the top
+    trapezoid, average = precision_recall_areas(scores, positive, counts)
+    for column in range(130):
+        known = {"sample_weight": counts[:, column].astype(float)}
+        precision, recall, _ = metrics.precision_recall_curve(positive, scores, **known)
+        assert trapezoid[column] == pytest.approx(metrics.auc(recall, precision), abs=1e-12)
+        assert average[column] == pytest.approx(metrics.average_precision_score(positive, scores, **known), abs=1e-12)
+
+
+def test_areas_by_hand() -> None:
+    """Right, wrong, right: precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1."""
+    scores, positive = np.array([0.9, 0.5, 0.1]), np.array([True, False, True])
+    trapezoid, average = precision_recall_areas(scores, positive, np.array([[1, 1], [1, 0], [1, 0]], np.uint8))
+    assert trapezoid.tolist() == pytest.approx([1 / 2 + (1 / 2 + 2 / 3) / 4, 1.0])
+    assert average.tolist() == pytest.approx([1 / 2 + 2 / 3 / 2, 1.0])
+    nothing = precision_recall_areas(scores, positive, np.array([[0], [1], [0]], np.uint8))
+    assert np.isnan(nothing).all(), "no positive row counts"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_threshold_is_the_first_of_the_best(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    positive = rng.random(40) < 0.4
+    scores = np.clip(rng.normal(0.4, 0.1, 40) + 0.1 * positive, 0, 1).round(2)
+    for candidates in (GRID, np.append(np.unique(scores), np.inf)):
+        found = best_threshold(scores, positive, candidates)
+        accuracies = [accuracy_by_hand(scores, positive, threshold) for threshold in candidates]
+        assert found == candidates[int(np.argmax(accuracies))]
+
+
+def test_threshold_at_the_ends() -> None:
+    scores = np.array([0.3, 0.7])
+    assert best_threshold(scores, np.array([True, True]), GRID) == 0.0
+    assert best_threshold(scores, np.array([False, False]), GRID) == 0.701
+    assert best_threshold(scores, np.array([False, False]), np.append(scores, np.inf)) == np.inf
+
+
+# -- two-way inference ---------------------------------------------------------------------------------------------------
+
+
+def test_two_way_by_hand(corpus: Corpus) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rows = score(corpus, "snli-2way")
+    found = {(row["similarity"], row["metric"]): row for row in rows}
+    assert len(found) == len(rows) == 6
+    for called in SIMILARITIES:
+        on_dev, dev_positive = by_hand(corpus, DEV, called)
+        scores, positive = by_hand(corpus, "nli/snli_test", called)
+        threshold = GRID[np.argmax([accuracy_by_hand(on_dev, dev_positive, t) for t in GRID])]
+        precision, recall, _ = metrics.precision_recall_curve(positive, scores)
+        expected = {
+            "accuracy": accuracy_by_hand(scores, positive, threshold),
+            "auc_pr": metrics.auc(recall, precision),
+            "average_precision": metrics.average_precision_score(positive, scores),
+        }
+        assert {metric: found[called, metric]["value"] for metric in expected} == pytest.approx(expected, abs=1e-12)
+    for row in rows:
+        assert (row["dataset"], row["split"], row["n"], row["subset"]) == ("snli-2way", "test", 120, None)
+        assert row["dataset_sha256"] == corpus.fingerprint("nli/snli_test")
+        assert row["ci_low"] < row["value"] < row["ci_high"]
+
+
+def test_hypotheses_are_compared_with_premises_in_this_order(corpus: Corpus) -> None:
+    """The narrow hypothesis lies in the wide premise; the other order is another number."""
+    scores, positive = by_hand(corpus, "nli/snli_test", "gauss")
+    turned = Corpus(corpus.root)
+    table = corpus.read("nli/snli_test").to_pydict()
+    write_table(corpus.root, "nli/snli_test", table | {"premise": table["hypothesis"], "hypothesis": table["premise"]})
+    back, _ = by_hand(turned, "nli/snli_test", "gauss")
+    assert (scores > back)[positive].mean() > 0.5 > (scores > back)[~positive].mean()
+    (area,) = (r["value"] for r in score(turned, "snli-2way") if (r["similarity"], r["metric"]) == ("gauss", "auc_pr"))
+    assert area == pytest.approx(precision_recall_areas(back, positive, np.ones((120, 1)))[0][0])
+
+
+def test_sick_has_the_threshold_of_snli_and_beside_it_its_own(corpus: Corpus) -> None:
+    rows = {(row["dataset"], row["similarity"], row["metric"]): row for row in score(corpus, "sick-2way")}
+    assert len(rows) == 8
+    scores, positive = by_hand(corpus, "sick/sick_test", "gauss")
+    for dataset, source in (("sick-2way", DEV), ("sick-2way-own", "sick/sick_trial")):
+        on_source, source_positive = by_hand(corpus, source, "gauss")
+        threshold = best_threshold(on_source, source_positive, GRID)
+        found = rows[dataset, "gauss", "accuracy"]
+        assert found["value"] == pytest.approx(accuracy_by_hand(scores, positive, threshold)) and found["n"] == 99
+    (corpus.root / "sick/sick_trial.parquet").unlink()
+    assert {row["dataset"] for row in score(Corpus(corpus.root), "sick-2way")} == {"sick-2way"}
+
+
+def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(corpus: Corpus) -> None:
+    """As 1 / (1 + sum of 768 divergences) is: the grid has nothing between its values but 0 and 0.001."""
+    model = HashedGaussians()
+    tiny = {"gauss-paper": lambda a, b: SIMILARITIES["gauss"](a, b) * 1e-4}
+    rows = ENTAILMENT_TASKS["snli-2way"].score(corpus, ("test",), model.represent, tiny, 0)
+    on_dev, dev_positive = by_hand(corpus, DEV, "gauss")
+    scores, positive = by_hand(corpus, "nli/snli_test", "gauss")
+    best = max(np.unique(on_dev), key=lambda threshold: accuracy_by_hand(on_dev, dev_positive, threshold))
+    (accuracy,) = (row for row in rows if row["metric"] == "accuracy")
+    assert accuracy["value"] == pytest.approx(accuracy_by_hand(scores, positive, best)) and accuracy["ci_low"] is None
+    assert accuracy["value"] > 1 - positive.mean(), "better than calling nothing entailment"
+
+
+def test_dev_score_is_the_area_by_the_models_own_similarity(corpus: Corpus) -> None:
+    dev = load_dev(corpus)
+    scores, positive = by_hand(corpus, DEV, "gauss")
+    assert dev.name == "snli-dev"
+    assert dev.score(HashedGaussians()) == pytest.approx(
+        precision_recall_areas(scores, positive, np.ones((90, 1)))[0][0], abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(0.5, "all 90 are 0.5: the model has collapsed"), (np.nan, "90 of 90 are not finite")]
+)
+def test_a_collapsed_model_has_no_score(corpus: Corpus, value: float, message: str) -> None:
+    """The trapezoidal area of a constant, (1 + share of entailment) / 2, would beat every honest model."""
+
+    class Collapsed(HashedGaussians):
+        @property
+        def similarities(self) -> dict[str, Any]:
+            return {"gauss": lambda a, b: np.full(len(a["vectors"]), value)}
+
+    with pytest.raises(UndefinedCorrelationError, match=f"{DEV}: .*{message}"):
+        EntailmentDev(load_dev(corpus).pairs).score(Collapsed())
+
+
+# -- direction -----------------------------------------------------------------------------------------------------------
+
+PREMISES = ["a b c d", "e f", "a b", "a", "g h i"]
+HYPOTHESES = ["a b", "f e", "a b c d", "b", "g h i j k l m n o p q r s t u v w x"]
+SPREAD = {"a b c d": 3.0, "a b": 1.0, "e f": 2.0, "f e": 2.0, "a": 1.0, "b": 0.0, "g h i": 9.0}
+
+
+@pytest.fixture
+def by_spread(tmp_path: Path) -> Corpus:
+    """Five pairs of entailment, the last of them not one-way, and one that is not."""
+    write_table(
+        tmp_path,
+        "sick/sick_test",
+        {
+            "sentence1": [*PREMISES, "z"], "sentence2": [*HYPOTHESES, "y"], "score": [3.0] * 6,
+            "label": ["entailment"] * 5 + ["neutral"],
+            "entailment_ba": ["neutral", "contradiction", "neutral", "neutral", "entailment", "entailment"],
+        },
+    )  # fmt: skip
+    return Corpus(tmp_path)
+
+
+def spread(texts: Sequence[str]) -> Representation:
+    values = np.array([[SPREAD.get(text, 0.0)] for text in texts], np.float32)
+    return {"vectors": np.zeros_like(values), "log_var": values}
+
+
+def test_direction_by_hand(by_spread: Corpus) -> None:
+    asked: list[Sequence[str]] = []
+
+    def represent(texts: Sequence[str]) -> Representation:
+        asked.append(texts)
+        return spread(texts)
+
+    rows = ENTAILMENT_TASKS["sick-direction"].score(by_spread, ("test",), represent, SIMILARITIES, 200)
+    assert "z" not in asked[0] and len(asked[0]) == len({*PREMISES, *HYPOTHESES})
+    found = {(row["similarity"], row["subset"]): row for row in rows}
+    # Wider premise: yes, tie, no, yes, yes. Longer premise: yes, tie, no, tie, no. Ties are wrong.
+    for called in ("gauss", "variance"):
+        assert found[called, None]["value"] == pytest.approx(3 / 5)
+        assert found[called, "one-way"]["value"] == pytest.approx(2 / 4)
+    assert found["length", None]["value"] == pytest.approx(1 / 5)
+    assert found["length", None]["role"] == "baseline" and "role" not in found["gauss", None]
+    assert not any(called == "cosine" for called, _ in found), "a symmetric similarity says nothing about direction"
+    by_ratio = {
+        subset.removeprefix("log length ratio "): (row["value"], row["n"])
+        for (called, subset), row in found.items()
+        if called == "variance" and subset and subset != "one-way"
+    }
+    assert by_ratio == {
+        "[-inf, -1.75)": (1.0, 1),
+        "[-0.75, -0.25)": (0.0, 1),
+        "[-0.25, 0.25)": (0.5, 2),
+        "[0.25, 0.75)": (1.0, 1),
+    }
+    assert all(row["metric"] == "accuracy" and row["split"] == "test" for row in rows)
+    assert {row["n"] for (_, subset), row in found.items() if subset is None} == {5}
+
+
+def test_direction_of_all_rows_turns_with_the_sentences(corpus: Corpus) -> None:
+    def values(rows: list[dict[str, Any]]) -> dict[str, float]:
+        return {row["similarity"]: row["value"] for row in rows if row["subset"] is None}
+
+    forward = values(score(corpus, "snli-direction"))
+    table = corpus.read("nli/snli_test").to_pydict()
+    write_table(corpus.root, "nli/snli_test", table | {"premise": table["hypothesis"], "hypothesis": table["premise"]})
+    backward = values(score(Corpus(corpus.root), "snli-direction"))
+    assert forward.keys() == {"gauss", "variance", "length"}
+    for called, value in forward.items():
+        assert value > 0.5 and value + backward[called] == pytest.approx(1.0), "no ties here"
+
+
+def test_a_model_of_points_has_the_baseline_alone(corpus: Corpus) -> None:
+    model = HashedWords()
+    rows = ENTAILMENT_TASKS["snli-direction"].score(corpus, ("dev",), model.represent, model.similarities, 0)
+    assert {(row["similarity"], row["role"], row["split"]) for row in rows} == {("length", "baseline", "dev")}
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------
+
+
+def test_tables(corpus: Corpus) -> None:
+    found = {name: task.tables(corpus, ("test",)) for name, task in ENTAILMENT_TASKS.items()}
+    assert found == {
+        "snli-2way": ("nli/snli_test", DEV),
+        "sick-2way": ("sick/sick_test", DEV, "sick/sick_trial"),
+        "snli-direction": ("nli/snli_test",),
+        "sick-direction": ("sick/sick_test",),
+    }
+    assert all(
+        set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected()) for name, tables in found.items()
+    )
+    for name, task in ENTAILMENT_TASKS.items():
+        assert not task.problems(corpus, ("dev", "test")), name
+        sentences = task.sentences(corpus, ("test",))
+        assert len(set(sentences)) == len(sentences)
+    rows = corpus.read(DEV).to_pydict()
+    assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sentences(corpus, ("test",)))
+
+
+def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus) -> None:
+    (corpus.root / f"{DEV}.parquet").unlink()
+    table = corpus.read("sick/sick_test").drop_columns(["label"])
+    write_table(corpus.root, "sick/sick_test", {name: table.column(name) for name in table.column_names})
+    bare = Corpus(corpus.root)
+    present = {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare, ("test",))}
+    assert present == {"snli-direction"}
+    assert DEV in ENTAILMENT_TASKS["sick-2way"].expected()
+
+
+@pytest.mark.parametrize("label", ["entailment", "neutral"])
+def test_one_class_alone_is_a_problem(tmp_path: Path, label: str) -> None:
+    write_table(tmp_path, DEV, pairs(6, 0) | {"label": [label] * 6})
+    lonely = Corpus(tmp_path)
+    (found,) = ENTAILMENT_TASKS["snli-2way"].problems(lonely, ("dev",))
+    assert f"{DEV}: {6 if label == 'entailment' else 0} of 6 pairs are entailment" in found
+    direction = ENTAILMENT_TASKS["snli-direction"].problems(lonely, ("dev",))
+    assert direction == (
+        [] if label == "entailment" else [f"{DEV}: no pair is entailment; 'snli-direction' needs some"]
+    )
+
+
+def test_snli_dev_as_it_is(real_data: Corpus) -> None:
+    """Its entailments are a third of the rows, and length alone tells the direction of nine in ten."""
+    model = HashedWords()
+    rows = ENTAILMENT_TASKS["snli-direction"].score(real_data, ("dev",), model.represent, model.similarities, 0)
+    assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
+    assert load_dev(real_data).pairs.gold.mean() == pytest.approx(3329 / 9842)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Independent, Normal, kl_divergence
+
+from raysts.errors import InputError
+from raysts.gaussian import KINDS, Gaussians, Kind
+from raysts.gaussian import similarity as similarity_of_torch
+from raysts.models.gaussian import LOG_VAR, NAMES, GaussianHead, similarity
+from raysts.models.head import Dense
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.store import load, save
+from raysts.similarity import cosine
+
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def representation(rows: int, dims: int, seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {
+        "vectors": np.tanh(generator.normal(size=(rows, dims))).astype(np.float32),
+        "log_var": generator.normal(size=(rows, dims)).astype(np.float32),
+    }
+
+
+@both
+@pytest.mark.parametrize("rows", [5, 2500], ids=["some", "more than are compared together"])
+def test_similarity_against_torch(kind: Kind, rows: int) -> None:
+    a, b = representation(rows, 6, 0), representation(rows, 6, 1)
+    p, q = (
+        Normal(torch.tensor(x["vectors"]).double(), (torch.tensor(x["log_var"]).double() / 2).exp()) for x in (a, b)
+    )
+    if kind == "per_dimension":
+        expected = (1 / (1 + kl_divergence(p, q))).mean(-1)
+    else:
+        expected = 1 / (1 + kl_divergence(Independent(p, 1), Independent(q, 1)))
+    found = similarity(a, b, kind)
+    assert found.dtype == np.float64 and similarity(representation(0, 6, 0), representation(0, 6, 1), kind).shape == (
+        0,
+    )
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-12)
+    trained_on = similarity_of_torch(*(Gaussians(*map(torch.tensor, x.values())) for x in (a, b)), kind)
+    np.testing.assert_allclose(found, trained_on.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@both
+def test_the_models_own_similarity_comes_first(kind: Kind) -> None:
+    found = GaussianHead(4, 4, kind=kind).similarities()
+    assert list(found) == [NAMES[kind], "cosine"]
+    a, b = representation(5, 4, 0), representation(5, 4, 1)
+    own, of_means = (function(a, b) for function in found.values())
+    np.testing.assert_array_equal(own, similarity(a, b, kind))
+    np.testing.assert_array_equal(of_means, cosine(a["vectors"], b["vectors"]))
+    assert not np.allclose(own, found[NAMES[kind]](b, a)), "it depends on the order"
+
+
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_represent_is_two_linear_maps(activation: str) -> None:
+    torch.manual_seed(0)
+    head = GaussianHead(5, 3, activation)
+    x = torch.randn(4, 5)
+    found = head.represent(x)
+    mu = x @ head.mu.linear.weight.T + head.mu.linear.bias
+    torch.testing.assert_close(found["vectors"], mu.tanh() if activation == "tanh" else mu)
+    torch.testing.assert_close(found["log_var"], x @ head.log_var.weight.T + head.log_var.bias)
+    torch.testing.assert_close(head(x), found["vectors"], rtol=0, atol=0)
+    assert head.dim == 3
+
+
+def model_with_head(backbone: Path, activation: str, kind: Kind) -> SentenceModel:
+    model = load(backbone, pooling="cls", device="cpu")
+    torch.manual_seed(0)
+    head = GaussianHead(model.dim, model.dim, activation, kind).eval()
+    return SentenceModel(model.encoder.followed_by(head), model.tokenizer, 24)
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("tanh", "per_dimension"), ("identity", "paper")])
+def test_directory_is_plain_and_holds_the_whole_model(
+    activation: str, kind: Kind, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = model_with_head(tiny_backbone, activation, kind)
+    save(model, tmp_path / "model")
+    expected = model.represent(TEXTS)
+    assert expected.keys() == {"vectors", "log_var"} and expected["log_var"].shape == (3, 32)
+
+    again = load(tmp_path / "model", device="cpu")
+    found = again.represent(TEXTS)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert list(again.similarities) == [NAMES[kind], "cosine"]
+    assert again.encoder.heads[-1].config() == model.encoder.heads[-1].config()
+
+    plain = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_allclose(plain.encode(TEXTS), expected["vectors"], rtol=0, atol=1e-5)
+
+
+def test_without_log_var_it_is_the_dense_head_that_its_files_say(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Saved again by sentence-transformers the variances are gone; what is left is a model of points."""
+    model = model_with_head(tiny_backbone, "tanh", "per_dimension")
+    save(model, tmp_path / "model")
+    (written,) = tmp_path.rglob(LOG_VAR)
+    written.unlink()
+    again = load(tmp_path / "model", device="cpu")
+    assert isinstance(again.encoder.heads[-1], Dense) and list(again.similarities) == ["cosine"]
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+
+
+def test_damaged_files_are_named(tiny_backbone: Path, tmp_path: Path) -> None:
+    save(model_with_head(tiny_backbone, "tanh", "per_dimension"), tmp_path / "model")
+    (written,) = tmp_path.rglob(LOG_VAR)
+    shutil.copyfile(written.parent / "model.safetensors", written)  # weights of another shape, no similarity
+    with pytest.raises(InputError, match=r"_Dense.*similarity=None must be one of per_dimension, paper"):
+        load(tmp_path / "model", device="cpu")
+
+
+def test_an_unknown_similarity_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"similarity='js' must be one of per_dimension, paper"):
+        GaussianHead(4, 4, kind="js")  # type: ignore[arg-type]

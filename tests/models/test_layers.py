@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import tiny_encoder
+
+from raysts.models.encoder import Encoder
+from raysts.models.head import Dense
+from raysts.models.layers import as_layers, check_layers, layer_indices, layers_of
+from raysts.models.store import average, load, save, similarities
+from raysts.models.store import dim as dim_of
+
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "indices"),
+    [(1, (3,)), (2, (2, 3)), (3, (1, 2, 3)), ("first_last", (1, 3)), ("only-0", (0,)), ("only-2", (2,))],
+)
+def test_indices(layers: int | str, indices: tuple[int, ...]) -> None:
+    assert layer_indices(layers, 3) == indices
+    assert layer_indices(layers_of(indices, 3), 3) == indices and as_layers(str(layers)) == layers
+
+
+@pytest.mark.parametrize("layers", [0, -1, "last", "only-", "only-x", "2"])
+def test_no_choice_of_layers(layers: int | str) -> None:
+    with pytest.raises(ValueError, match="must be a number of last layers"):
+        check_layers(layers)
+
+
+def test_layers_that_are_not_there() -> None:
+    for layers in (4, "only-4"):
+        with pytest.raises(ValueError, match="the encoder has 3 layers"):
+            layer_indices(layers, 3)
+    with pytest.raises(ValueError, match="raysts pools"):
+        layers_of((0, 2), 3)
+
+
+@pytest.mark.parametrize("layers", [1, 2, "first_last", "only-0", "only-1"])
+def test_embeddings_are_the_mean_of_the_layers(layers: int | str) -> None:
+    encoder = tiny_encoder(depth=3, layers=layers)  # type: ignore[arg-type]
+    ids, lengths = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]]), torch.tensor([4, 2])
+    states = [Encoder(encoder.backbone, 0, "mean", f"only-{i}").tokens(ids, lengths) for i in layer_indices(layers, 3)]
+    mean_BTH = torch.stack(states).mean(0)
+    expected = torch.stack([row[:length].mean(0) for row, length in zip(mean_BTH, lengths.tolist(), strict=True)])
+    torch.testing.assert_close(encoder(ids, lengths), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(encoder.tokens(ids, lengths)[0], mean_BTH[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["first_last", "only-1", "only-0", 2])
+def test_a_choice_of_layers_is_read_by_sentence_transformers(
+    layers: int | str, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = load(tiny_backbone, layers=layers, device="cpu")
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model", device="cpu")
+    assert layer_indices(again.layers, 2) == layer_indices(layers, 2)  # of two layers first_last is the last two
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(again.encode(TEXTS), theirs, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "identity"])
+def test_a_dense_head_is_kept_with_its_layers(activation: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = load(tiny_backbone, pooling="cls", layers=2, device="cpu")
+    plain = model.encode(TEXTS)
+    head = Dense(model.dim, 7, activation)
+    model.encoder = model.encoder.followed_by(head)
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model", pooling="mean", layers=1, device="cpu")
+    assert (again.pooling, again.layers, again.dim, dim_of(tmp_path / "model")) == ("cls", 2, 7, 7)
+    expected = head(torch.from_numpy(plain)).detach().numpy()
+    np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS), expected, rtol=0, atol=1e-5
+    )
+    assert list(similarities(tmp_path / "model")) == ["cosine"]
+    np.testing.assert_array_equal(load(tmp_path / "model", device="cpu", heads=False).encode(TEXTS), plain)
+
+
+def test_the_average_of_encoders(tiny_backbone: Path, tmp_path: Path) -> None:
+    model = load(tiny_backbone, device="cpu")
+    for number in range(2):
+        with torch.no_grad():
+            for parameter in model.encoder.parameters():
+                parameter += number
+        save(model, tmp_path / str(number))
+    mean = average([tmp_path / "0", tmp_path / "1"])
+    for (name, found), original in zip(
+        mean.encoder.named_parameters(), load(tiny_backbone, device="cpu").encoder.parameters(), strict=True
+    ):
+        torch.testing.assert_close(found, original + 0.5, msg=name)

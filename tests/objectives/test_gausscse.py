@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import share_of, tiny_encoder
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from raysts.models.tokens import Tokens
+from raysts.objectives.gausscse import LOSSES, GaussCSE, GaussCSESettings
+from raysts.objectives.objective import Batch
+from raysts.recipes.gaussian_stages import gausscse
+
+ROWS = 6
+WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)
+COUNTED = [0, 1, 3, 4, 5]
+
+
+def texts(longest: int, seed: int) -> Tokens:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, longest, ROWS)
+    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+TABLE = {"anchor": texts(12, 0), "positive": texts(6, 1), "negative": texts(9, 2)}
+
+
+def built(**settings: Any) -> GaussCSE:
+    torch.manual_seed(0)
+    return GaussCSE(GaussCSESettings(**settings), tiny_encoder(pooling="cls"))
+
+
+def batch(objective: GaussCSE) -> Batch:
+    return objective.collate(share_of(TABLE, [(i,) for i in range(ROWS)], WEIGHT))
+
+
+def normals(objective: GaussCSE, column: str) -> Normal:
+    """What the paper makes of the examples that count, from the vector of the first token, in float64."""
+    ids, lengths = TABLE[column].take(COUNTED).pad(0)
+    h = objective.encoder.tokens(ids, lengths)[:, 0].double().detach()
+    head = objective.encoder.heads[-1]
+    mu = h @ head.mu.linear.weight.double().T + head.mu.linear.bias.double()
+    mu = mu.tanh() if objective.settings.activation == "tanh" else mu
+    log_var = h @ head.log_var.weight.double().T + head.log_var.bias.double()
+    return Normal(mu, (log_var / 2).exp())
+
+
+def expected_loss(objective: GaussCSE) -> Tensor:
+    """Equation 4, mean over the rows; matrices as the official code has them: columns E, R, C and target i."""
+    premise, hypothesis, contradiction = (normals(objective, column) for column in ("anchor", "positive", "negative"))
+
+    def matrix(candidates: Normal, given: Normal) -> Tensor:
+        kl = kl_divergence(
+            candidates.expand((1, *candidates.mean.shape)), Normal(given.mean[:, None], given.stddev[:, None])
+        )
+        return (1 / (1 + kl)).mean(-1) if objective.settings.similarity == "per_dimension" else 1 / (1 + kl.sum(-1))
+
+    parts = [matrix(hypothesis, premise)]
+    if "rev" in objective.settings.loss:
+        parts.append(matrix(premise, hypothesis))
+    if "con" in objective.settings.loss:
+        parts.append(matrix(contradiction, premise))
+    logits = torch.cat(parts, 1) / objective.settings.temperature
+    return torch.nn.functional.cross_entropy(logits, torch.arange(len(COUNTED)))
+
+
+@pytest.mark.parametrize("similarity", ["per_dimension", "paper"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
+    objective = built(
+        loss=loss, similarity=similarity, activation="tanh" if similarity == "per_dimension" else "identity"
+    )
+    found, scalars = objective(batch(objective))
+    assert float(found.detach()) == pytest.approx(float(expected_loss(objective).detach()), abs=2e-5)
+    premise, hypothesis = normals(objective, "anchor"), normals(objective, "positive")
+    wider = premise.stddev.log().sum(-1) > hypothesis.stddev.log().sum(-1)
+    assert float(scalars["wider_premise"]) == pytest.approx(float(wider.double().mean()))
+
+
+def test_contradictions_are_read_where_the_loss_has_a_use_for_them() -> None:
+    assert [batch(built(loss=loss))["sentences"].shape[:2] for loss in LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
+
+
+def test_the_reversed_set_teaches_the_direction() -> None:
+    """Premises become wide and hypotheses narrow, and what is entailed lies within what entails it."""
+    objective = built(loss="ent+rev")
+    found = batch(objective)
+    before = float(objective(found)[1]["wider_premise"])
+    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    for _ in range(60):
+        loss, scalars = objective(found)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert before < float(scalars["wider_premise"]) == 1.0 and float(loss.detach()) < 0.1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_recipe(loss: Any) -> None:
+    recipe = gausscse(loss)
+    assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1
+    assert GaussCSE.dev == "nli/snli_dev" and recipe.train.by_dev and recipe.train.eval_first
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "con"}, "loss='con' must be one of ent, ent.con, ent.rev, ent.con.rev"),
+        ({"similarity": "js"}, "similarity='js' must be one of per_dimension, paper"),
+        ({"activation": "relu"}, "activation='relu' must be one of tanh, identity"),
+        ({"temperature": 0.0}, "temperature=0.0 divides the similarities and must be above 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GaussCSESettings(**settings)

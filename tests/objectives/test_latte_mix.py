@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from scipy.special import logsumexp, softmax
+from small_runs import share_of, tiny_encoder
+
+from raysts.models.head import Dense
+from raysts.models.tokens import Tokens
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.latte_mix import (
+    Autoencoder,
+    AutoencoderSettings,
+    LatentObjective,
+    LatteMix,
+    LatteMixSettings,
+    NormalVAE,
+    NormalVAESettings,
+)
+from raysts.objectives.objective import Batch
+from raysts.objectives.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
+from raysts.recipe import Recipe
+from raysts.recipes import latte_stages
+from raysts.training.optim import learning_rate
+
+TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]
+KINDS: dict[type, type[LatentObjective]] = {
+    LatteMixSettings: LatteMix,
+    NormalVAESettings: NormalVAE,
+    AutoencoderSettings: Autoencoder,
+}
+SETTINGS = [
+    LatteMixSettings(dims=3, classes=5, beta_warmup_fraction=0.5),
+    LatteMixSettings(dims=3, classes=5, encoder_layers=2, hidden=11, free_bits=0.1, free_bits_of="per_latent"),
+    LatteMixSettings(dims=4, classes=6, encoder_layers=3, layout="single", tau=0.7, reconstruction="mean"),
+    NormalVAESettings(dims=5, encoder_layers=2, reconstruction="mean"),
+    NormalVAESettings(dims=5, free_bits=0.15, free_bits_of="per_latent", beta_warmup_fraction=0.0),
+    AutoencoderSettings(dims=5, encoder_layers=3, hidden=9),
+]
+ALL = pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: type(settings).__name__)
+
+
+def built(settings: AutoencoderSettings, seed: int = 0) -> LatentObjective:
+    torch.manual_seed(seed)
+    return KINDS[type(settings)](settings, tiny_encoder()).eval()
+
+
+def batch_of(objective: LatentObjective, progress: float = 0.3, weight: tuple[float, ...] = (1, 1, 0, 1)) -> Batch:
+    offsets = np.cumsum([0, *map(len, TEXTS)])
+    rows = {"sentence": Tokens(np.concatenate(TEXTS), offsets)}
+    examples = [(row,) for row in range(len(TEXTS))]
+    return objective.collate(share_of(rows, examples, np.array(weight, np.float32), progress))
+
+
+def kl_in_torch(logits: torch.Tensor) -> torch.Tensor:
+    uniform = torch.distributions.Categorical(logits=torch.zeros_like(logits))
+    return torch.distributions.kl_divergence(torch.distributions.Categorical(logits=logits), uniform)
+
+
+# -- the mathematics -----------------------------------------------------------------------------------------------------
+
+
+def test_divergence_from_the_uniform() -> None:
+    logits = 4 * torch.randn(6, 3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = kl_to_uniform(logits)
+    torch.testing.assert_close(found, kl_in_torch(logits), rtol=0, atol=1e-12)
+    by_scipy = scipy.stats.entropy(softmax(logits.numpy(), axis=-1), np.full((6, 3, 7), 1 / 7), axis=-1)
+    np.testing.assert_allclose(found, by_scipy, rtol=0, atol=1e-12)
+    extreme = torch.tensor([[0.0, 0.0], [1e4, -1e4]], dtype=torch.float64)
+    np.testing.assert_allclose(kl_to_uniform(extreme), [0.0, np.log(2)], atol=1e-15)
+
+
+def test_divergence_from_the_standard_normal() -> None:
+    mu, log_var = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    normal = torch.distributions.Normal(mu, (log_var / 2).exp())
+    standard = torch.distributions.Normal(torch.zeros_like(mu), torch.ones_like(mu))
+    expected = torch.distributions.kl_divergence(normal, standard)
+    torch.testing.assert_close(kl_to_standard_normal(mu, log_var), expected, rtol=0, atol=1e-12)
+
+
+def test_free_bits() -> None:
+    kl = torch.tensor([[0.1, 0.1, 0.05], [0.2, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    total, each = free_bits(kl, 0.3, "total"), free_bits(kl, 0.3, "per_latent")
+    np.testing.assert_allclose(total.detach(), [0.3, 0.7], atol=1e-15)
+    np.testing.assert_allclose(each.detach(), [0.9, 1.1], atol=1e-15)
+    (gradient,) = torch.autograd.grad(total.sum(), kl)
+    assert gradient.tolist() == [[0, 0, 0], [1, 1, 1]], "below the threshold it costs nothing to diverge"
+    (gradient,) = torch.autograd.grad(each.sum(), kl)
+    assert gradient.tolist() == [[0, 0, 0], [0, 1, 0]]
+
+
+def test_gumbel_noise_is_distributed_so() -> None:
+    uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+    assert scipy.stats.kstest(gumbel(uniform).numpy(), "gumbel_r").pvalue > 0.01
+    assert gumbel(torch.tensor([0.0, 1 - 2**-24])).isfinite().all()
+
+
+@pytest.mark.parametrize("tau", [0.03, 0.3, 2.0])
+def test_the_likeliest_class_of_samples_is_distributed_as_the_softmax(tau: float) -> None:
+    """Whatever the temperature (the Gumbel-max property); a small one gives nearly one-hot samples."""
+    logits = torch.tensor([1.0, -0.5, 0.3, 2.0, 0.0])
+    draws = 20_000
+    noise = gumbel(torch.rand(draws, 5, generator=torch.Generator().manual_seed(1)))
+    z = gumbel_softmax(logits.expand(draws, 5), noise, tau)
+    torch.testing.assert_close(z.sum(-1), torch.ones(draws))
+    counts = torch.bincount(z.argmax(-1), minlength=5).numpy()
+    assert scipy.stats.chisquare(counts, draws * softmax(logits.double().numpy())).pvalue > 0.01
+    assert (float(z.max(-1).values.mean()) > 0.98) == (tau == 0.03)
+
+
+def test_gumbel_softmax_by_hand() -> None:
+    """Equation 4, from probabilities instead of logits."""
+    generator = np.random.default_rng(0)
+    logits, noise = generator.normal(size=(2, 4, 3, 5))
+    pi = softmax(logits, axis=-1)
+    powers = np.exp((np.log(pi) + noise) / 0.3)
+    expected = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_allclose(gumbel_softmax(torch.tensor(logits), torch.tensor(noise), 0.3), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.rand, torch.randn])
+def test_noise_belongs_to_the_text(kind: Callable[..., torch.Tensor]) -> None:
+    """A text's noise is the same whatever stands beside it; others' is other noise."""
+    seeds, lengths, like = torch.tensor([5, 2**62 - 1, 9]), torch.tensor([4, 17, 2]), torch.zeros(0)
+    whole = draw(kind, seeds, lengths, 6, like).split(lengths.tolist())
+    for i in (2, 0, 1):
+        assert torch.equal(draw(kind, seeds[i : i + 1], lengths[i : i + 1], 6, like), whole[i])
+    assert len({float(part[0, 0]) for part in whole}) == 3
+
+
+# -- the loss ------------------------------------------------------------------------------------------------------------
+
+
+def in_numpy(objective: LatentObjective, state: dict[str, np.ndarray], batch: Batch, u: list[np.ndarray]) -> float:
+    """The loss from its definition, text by text and token by token, in float64."""
+    settings: Any = objective.settings
+    total, count = 0.0, 0.0
+    for row, u_TH in enumerate(u):
+        generator = torch.Generator().manual_seed(int(batch["seed"][row]))
+        width = {LatteMix: objective.encoder.dim, NormalVAE: settings.dims, Autoencoder: 0}[type(objective)]
+        kind = torch.rand if isinstance(objective, LatteMix) else torch.randn
+        noise = kind(len(u_TH), width, generator=generator).double().numpy()
+        for token, x in enumerate(u_TH):
+            found = layers_in_numpy(state, "encoder.heads.0.latent.encoder", x)
+            kl, code = np.zeros(1), found
+            if isinstance(objective, LatteMix):
+                classes = settings.classes
+                logits, g = found.reshape(-1, classes), -np.log(-np.log(noise[token])).reshape(-1, classes)
+                log_pi = logits - logsumexp(logits, axis=1, keepdims=True)
+                kl = np.array([sum(np.exp(v) * (v + np.log(classes)) for v in variable) for variable in log_pi])
+                code = softmax((log_pi + g) / settings.tau, axis=1).ravel()
+            elif isinstance(objective, NormalVAE):
+                mu, log_var = np.split(found, 2)
+                kl = np.array([0.5 * (np.exp(v) + m * m - 1.0 - v) for m, v in zip(mu, log_var, strict=True)])
+                code = mu + np.exp(0.5 * log_var) * noise[token]
+            error = (layers_in_numpy(state, "decoder", code) - x) ** 2
+            loss = error.sum() if settings.reconstruction == "sum" else error.mean()
+            if not isinstance(objective, Autoencoder):
+                least = settings.free_bits
+                paid = max(kl.sum(), least) if settings.free_bits_of == "total" else sum(max(k, least) for k in kl)
+                warmup, progress = settings.beta_warmup_fraction, float(batch["progress"][row])
+                loss += (min(1.0, progress / warmup) if warmup else 1.0) * paid
+            total, count = total + float(batch["weight"][row]) * loss, count + float(batch["weight"][row])
+    return total / count
+
+
+def layers_in_numpy(state: dict[str, np.ndarray], prefix: str, x: np.ndarray) -> np.ndarray:
+    """Linear layers with a ReLU before each but the first, and none after an embedding without bias."""
+    numbers = sorted({int(name.split(".")[-2]) for name in state if name.startswith(prefix + ".")})
+    straight = True
+    for number in numbers:
+        weight, bias = state[f"{prefix}.{number}.weight"], state.get(f"{prefix}.{number}.bias")
+        x = weight @ (x if straight else np.maximum(x, 0.0))
+        straight = bias is None
+        x = x if bias is None else x + bias
+    return x
+
+
+@ALL
+def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> None:
+    """The value, and the derivative in five random directions by central differences, of a derivation in numpy."""
+    objective = built(settings)
+    trained = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter.mul_(2.0)  # so that some divergences are above their threshold and some below
+    for module in (objective.latent, objective.decoder):
+        module.double()
+    batch = batch_of(objective)
+    with torch.no_grad():
+        tokens = objective.encoder.tokens(batch["sentence"], batch["sentence_length"]).double().numpy()
+    u = [row[:n] for row, n in zip(tokens, batch["sentence_length"].tolist(), strict=True)]
+    state = {name: p.detach().numpy().copy() for name, p in trained.items()}
+    loss, scalars = objective(batch)
+    assert float(loss.detach()) == pytest.approx(in_numpy(objective, state, batch, u), rel=1e-6, abs=1e-6)
+    if not isinstance(objective, Autoencoder):
+        assert float(scalars["beta"]) == pytest.approx(min(1.0, 0.3 / (settings.beta_warmup_fraction or 0.3)))
+    loss.backward()
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        way = {name: generator.normal(size=value.shape) for name, value in state.items()}
+        ahead, behind = ({n: v + step * way[n] for n, v in state.items()} for step in (1e-6, -1e-6))
+        numerical = (in_numpy(objective, ahead, batch, u) - in_numpy(objective, behind, batch, u)) / 2e-6
+        slope = sum(float((p.grad.numpy() * way[n]).sum()) for n, p in trained.items() if p.grad is not None)
+        assert slope == pytest.approx(numerical, rel=1e-5, abs=1e-6)
+    assert all(p.grad is None for n, p in objective.named_parameters() if n not in trained)
+    assert {n.split(".")[0] for n in trained} == {"encoder", "decoder"}
+    assert all(".heads." in n for n in trained if n.startswith("encoder"))
+
+
+@ALL
+@torch.no_grad()
+def test_a_batch_in_two_halves_is_the_batch(settings: AutoencoderSettings) -> None:
+    """The loss is a mean over tokens, and neither padding nor a neighbour changes a text's part of it."""
+    objective = built(settings)
+    batch = batch_of(objective, weight=(1, 1, 1, 1))
+    whole, _ = objective(batch)
+    halves = []
+    for half in (slice(0, 2), slice(2, 4)):
+        part = {name: value[half] for name, value in batch.items()}
+        part["sentence"] = part["sentence"][:, : int(part["sentence_length"].max())]
+        halves.append((float(objective(part)[0]), int(part["sentence_length"].sum())))
+    expected = sum(loss * tokens for loss, tokens in halves) / sum(tokens for _, tokens in halves)
+    assert float(whole) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.2, 1.0])
+@torch.no_grad()
+def test_beta_warms_up(fraction: float) -> None:
+    objective = built(LatteMixSettings(dims=3, classes=5, free_bits=0.0, beta_warmup_fraction=fraction))
+    for progress in (0.0, 0.1, 0.2, 0.7, 1.0):
+        batch = batch_of(objective, progress)
+        loss, scalars = objective(batch)
+        beta = 1.0 if fraction == 0.0 else min(1.0, progress / fraction)
+        assert float(scalars["beta"]) == pytest.approx(beta, abs=1e-6)
+        paid = float(loss) - float(scalars["reconstruction"])
+        assert float(scalars["kl"]) > 0.01 and paid == pytest.approx(beta * float(scalars["kl"]), abs=1e-5)
+
+
+@torch.no_grad()
+def test_the_noise_comes_from_the_seeds_alone() -> None:
+    objective = built(LatteMixSettings(dims=3, classes=5))
+    batch = batch_of(objective)
+    torch.manual_seed(1)
+    first = float(objective(batch)[0])
+    torch.manual_seed(2)
+    assert float(objective(batch)[0]) == first
+    assert float(objective(batch | {"seed": batch["seed"] + 1})[0]) != first
+
+
+@pytest.mark.parametrize("layout", ["factorised", "single"])
+@torch.no_grad()
+def test_a_text_is_represented_at_the_test_temperature(layout: Any) -> None:
+    plain = built(LatteMixSettings(dims=3, classes=5, layout=layout))
+    other = built(LatteMixSettings(dims=3, classes=5, layout=layout, tau_test=1.0))
+    assert (plain.latent.tau, other.latent.tau) == (0.3, 1.0)
+    assert plain.encoder.dim == other.encoder.dim == (15 if layout == "factorised" else 5)
+    batch = batch_of(plain)
+    assert float(plain(batch)[0]) == float(other(batch)[0]), "training has its own"
+    ids, lengths = batch["sentence"], batch["sentence_length"]
+    assert not torch.allclose(plain.encoder(ids, lengths), other.encoder(ids, lengths), atol=1e-3)
+
+
+def test_a_model_with_a_head_is_refused() -> None:
+    encoder = tiny_encoder(pooling="cls")
+    assert LatteMix(LatteMixSettings(), encoder).encoder.pooling == "mean"
+    with pytest.raises(ValueError, match="has a head behind its pooling"):
+        LatteMix(LatteMixSettings(), encoder.followed_by(Dense(16, 16)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (AutoencoderSettings, "dims", 0),
+        (AutoencoderSettings, "encoder_layers", 4),
+        (AutoencoderSettings, "encoder_layers", 0),
+        (NormalVAESettings, "hidden", 0),
+        (NormalVAESettings, "free_bits", -0.1),
+        (NormalVAESettings, "beta_warmup_fraction", 1.5),
+        (LatteMixSettings, "dims", 0),
+        (LatteMixSettings, "free_bits", -1.0),
+        (LatteMixSettings, "classes", 1),
+        (LatteMixSettings, "tau", 0.0),
+        (LatteMixSettings, "tau_test", -1.0),
+    ],
+)
+def test_wrong_settings_are_refused(kind: type, field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        kind(**{field: value})
+
+
+@pytest.mark.parametrize("make", [latte_stages.latte, latte_stages.latte_ae, latte_stages.latte_normal])
+def test_the_recipes(make: Callable[[], Recipe]) -> None:
+    """Triangular rate 2e-5 -> 1e-3 -> 2e-5, the encoder's dropout off, SNLI's sentences."""
+    recipe = make()
+    assert recipe.objective == make.__name__.replace("_", "-")
+    assert OBJECTIVES[recipe.objective].post and recipe.table == "nli/sentences"
+    assert not recipe.train.dropout and recipe.batch == 16 and recipe.layers == 1
+    rates = [learning_rate(recipe.optim, step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(2e-5, rel=0.15) and rates[-1] == pytest.approx(2e-5, rel=0.15)
+    assert int(np.argmax(rates)) in (499, 500) and max(rates) == pytest.approx(1e-3)
+    assert rates[250] == pytest.approx(rates[750], rel=0.01)
+    assert dataclasses.replace(recipe, batch=32).settings == recipe.settings

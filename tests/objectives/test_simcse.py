@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from small_runs import share_of, tiny_encoder
+from torch import Tensor, nn
+
+from raysts.models.kernels import Dropout
+from raysts.models.tokens import Tokens
+from raysts.objectives.objective import Batch
+from raysts.objectives.simcse import SimCSE, SimCSESettings, SupervisedSimCSE, UnsupervisedSimCSE
+
+ROWS = 6
+
+
+def texts(longest: int, seed: int) -> Tokens:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(2, longest, ROWS)
+    flat = generator.integers(1, 50, int(lengths.sum())).astype(np.int32)
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def made(kind: type[SimCSE]) -> SimCSE:
+    torch.manual_seed(0)
+    return kind(SimCSESettings(), tiny_encoder(pooling="cls")).eval()
+
+
+def batch(objective: SimCSE, weight: np.ndarray | None = None) -> Batch:
+    table = {name: texts(longest, longest) for name, longest in zip(objective.texts, (12, 6, 9), strict=False)}
+    weight = np.ones(ROWS, np.float32) if weight is None else weight
+    return objective.collate(share_of(table, [(i,) for i in range(ROWS)], weight))
+
+
+def embedded(objective: SimCSE, found: Batch) -> np.ndarray:
+    """[V, B, D], one text at a time: tanh(W h + b) of the first token's vector h."""
+    encoder = objective.encoder
+    dense = (encoder.heads[0] if len(encoder.heads) else objective.head).linear
+    weight, bias = (x.detach().double().numpy() for x in (dense.weight, dense.bias))
+    vectors = [
+        [
+            np.tanh(weight @ encoder.tokens(ids[None, :length], length[None])[0, 0].detach().double().numpy() + bias)
+            for ids, length in zip(found["views"][:, view], found["views_length"][:, view], strict=True)
+        ]
+        for view in range(len(objective.views))
+    ]
+    return np.array(vectors)
+
+
+@pytest.mark.parametrize("kind", [SupervisedSimCSE, UnsupervisedSimCSE])
+def test_the_loss_is_that_of_the_paper(kind: type[SimCSE]) -> None:
+    """Equations 4 and 5: -log e^(cos(h, h+) / t) / sum of e^(cos / t) over all positives and hard negatives."""
+    objective = made(kind)
+    weight = np.array([1, 1, 1, 0, 1, 1], np.float32)
+    found = batch(objective, weight)
+    loss, scalars = objective(found)
+    counted = np.flatnonzero(weight)
+    views = embedded(objective, found)[:, counted]
+    unit = views / np.linalg.norm(views, axis=-1, keepdims=True)
+    logits = unit[0] @ np.concatenate(list(unit[1:])).T / 0.05
+    right = np.arange(len(counted))
+    expected = scipy.special.logsumexp(logits, axis=1) - logits[right, right]
+    assert logits.shape[1] == len(counted) * (len(kind.views) - 1)
+    assert float(loss.detach()) == pytest.approx(expected.mean(), abs=2e-5)
+    assert float(scalars["accuracy"]) == pytest.approx((logits.argmax(1) == right).mean())
+
+
+def test_collate_stacks_the_columns() -> None:
+    objective = made(SupervisedSimCSE)
+    tokens = Tokens(np.arange(1, 10, dtype=np.int32), np.array([0, 2, 5, 9]))
+    table = {"anchor": tokens, "positive": tokens.take([2, 1, 0]), "negative": tokens.take([1, 1, 1])}
+    found = objective.collate(share_of(table, [(2,), (0,)], np.ones(2, np.float32)))
+    assert found["views_length"].tolist() == [[4, 2, 3], [2, 4, 3]]
+    assert found["views"][0].tolist() == [[6, 7, 8, 9], [1, 2, 0, 0], [3, 4, 5, 0]]
+
+
+def dropouts(objective: SimCSE) -> Iterator[nn.Module]:
+    return (module for module in objective.modules() if isinstance(module, Dropout))
+
+
+def two_views(objective: SimCSE, found: Batch) -> Tensor:
+    seen: list[Tensor] = []
+    hook = objective.head.register_forward_hook(lambda module, given, out: seen.append(out.detach()))
+    objective(found)
+    hook.remove()
+    assert len(seen) == 1, "both views in one forward"
+    return seen[0].unflatten(0, (ROWS, 2)).transpose(0, 1)
+
+
+def test_the_two_views_of_a_sentence_differ_by_dropout_alone() -> None:
+    objective = made(UnsupervisedSimCSE)
+    found = batch(objective)
+    assert torch.equal(found["views"][:, 0], found["views"][:, 1])
+    first, second = two_views(objective, found)
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+    objective.train()
+    noisy = two_views(objective, found)
+    assert ((noisy[0] - noisy[1]).abs().amax(1) > 1e-3).all(), "every sentence has two masks"
+    assert ((noisy - first).abs().amax(2) > 1e-3).all(), "both passes have dropout"
+    for module in dropouts(objective):
+        module.p = 0.0
+    for layer in objective.encoder.backbone.encoder.layer:
+        layer.attention.self.dropout.p = 0.0
+    torch.testing.assert_close(two_views(objective, found)[1], first, rtol=0, atol=1e-6)
+
+
+def test_the_head_is_kept_by_the_supervised_model_alone() -> None:
+    sup, unsup = made(SupervisedSimCSE), made(UnsupervisedSimCSE)
+    (kept,) = sup.candidates().values()
+    assert [type(head).__name__ for head in kept.heads] == ["Dense"] and kept.heads[0].activation == "tanh"
+    (plain,) = unsup.candidates().values()
+    assert not len(plain.heads)
+    for objective in (sup, unsup):
+        assert sum("linear" in name for name, _ in objective.named_parameters()) == 2
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_a_temperature_must_be_positive(value: float) -> None:
+    with pytest.raises(ValueError, match="temperature=.* must be above 0"):
+        SimCSESettings(temperature=value)
+
+
+def test_a_sentence_alone_has_no_negatives() -> None:
+    assert "at least 2" in str(UnsupervisedSimCSE.problem(1)) and UnsupervisedSimCSE.problem(2) is None
+    assert SupervisedSimCSE.problem(1) is None, "its contradiction is one"
+
+
+def test_the_temperature_divides_the_cosines() -> None:
+    """At a high temperature all candidates are alike: log N."""
+    settings: dict[str, Any] = {"temperature": 1e6}
+    objective = SupervisedSimCSE(SimCSESettings(**settings), tiny_encoder(pooling="cls")).eval()
+    assert float(objective(batch(objective))[0].detach()) == pytest.approx(np.log(2 * ROWS), abs=1e-4)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import MAX_LENGTH, Stage, Watched, share_of, tiny_encoder
+
+from raysts.models.encoder import Encoder
+from raysts.models.head import Dense
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.store import load, save
+from raysts.models.tokens import Tokens
+from raysts.objectives.whiten import Whiten, WhitenSettings, whitening_matrix
+from raysts.training.loop import train
+
+DIM = 16
+LENGTHS = np.random.default_rng(1).integers(2, 9, 80)
+TEXTS = Tokens(np.random.default_rng(0).integers(1, 50, LENGTHS.sum()).astype(np.int32), np.r_[0, np.cumsum(LENGTHS)])
+
+
+def encoder(layers: int = 2) -> Encoder:
+    """With random weights in its layer norms too, as trained ones have."""
+    made, generator = tiny_encoder(layers=layers), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return made
+
+
+def made(dimensions: int | None = None, layers: int = 2) -> Whiten:
+    return Whiten(WhitenSettings(dimensions=dimensions), encoder(layers))
+
+
+def fitted(objective: Whiten, rows: int = 80, batch: int = 33) -> Whiten:
+    """After one pass in batches; every batch ends with a filler, which does not count."""
+    for first in range(0, rows, batch):
+        examples = [(row,) for row in [*range(first, min(first + batch, rows)), 0]]
+        weight = np.array([1.0] * (len(examples) - 1) + [0.0], np.float32)
+        objective(objective.collate(share_of({"sentence": TEXTS}, examples, weight)))
+    return objective
+
+
+def whitened(objective: Whiten, rows: int = 80) -> np.ndarray:
+    (model,) = objective.candidates().values()
+    with torch.no_grad():
+        return model(*TEXTS.take(np.arange(rows)).pad(0)).double().numpy()
+
+
+def vectors(rows: int = 80) -> np.ndarray:
+    with torch.no_grad():
+        return encoder()(*TEXTS.take(np.arange(rows)).pad(0)).double().numpy()
+
+
+def test_it_is_numpys_whitening() -> None:
+    """(x - mean) W with W = U S^(-1/2) of numpy's SVD, up to the sign of each dimension; covariance: the identity."""
+    found = whitened(fitted(made()))
+    x = vectors()
+    u, s, _ = np.linalg.svd(np.cov(x.T))
+    expected = (x - x.mean(0)) @ (u / np.sqrt(s))
+    assert s[0] / s[-1] > 20, "the embeddings are far from white"
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-3)
+    np.testing.assert_allclose(np.cov(found.T), np.eye(DIM), atol=1e-3)
+    np.testing.assert_allclose(found.mean(0), 0, atol=1e-4)
+
+
+def test_the_first_dimensions_are_those_of_largest_variance() -> None:
+    all_of_them, few = whitened(fitted(made())), whitened(fitted(made(dimensions=5)))
+    assert few.shape == (80, 5)
+    np.testing.assert_allclose(few, all_of_them[:, :5], atol=1e-5)
+
+
+def test_the_loss_is_the_variance_so_far_and_has_no_gradient() -> None:
+    objective = fitted(made(), rows=40)
+    loss, scalars = objective(objective.collate(share_of({"sentence": TEXTS}, [(0,)], np.zeros(1, np.float32))))
+    assert float(loss) == pytest.approx(vectors(40).var(0).mean(), rel=1e-5)
+    assert not loss.requires_grad and scalars == {}
+    assert not any(parameter.requires_grad for parameter in objective.parameters())
+
+
+def test_fewer_sentences_than_dimensions_whiten_what_they_span() -> None:
+    found = whitened(fitted(made(), rows=9))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(np.cov(found[:9].T), np.diag([1.0] * 8 + [0.0] * 8), atol=2e-3)
+    np.testing.assert_array_equal(whitening_matrix(torch.zeros(4, 4).double(), 4), torch.zeros(4, 4).double())
+
+
+def test_the_direction_that_a_layer_norm_leaves_empty_stays_empty() -> None:
+    """Tokens of one layer sum to 0, weighted by 1 / gamma: numpy's whitening blows the rounding error up there."""
+    found = whitened(fitted(made(layers=1)))
+    np.testing.assert_allclose(np.cov(found.T), np.diag([1.0] * (DIM - 1) + [0.0]), atol=1e-3)
+
+
+def test_before_it_has_seen_sentences_vectors_stay() -> None:
+    np.testing.assert_allclose(whitened(made()), vectors(), atol=1e-6)
+    np.testing.assert_allclose(whitened(made(dimensions=3)), vectors()[:, :3], atol=1e-6)
+
+
+def test_a_run_writes_plain_modules(stage: Stage, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    job = stage.job("whiten", tmp_path, rows=70, epochs=1.0, dropout=False, settings={"dimensions": 10})
+    runtime = Watched()
+    record = train(job, runtime)
+    assert record["status"] == "done" and float(runtime.weights()["count"]) == 70
+    ours = load(tmp_path / "model", device="cpu")
+    assert ours.dim == 10 and ours.max_length == MAX_LENGTH
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
+    texts = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house"]
+    np.testing.assert_allclose(theirs.encode(texts), ours.encode(texts), atol=1e-4)
+
+
+def test_it_stands_behind_other_heads(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The vectors that are whitened are those of the finished model."""
+    model = load(tiny_backbone, device="cpu")
+    torch.manual_seed(0)
+    objective = Whiten(WhitenSettings(), model.encoder.followed_by(Dense(32, 12, "tanh")).eval())
+    fitted(objective)
+    (whitening,) = objective.candidates().values()
+    save(SentenceModel(whitening, model.tokenizer, MAX_LENGTH), tmp_path / "model")
+    again = load(tmp_path / "model", device="cpu")
+    assert [head.dim for head in again.encoder.heads] == [12, 12]
+    with torch.no_grad():
+        x = again.encoder(*TEXTS.pad(0)).double().numpy()
+    np.testing.assert_allclose(np.cov(x.T), np.eye(12), atol=1e-3)
+
+
+def test_wrong_dimensions_are_refused() -> None:
+    with pytest.raises(ValueError, match="dimensions=0"):
+        WhitenSettings(dimensions=0)
+    with pytest.raises(ValueError, match="dimensions=17 .* 16"):
+        made(dimensions=17)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from raysts.errors import InputError
+from raysts.overrides import apply_overrides, dump, load_pipeline
+from raysts.recipes.grammar import POST, STAGES, Parsed, parse
+from raysts.recipes.names import RECIPES, SCALES, pipeline
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("nli", (("nli",), None, None)),
+        ("flow", ((), None, "flow")),
+        ("latte-ae", ((), None, "latte-ae")),
+        ("nli-latte", (("nli",), None, "latte")),
+        ("nli-latte-normal", (("nli",), None, "latte-normal")),
+        ("nli-ct-sed-flow", (("nli", "ct"), "sed", "flow")),
+        ("ct-ensemble", (("ct",), "ensemble", None)),
+        ("ct-flow", (("ct",), None, "flow")),
+        ("mlm-simcse-unsup-nli-sed-whiten", (("mlm", "simcse-unsup", "nli"), "sed", "whiten")),
+        ("gausscse-ent+con+rev", (("gausscse-ent+con+rev",), None, None)),
+        ("simcse-sup-sed", (("simcse-sup",), "sed", None)),
+        ("ct-ensemble-flow", (("ct",), "ensemble", "flow")),
+    ],
+)
+def test_parts_of_a_name(name: str, parsed: tuple) -> None:
+    assert parse(name) == Parsed(*parsed)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("flow-ct", "'flow' is fitted on a finished model.*must be the last word"),
+        ("nli-flow-sed", "'flow' is fitted on a finished model"),
+        ("nli-flow-whiten", "'flow' and 'whiten'.*one of them"),
+        ("sed", "'sed' needs members"),
+        ("sed-flow", "'sed' needs members"),
+        ("sed-nli", "'sed' must come after the member stages"),
+        ("nli-sed-ensemble", "must come after the member stages, once"),
+        ("nli-nli", "'nli' stands twice"),
+        ("gausscse-ent-gausscse-ent+con", "one loss of gausscse"),
+        ("raw-flow", "'raw' is the bare backbone"),
+        ("nli-cd", "'cd' is no stage.*did you mean 'ct'"),
+        ("gausscse", "'gausscse' is no stage"),
+        ("gausscse-con", "'con' is no stage"),
+    ],
+)
+def test_a_senseless_name_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        pipeline(name)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_listed_recipe_composes_and_survives_yaml(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    made = pipeline(name)
+    (tmp_path / "recipe.yaml").write_text(dump(made), encoding="utf-8")
+    assert load_pipeline(tmp_path / "recipe.yaml") == made
+
+
+def test_where_what_is_fitted_belongs() -> None:
+    """On the student of a distillation; otherwise on every member, so that an ensemble is the mean of their outcomes."""
+    student, members, bare = pipeline("nli-sed-flow"), pipeline("nli-ensemble-flow"), pipeline("flow")
+    assert list(student.post) == ["flow"] and list(student.stages) == ["nli"]
+    assert list(members.stages) == ["nli", "flow"] and not members.post
+    assert list(bare.stages) == ["flow"] and bare.members == 1
+    assert student.post["flow"].layers == 2 and bare.stages["flow"].layers == 1
+    assert pipeline("latte").members == 3 and pipeline("gausscse-ent").members == 5
+
+
+def test_scales() -> None:
+    paper, small = pipeline("nli-ct-sed@paper"), pipeline("nli-ct-sed@small", {"members": 3})
+    assert (paper.backbone, paper.members, paper.stages["ct"].train.keep) == ("bert-large-uncased", 10, "dev")
+    assert (small.members, small.stages["ct"].train.max_steps, small.name) == (3, 500, "nli-ct-sed")
+    assert pipeline("ct@small").members == 1
+    with pytest.raises(InputError, match=r"'smal' is no scale \(did you mean 'small'\?\)"):
+        pipeline("nli@smal")
+    for name in RECIPES:
+        for scale in SCALES if name != "quickstart" else ():
+            assert pipeline(f"{name}@{scale}").name == name
+
+
+@pytest.mark.parametrize("name", [*STAGES, *POST])
+def test_overrides_of_every_stage(name: str) -> None:
+    made = pipeline(name)
+    (stage,) = made.stages
+    changed = apply_overrides(made, {f"{stage}.train.max_length": 17, "optim.lr": 0.5})
+    assert changed.stages[stage].train.max_length == 17 and changed.stages[stage].optim.lr == 0.5

@@ -1,0 +1,167 @@
+"""Models as ONNX: what onnxruntime makes of them is what the model says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import raysts as command
+from commands import result
+from small_runs import HIDDEN, write_backbone
+from torch import Tensor
+
+import raysts
+from raysts.errors import InputError, RunFailed
+from raysts.models import onnx
+from raysts.models.flow import FlowHead
+from raysts.models.gaussian import GaussianHead
+from raysts.models.head import Dense, Head
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.store import load, save
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
+
+
+def embedded(folder: Path, texts: list[str], batch: int = 4) -> np.ndarray:
+    """What the files alone give: the tokenizer by transformers, the graph by onnxruntime."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == ["input_ids", "attention_mask"]
+    assert [each.name for each in session.get_outputs()] == ["sentence_embedding"]
+    found = []
+    for first in range(0, len(texts), batch):
+        read = tokenizer(texts[first : first + batch], padding=True, truncation=True, return_tensors="np")
+        given = {name: read[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+        found.append(session.run(None, given)[0])
+    vectors = np.concatenate(found)
+    assert vectors.dtype == np.float32
+    return vectors
+
+
+def headed(folder: Path, *heads: Head, normalize: bool = False, **options: Any) -> SentenceModel:
+    model = load(folder, device="cpu", **options)
+    encoder = model.encoder
+    for head in heads:
+        encoder = encoder.followed_by(head)
+    return SentenceModel(encoder.eval(), model.tokenizer, model.max_length, normalize)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling", "layers"),
+    [
+        ("bert", "mean", 2),
+        ("bert", "cls", "only-0"),
+        ("distilbert", "max", 1),
+        ("distilbert", "mean", "first_last"),
+        ("roberta", "mean", 1),
+        ("roberta", "cls", 2),
+    ],
+)
+def test_families_poolings_and_layers(family: str, pooling: Any, layers: Any, tmp_path: Path) -> None:
+    write_backbone(tmp_path / family, family)
+    model = load(tmp_path / family, pooling=pooling, layers=layers, max_length=9, device="cpu")
+    expected = model.encode(TEXTS)
+    onnx.save(model, tmp_path / "out")
+    np.testing.assert_array_equal(model.encode(TEXTS), expected, "the model is as it was")
+    for batch in (1, 4):
+        np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS, batch), expected, rtol=0, atol=2e-6)
+
+
+def test_dense_heads_and_normalisation(tiny_backbone: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    heads = [Dense(HIDDEN, 24, "tanh"), Dense(24, 5, "identity", bias=False)]
+    model = headed(tiny_backbone, *heads, normalize=True)
+    onnx.check(model)
+    onnx.save(model, tmp_path / "out")
+    vectors = embedded(tmp_path / "out", TEXTS)
+    np.testing.assert_allclose(vectors, model.encode(TEXTS), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_of_gaussians_the_mean(tiny_backbone: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = headed(tiny_backbone, GaussianHead(HIDDEN, 7), pooling="cls")
+    onnx.check(model)
+    onnx.save(model, tmp_path / "out")
+    np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS), model.encode(TEXTS), rtol=0, atol=2e-6)
+
+
+def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    expected = sentence_transformers.SentenceTransformer(str(minilm), device="cpu", local_files_only=True).encode(TEXTS)
+    onnx.save(load(minilm, device="cpu"), tmp_path / "out")
+    np.testing.assert_allclose(embedded(tmp_path / "out", TEXTS), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_word_vectors(pooling: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    draws = np.random.default_rng(0).normal(size=(4, 6))
+    lines = [f"{word} {' '.join(map(str, row))}" for word, row in zip(["a", "dog", "cat", "runs"], draws, strict=True)]
+    (tmp_path / "glove.txt").write_text("\n".join(lines), encoding="utf-8")
+    model = load(tmp_path / "glove.txt", pooling=pooling, device="cpu")
+    onnx.save(model, tmp_path / "out")
+    texts = ["a dog runs", "zebra", "the cat", "a"]
+    found = embedded(tmp_path / "out", texts)
+    assert not found[1].any()
+    np.testing.assert_allclose(found, model.encode(texts), rtol=0, atol=1e-6)
+
+
+# -- the command ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
+    arguments = ["export", tiny_backbone, "--storage", tmp_path / "storage", "--layers", 2, "--format", "onnx", "--to"]
+    told = result(*arguments, tmp_path / "command")
+    assert told["model"] == str(tmp_path / "command")
+    assert {"model.onnx", "tokenizer.json"} <= {path.name for path in (tmp_path / "command").iterdir()}
+    called = raysts.export(tiny_backbone, tmp_path / "python", storage=tmp_path / "storage", layers=2, format="onnx")
+    assert called == told | {"model": str(tmp_path / "python")}
+    expected = load(tiny_backbone, layers=2, device="cpu").encode(TEXTS)
+    for name in ("command", "python"):
+        np.testing.assert_allclose(embedded(tmp_path / name, TEXTS), expected, rtol=0, atol=2e-6)
+    outcome = command(*arguments, tmp_path / "command")
+    assert outcome.code == 2 and "nothing is overwritten" in outcome.err
+    with pytest.raises(InputError, match="sentence-transformers, onnx"):
+        raysts.export(tiny_backbone, tmp_path / "x", format="tflite")
+
+
+def test_heads_that_the_graph_does_not_hold_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
+    save(headed(tiny_backbone, FlowHead(HIDDEN, 2, 1, 4)), tmp_path / "model")
+    outcome = command("export", tmp_path / "model", "--to", tmp_path / "out", "--format", "onnx")
+    assert outcome.code == 2
+    assert "'raysts_glow.Glow'" in outcome.err and "--format sentence-transformers" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_packages_are_named(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "onnx" else found(name, *more))
+    outcome = command("export", tiny_backbone, "--to", tmp_path / "out", "--format", "onnx")
+    assert outcome.code == 2 and "onnx not installed; pip install 'raysts[onnx]'" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_graph_that_says_something_else_is_not_written(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = onnx.Graph.forward
+
+    def wrong(self: onnx.Graph, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return right(self, input_ids, attention_mask) + 1e-3
+
+    monkeypatch.setattr(onnx.Graph, "forward", wrong)
+    outcome = command("export", tiny_backbone, "--to", tmp_path / "out", "--format", "onnx")
+    assert outcome.code == 3 and "gives other embeddings than the model" in outcome.err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RunFailed):
+        raysts.export(tiny_backbone, tmp_path / "out", format="onnx")
