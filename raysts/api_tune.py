@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from raysts.errors import InputError, RunFailed, nearest
 from raysts.files import lock, read_json
 from raysts.pipeline import Plan
 from raysts.recipe import name_problem
-from raysts.search import named, scores, stores
+from raysts.search import named, retention, scores, stores
 from raysts.search.here import run_here
 from raysts.search.progress import Progress
 from raysts.search.record import Record, read_records
@@ -23,6 +24,7 @@ from raysts.search.search import Search, configured
 from raysts.search.space import Point
 from raysts.search.study import Study
 from raysts.search.tasks import MakeSampler, Tasks
+from raysts.search.tracking import Trackers
 from raysts.training.here import Executor, Here, Say
 
 RunTrials = Callable[[Tasks, Progress], None]
@@ -36,6 +38,8 @@ def tune(
     *,
     name: str | None = None,
     warm_start: str | None = None,
+    mlflow: str | None = None,
+    wandb: str | None = None,
     address: str | None = None,
     command: str | None = None,
     say: Say = api.say_on_stderr,
@@ -50,6 +54,8 @@ def tune(
         storage: as :func:`raysts.api.run`.
         name: name of the study in the storage; default the search's.
         warm_start: another study of this storage, whose scores the sampler learns from before its first proposal.
+        mlflow: tracking URI that gets a run per trial; none: not used.
+        wandb: Weights & Biases project that gets a run per trial; none: not used.
         address: as :func:`raysts.api.run`; with ``none`` one trial after the other.
         command: as :func:`raysts.api.run`.
         say: takes progress, a line at a time.
@@ -67,11 +73,12 @@ def tune(
     earlier = _earlier(study, warm_start) if warm_start else []
     if address == api.IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
+    trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=say)
     api._check_writable(study.plan.storage, "--storage")
     shown = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
     with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
         study.open(shown)
-        return _run(study, earlier, address, say)
+        return _run(study, earlier, trackers, address, say)
 
 
 def planned(
@@ -108,11 +115,15 @@ def planned(
     return study
 
 
-def _run(study: Study, earlier: Sequence[tuple[Point, float]], address: str | None, say: Say) -> dict[str, Any]:
+def _run(
+    study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, address: str | None, say: Say
+) -> dict[str, Any]:
     study.harvest_grid()
-    study.retain()
+    study.tidy()
     view = View(study.folder / "optuna.db", study.name, study.search.space, study.search.seeds, say)
     view.rebuild(study.records.values())
+    for record in study.records.values():
+        trackers.ended(record, partial(study.metrics, record))
     failures: list[str] = []
     with Progress(study, say) as progress:
         progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
@@ -120,6 +131,7 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], address: str | No
 
             def said(record: Record) -> None:
                 view.add(record)
+                trackers.ended(record, partial(study.metrics, record))
                 progress.ended(record)
 
             with _place(study, address, progress.say) as (make, run):
@@ -171,7 +183,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
     study.plan.write_backbone()
     stores.write(study, executor, say)
-    keep, megabytes = study.search.keep, study.disk_bound(concurrent) / 1e6
+    keep, megabytes = study.search.keep, retention.disk_bound(study, concurrent) / 1e6
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(
         f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"

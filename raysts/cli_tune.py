@@ -18,6 +18,8 @@ def arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--warm-start", metavar="STUDY", help="learn from the points of this earlier study (searches that sample)"
     )
+    command.add_argument("--mlflow", metavar="URI", help="also log every trial as a run of this MLflow")
+    command.add_argument("--wandb", metavar="PROJECT", help="also log every trial as a run of Weights & Biases")
     command.description = (
         "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
         "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
@@ -37,6 +39,8 @@ def tune(options: argparse.Namespace, command: str) -> Outcome:
         options.storage,
         name=options.name,
         warm_start=options.warm_start,
+        mlflow=options.mlflow,
+        wandb=options.wandb,
         address=options.address,
         command=command,
     )

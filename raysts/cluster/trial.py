@@ -13,7 +13,7 @@ import torch
 
 from raysts.evaluation.dev import Dev
 from raysts.recipe import Resources
-from raysts.search.attempt import Outcome, TrialRuntime, attempt
+from raysts.search.attempt import Outcome, Stopped, TrialRuntime, attempt
 from raysts.search.tasks import METRIC
 from raysts.training.loop import Job
 
@@ -27,10 +27,19 @@ class RaystsTrial(ray.tune.Trainable):
     The process is kept for the next trial, and with it all that was imported; nothing of the last trial is.
     """
 
-    def setup(self, config: dict[str, Any], dev: Dev | None = None, resources: Resources | None = None) -> None:
-        """Begin to train ``config["job"]``; ``dev``, the same for all trials, comes through the object store."""
+    def setup(
+        self, config: dict[str, Any], dev: Dev | None = None, resources: Resources | None = None, waits: bool = False
+    ) -> None:
+        """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store.
+
+        Args:
+            config: of the trial.
+            dev: the development set.
+            resources: what a trial has.
+            waits: after each dev score, wait for the decision whether to go on.
+        """
         assert resources is not None and resources.gpus is not None
-        self.dev, self.resources = dev, resources
+        self.dev, self.resources, self.waits = dev, resources, waits
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
             # A trial that runs out of memory has used up its own part, never a neighbour's.
             torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -43,7 +52,8 @@ class RaystsTrial(ray.tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next dev score, or for the end."""
+        """Wait for the next dev score, or for the end. That we are called says that the trial goes on."""
+        self.going_on.set()
         return self.results.get()
 
     def cleanup(self) -> None:
@@ -52,19 +62,27 @@ class RaystsTrial(ray.tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.stopping = threading.Event()
+        self.stopping, self.going_on = threading.Event(), threading.Event()
         job = replace(config["job"], dev=self.dev)
-        # Not a daemon of this process's life: the process dies with its driver, whatever its threads do.
-        self.thread = threading.Thread(target=self._train, args=(job, self.results, self.stopping), daemon=True)
+        # A daemon: the process ends when Ray ends it, whatever the thread is doing.
+        self.thread = threading.Thread(target=self._train, args=(job,), daemon=True)
         self.thread.start()
 
     def _end(self) -> None:
         self.stopping.set()
+        self.going_on.set()
         self.thread.join()
 
-    def _train(self, job: Job, results: queue.SimpleQueue[dict[str, Any]], stopping: threading.Event) -> None:
+    def _train(self, job: Job) -> None:
+        results, stopping, going_on = self.results, self.stopping, self.going_on
+
         def report(line: dict[str, Any]) -> None:
+            going_on.clear()
             results.put({METRIC: line["dev"], "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
+            if self.waits:
+                going_on.wait()
+                if stopping.is_set():
+                    raise Stopped
 
         device = "cuda" if self.resources.gpus else "cpu"
         where = f"Ray Tune, node {ray.util.get_node_ip_address()}"

@@ -31,7 +31,8 @@ from raysts.errors import RunFailed
 from raysts.recipe import Resources
 from raysts.search.attempt import Outcome
 from raysts.search.progress import Progress
-from raysts.search.sampler import distributions, quiet, sampler_seed
+from raysts.search.retention import weights
+from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
 from raysts.search.space import Point
 from raysts.search.study import Study
@@ -65,15 +66,12 @@ ENVIRONMENT = {
 
 def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSearch:
     """Ray's OptunaSearch over the space of a search; a study of its own in memory, filled from the study's records."""
-    import optuna
-
-    quiet()
     return OptunaSearch(
         space=distributions(search.space),
         metric=METRIC,
         mode="max",
         points_to_evaluate=[dict(point) for point in first],
-        sampler=optuna.samplers.TPESampler(seed=sampler_seed(seed)),
+        sampler=tpe(search, seed),
     )
 
 
@@ -81,7 +79,7 @@ def trial_resources(study: Study) -> Resources:
     """What a trial asks for: several small ones share a GPU unless the search says how much one takes."""
     asked = study.search.pipeline.resources
     found = settled(asked)
-    if asked.gpus is None and found.gpus and study.weights() < SMALL:
+    if asked.gpus is None and found.gpus and weights(study.plan.backbone) < SMALL:
         return replace(found, gpus=0.25)
     return found
 
@@ -134,7 +132,7 @@ def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
     """One Tuner over what is left."""
     study, search = tasks.study, tasks.search
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(RaystsTrial, dev=study.dev, resources=resources),
+        ray.tune.with_parameters(RaystsTrial, dev=study.dev, resources=resources, waits=search.asha is not None),
         {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
     )
     searcher = _Trials(tasks)

@@ -12,7 +12,7 @@ from raysts.report.markup import Markup, hundredfold, tag
 
 WIDTH, HEIGHT = 560, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 12, 42
-_LOG_ABOVE = 20.0
+_LOG_ABOVE = 9.0
 """An option whose largest value is this many times its smallest is drawn on a log scale."""
 
 

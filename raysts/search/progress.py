@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from raysts.report.markup import duration
@@ -35,7 +36,7 @@ class Progress:
 
             self.live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
             self.live.start()
-            self.say = self.live.console.print
+            self.say = partial(self.live.console.print, markup=False, highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:

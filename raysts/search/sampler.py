@@ -27,17 +27,22 @@ def distributions(space: Space) -> dict[str, Any]:
     return {key: dimension.distribution() for key, dimension in space.items()}
 
 
+def tpe(search: Search, seed: int) -> Any:
+    """The TPE sampler of a search; it draws at random until there are ten points beside those that were set."""
+    import optuna
+
+    quiet()
+    return optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
+
+
 class OptunaHere:
     """TPE without Ray; proposes the points of ``first`` before its own."""
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
         import optuna
 
-        quiet()
         self.space = distributions(search.space)
-        self.study = optuna.create_study(
-            direction="maximize", sampler=optuna.samplers.TPESampler(seed=sampler_seed(seed))
-        )
+        self.study = optuna.create_study(direction="maximize", sampler=tpe(search, seed))
         for point in first:
             self.study.enqueue_trial(point)
         self.trials: dict[str, Any] = {}
@@ -70,11 +75,6 @@ class OptunaHere:
             state=state, value=None if pruned else value, params=parameters, distributions=self.space
         )
         self.study.add_trial(trial)
-
-
-def sampler_seed(seed: int) -> int:
-    """A seed as NumPy's generators take it."""
-    return seed % 2**32
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:

@@ -29,14 +29,12 @@ def specs(study: Study) -> list[StoreSpec]:
 
 
 def check(study: Study) -> None:
-    """Raise one InputError with every point's value that leaves nothing to train on."""
+    """Raise an InputError when there is nothing to train on; a single batch that is too large is an infeasible point."""
     specs(study)
-    problems = []
-    for point in corners(study.search.space):
-        if study.plan.steps(study.search.recipe(point)) == 0:
-            problems.append(f"space: {point}: its table has too few rows for one batch")
-    if problems:
-        raise InputError(problems)
+    points = corners(study.search.space)
+    if all(study.plan.steps(study.search.recipe(point)) == 0 for point in points):
+        table = study.plan.store_spec(study.search.recipe(points[0])).table
+        raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
 
 
 def write(study: Study, executor: Executor, say: Say) -> None:

@@ -7,8 +7,6 @@ other: its folder is ``runs/<id>/``, and one that is there already is not traine
 
 from __future__ import annotations
 
-import math
-import shutil
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +22,7 @@ from raysts.objectives import OBJECTIVES, Objective
 from raysts.pipeline import Node, Plan
 from raysts.search.attempt import Outcome
 from raysts.search.record import Record, as_table, read_records
+from raysts.search.retention import retain
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
 from raysts.search.space import Point, grid, text_of
@@ -119,8 +118,16 @@ class Study:
         """Read the records that are there."""
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
+    def tidy(self) -> None:
+        """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
+        for record in self.records.values():
+            if record.status != "finished" and (self.run_folder(record.id) / "checkpoints").is_dir():
+                self.clear(record)
+        retain(self)
+
     def close(self, status: str) -> None:
         """Write ``trials.parquet``, and how it ended into ``study.json``."""
+        self.tidy()
         with aside(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
         self.note(status)
@@ -225,20 +232,31 @@ class Study:
             curve=curve,
             finished_at=_now(),
         )
-        write_scalars(
-            self.folder / "tensorboard" / f"{text_of(trial.point)} seed={trial.seed}".replace("/", "_"), lines
-        )
+        title = f"{text_of(trial.point)} seed={trial.seed} {trial.id[:6]}".replace("/", "_")
+        write_scalars(self.folder / "tensorboard" / title, lines)
         write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
-        if outcome.status != "finished":
-            # Nothing goes on from here; another pipeline that wants this run trains it from the start.
-            checkpoint.clear(trial.job.folder / "checkpoints")
-            if run:
-                write_json(trial.job.folder / "run.json", {**run, "status": outcome.status})
-        self.retain()
+        self.clear(record)
+        retain(self)
         return record
 
-    # -- what is kept ------------------------------------------------------------------------------------------------
+    def clear(self, record: Record) -> None:
+        """Nothing goes on from a trial that did not finish; another pipeline that wants its run trains it from the start."""
+        folder = self.run_folder(record.id)
+        run = read_json(folder / "run.json") if record.status != "finished" else None
+        if run and run["status"] != "done":
+            checkpoint.clear(folder / "checkpoints")
+            write_json(folder / "run.json", {**run, "status": record.status})
+
+    def run_folder(self, run_id: str) -> Path:
+        """Folder of a training run."""
+        return self.plan.storage / "runs" / run_id
+
+    def metrics(self, record: Record) -> list[dict[str, Any]]:
+        """What a trial logged."""
+        return read_metrics(self.run_folder(record.id) / "metrics.jsonl")
+
+    # -- what came of them -------------------------------------------------------------------------------------------
 
     def scores(self) -> list[PointScores]:
         """Every point that has a trial, in the order in which they were tried."""
@@ -247,62 +265,6 @@ class Study:
     def scores_of(self, point: Point) -> PointScores | None:
         """The scores of one point; None before its first trial has ended."""
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
-
-    def best(self) -> list[Record]:
-        """The trials whose models are kept, best first; of a study by points, those of the best points."""
-        if self.search.by == "trial":
-            finished = [record for record in self.records.values() if record.status == "finished"]
-            return sorted(finished, key=_value)[: self.search.keep]
-        ranked = sorted((s for s in self.scores() if s.whole), key=lambda s: -(s.mean or 0.0))
-        return [record for scores in ranked[: self.search.keep] for record in scores.finished]
-
-    def retain(self) -> None:
-        """Remove the models that are beaten. Those of a point that lacks seeds stay, for it may become the best; so do
-        runs that a pipeline of this storage uses, and those that were not trained for this study."""
-        keep = {record.id for record in self.best()}
-        if self.search.by == "point":
-            keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
-        beaten = [self._run(id_) for id_ in self.records if id_ not in keep and (self._run(id_) / "model").is_dir()]
-        if not beaten:
-            return
-        used = {
-            node
-            for path in (self.plan.storage / "pipelines").glob("*.json")
-            for node in (read_json(path) or {}).get("nodes", ())
-        }
-        for folder in beaten:
-            run = read_json(folder / "run.json") or {}
-            if run.get("study") == self.name and folder.name not in used:
-                # First the record: a run without a model must not count as done.
-                write_json(folder / "run.json", {**run, "status": "pruned"})
-                shutil.rmtree(folder / "model", ignore_errors=True)
-
-    def disk_bound(self, concurrent: int) -> int:
-        """Bytes that models and checkpoints of this study take at most, with so many trials at once."""
-        seeds = self.search.seeds if self.search.by == "point" else 1
-        begun = -(-2 * concurrent // seeds) + 1 if self.search.by == "point" else 1
-        # A running trial: two checkpoints of weights and two moments while one replaces the other, the best weights twice,
-        # its model.
-        return self.weights() * ((self.search.keep + begun) * seeds + 9 * concurrent)
-
-    def weights(self) -> int:
-        """Bytes of the backbone's weights in float32."""
-        from safetensors import safe_open
-
-        total = 0
-        for path in self.plan.backbone.glob("*.safetensors"):
-            with safe_open(path, "numpy") as file:
-                shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
-                total += sum(4 * math.prod(shape) for shape in shapes)
-        return total
-
-    def _run(self, run_id: str) -> Path:
-        return self.plan.storage / "runs" / run_id
-
-
-def _value(record: Record) -> tuple[float, str]:
-    assert record.value is not None
-    return -record.value, record.id
 
 
 def _leaves(plain: Any, prefix: str = "") -> dict[str, Any]:

@@ -76,14 +76,15 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
+@pytest.mark.slow
 def test_early_stopping_stops_some_and_says_so(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
     """A good rate first, then some that learn nothing: these end at a rung."""
     overrides = {
         **SHORT, "backbone": str(tiny_backbone), "space.optim.lr": [2e-3, 1e-9, 1e-10, 1e-11], f"space.{BOUND}": None,
-        "seeds": 1, "train.max_steps": 40, "train.eval_every": 10, "concurrency": 1, "asha.grace": 0.3, "keep": 4,
-        "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0,
+        "seeds": 1, "train.epochs": 10, "train.max_steps": 40, "train.eval_every": 10, "concurrency": 1, "keep": 4,
+        "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0,
     }  # fmt: skip
     found = api_tune.tune("lower-bound", overrides, small_world, tmp_path, say=quiet)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
@@ -94,7 +95,7 @@ def test_early_stopping_stops_some_and_says_so(
         run = tmp_path / "runs" / points[rate]["run"]
         assert read_json(run / "run.json")["status"] == "stopped" and not (run / "checkpoints").exists()
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert 12 <= steps[-1] < 40 and not (run / "model").exists()
+        assert steps[-1] in (20, 30) and not (run / "model").exists()  # at the rung, not a step later
 
 
 # -- kills ---------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+"""What a search on Ray Tune costs beyond training: the trials of a lower-bound search against a plain loop over them.
+
+Both sides train the same runs (same ids, seeds, steps) with the same training loop and as many threads a trial. The plain
+loop trains them one after the other in this process and keeps nothing in order; Ray Tune trains one at a time too
+(``--concurrency 1``), or as many as the machine has room for. Ray's start (cluster, first actors) is stated apart: the first
+trials wait for it, and the rate is measured from the end of the first trials to the end of the last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import measure
+
+from raysts import api_tune
+from raysts.search import stores
+from raysts.search.space import grid
+from raysts.search.study import Study
+from raysts.training.here import Here, train_chain
+from raysts.training.runtime import Runtime
+
+
+def overrides_of(args: Any, model: str) -> dict[str, Any]:
+    """A grid of so many bounds, one seed each."""
+    bounds = [round(0.95 * i / max(1, args.trials - 1), 6) for i in range(args.trials)]
+    return {
+        "backbone": model, "space.lower_bound": bounds, "seeds": 1, "train.max_steps": args.steps,
+        "train.eval_every": args.steps, "resources.gpus": 0.0, "resources.cpus": args.threads,
+    }  # fmt: skip
+
+
+def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float]:
+    """A loop over the trials' jobs."""
+    study: Study = api_tune.planned("lower-bound", overrides, args.data, folder)
+    study.plan.write_backbone()
+    stores.write(study, Here(threads=args.threads), measure.say)
+    jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
+    runtime, ends = Runtime("cpu", threads=args.threads), []
+    for job in jobs:
+        reason = train_chain([job], lambda _: runtime)
+        if reason:
+            raise SystemExit(reason)
+        ends.append(time.perf_counter())
+    return rates(ends, folder, 1)
+
+
+def on_ray(args: Any, overrides: dict[str, Any], folder: Path, concurrency: int | None) -> dict[str, float]:
+    """The same as a search on a private cluster."""
+    ends: list[float] = []
+
+    def said(text: str) -> None:
+        if ": dev " in text:
+            ends.append(time.perf_counter())
+
+    began = time.perf_counter()
+    found = api_tune.tune(
+        "lower-bound", {**overrides, "concurrency": concurrency}, args.data, folder, address="local", say=said
+    )
+    if found["trials"] != args.trials:
+        raise SystemExit(f"{found['trials']} of {args.trials} trials finished")
+    at_once = min(concurrency or os.cpu_count() or 1, (os.cpu_count() or 1) // args.threads)
+    return {**rates(ends, folder, at_once), "start s": ends[0] - began}
+
+
+def rates(ends: list[float], folder: Path, at_once: int) -> dict[str, float]:
+    """Trials a minute between the end of the first and of the last, and what a trial takes beside its training."""
+    from raysts.files import read_json
+
+    trained = [read_json(path)["timings"]["train_seconds"] for path in folder.glob("runs/*/run.json")]
+    each = (ends[-1] - ends[at_once - 1]) / (len(ends) - at_once)
+    return {"trials/min": 60 / each, "overhead s": each - statistics.median(trained) / at_once, "start s": 0.0}
+
+
+def main() -> None:
+    """Measure, print."""
+    parser = measure.parser(__doc__)
+    parser.set_defaults(threads=1, rounds=1)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=50, help="training steps of a trial")
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    facts = measure.machine(args.threads)
+    overrides = overrides_of(args, args.model or "tiny")
+    sides: dict[str, list[dict[str, float]]] = {"plain loop": [], "Ray Tune, one at a time": [], "Ray Tune": []}
+    for number in range(args.rounds):
+        for name, found in sides.items():
+            folder = Path(tempfile.mkdtemp(prefix="raysts-benchmark-"))
+            try:
+                if name == "plain loop":
+                    found.append(plain(args, overrides, folder))
+                else:
+                    found.append(on_ray(args, overrides, folder, 1 if "one" in name else None))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            measure.say(f"  round {number + 1}: {name}: {found[-1]['trials/min']:.1f} trials/min")
+    rows = [
+        {
+            "side": name,
+            **{key: statistics.median(each[key] for each in found) for key in found[0]},
+            "trials": args.trials,
+        }
+        for name, found in sides.items()
+    ]
+    base = sides["plain loop"]
+    ratios = [
+        {
+            "compared": f"{name}, trials/min against the plain loop",
+            "times": statistics.median(a["trials/min"] / b["trials/min"] for a, b in zip(found, base, strict=True)),
+        }
+        for name, found in sides.items()
+        if found is not base
+    ]
+    measure.publish(args.json, facts, rows, ratios)
+
+
+if __name__ == "__main__":
+    main()
