@@ -68,7 +68,8 @@ class Optim:
     """Optimiser and learning-rate schedule.
 
     Attributes:
-        name: ``adamw``, ``adam`` or ``rmsprop``.
+        name: ``adamw``, ``adam``, ``rmsprop``, or ``adamw-uncorrected``: AdamW without bias correction, as the official code
+            of BERT-flow has it.
         lr: peak learning rate.
         schedule: after warm-up ``linear`` to 0, ``constant``, or ``steps``.
         warmup: fraction of the steps over which the rate grows linearly from 0.
@@ -81,7 +82,7 @@ class Optim:
         decay_all: decay biases and layer norms too.
     """
 
-    name: Literal["adamw", "adam", "rmsprop"] = "adamw"
+    name: Literal["adamw", "adam", "rmsprop", "adamw-uncorrected"] = "adamw"
     lr: float = 2e-5
     schedule: Literal["linear", "constant", "steps"] = "linear"
     warmup: float = 0.1

@@ -13,6 +13,7 @@ from raysts.data.world_text import Draws, Realiser, plural
 Row = dict[str, Any]
 LEAVE_WORDS, KEEP_WORDS = 0.5, 0.3  # how strongly the wording of STS pairs works against word overlap
 LABELS = (ENTAILMENT, NEUTRAL, CONTRADICTION)
+WHOLE_PREMISES = 0.1  # share of premises with a hypothesis of each label; a quarter of the rows is theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +142,23 @@ class Writer:
         return Pair(first, second, sentence1, sentence2)
 
     def nli_pairs(self, rows: int) -> list[tuple[Pair, str]]:
-        """Premise and hypothesis with their label; a premise stands with one hypothesis of each label, as in SNLI."""
+        """Premise and hypothesis with their label; some premises stand with one hypothesis of each label, as in SNLI, the
+        others with one: a premise seen once teaches more, and triplets need all three."""
         pairs: list[tuple[Pair, str]] = []
         seen: set[str] = set()
+        singles = 0
         while len(pairs) < rows:
             premise = self.facts.fresh(modifiers=0.2, negated=0.12)
             if self.draws.chance(0.2):
                 premise = self.facts.edited(premise, "widen")
             text = self.realiser.sentence(premise)
             used = set(self.realiser.used)
-            found = [(self._hypothesis(premise, text, used, label), label) for label in LABELS]
+            whole = self.draws.chance(WHOLE_PREMISES)
+            labels = LABELS if whole else (LABELS[singles % len(LABELS)],)
+            found = [(self._hypothesis(premise, text, used, label), label) for label in labels]
             if text not in seen and all(pair for pair, _ in found):
                 seen.add(text)
+                singles += not whole
                 pairs += [(pair, label) for pair, label in found if pair]
         return self.draws.shuffled(pairs[:rows])
 

@@ -23,8 +23,7 @@ def build(optim: Optim, module: nn.Module) -> Optimizer:
     groups = [group for group in groups if group["params"]] or groups[:1]
     if optim.name == "rmsprop":
         return RMSprop(groups, lr=optim.lr, rho=RMSPROP_RHO, eps=optim.eps or 1e-7)
-    kind = torch.optim.AdamW if optim.name == "adamw" else torch.optim.Adam
-    return kind(groups, lr=optim.lr, betas=ADAM_BETAS, eps=optim.eps or 1e-8, fused=True)
+    return KINDS[optim.name](groups, lr=optim.lr, betas=ADAM_BETAS, eps=optim.eps or 1e-8, fused=True)
 
 
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
@@ -40,6 +39,34 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
     return optim.lr
 
 
+LATE = 1e6
+"""A step count at which 0.9^t and 0.999^t have long underflowed to 0, and Adam's bias corrections 1 - beta^t are 1."""
+
+
+class UncorrectedAdamW(torch.optim.AdamW):
+    """AdamW without bias correction (the optimiser of BERT-flow's official code): its steps are counted from ``LATE``."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and not self.state[p]:
+                    self.state[p] = {
+                        "step": torch.tensor(LATE, device=p.device),
+                        "exp_avg": torch.zeros_like(p),
+                        "exp_avg_sq": torch.zeros_like(p),
+                    }
+        super().step()
+
+
+KINDS: dict[str, type[torch.optim.AdamW | torch.optim.Adam]] = {
+    "adamw": torch.optim.AdamW,
+    "adamw-uncorrected": UncorrectedAdamW,
+    "adam": torch.optim.Adam,
+}
+
+
 class RMSprop(Optimizer):
     """RMSprop without momentum: v = rho v + (1 - rho) g^2; p -= lr g / (sqrt(v) + eps).
 
@@ -47,9 +74,6 @@ class RMSprop(Optimizer):
     without bias correction is the same update, so this calls Adam's fused kernel: beta1 = 0, beta2 = rho, and a step
     count so large that the bias correction 1 - beta2^t is 1. It reads and writes every weight once.
     """
-
-    _LATE = 1e6
-    """A step count at which 0.9^t has long underflowed to 0."""
 
     def __init__(self, params: list[dict], lr: float, rho: float = RMSPROP_RHO, eps: float = 1e-7) -> None:
         super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": 0.0})
@@ -74,7 +98,7 @@ class RMSprop(Optimizer):
                     [self._scratch[p] for p in parameters],
                     [self.state[p]["square_avg"] for p in parameters],
                     [],
-                    [torch.tensor(self._LATE, device=p.device) for p in parameters],
+                    [torch.tensor(LATE, device=p.device) for p in parameters],
                     amsgrad=False,
                     lr=group["lr"],
                     beta1=0.0,

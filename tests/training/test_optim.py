@@ -10,7 +10,7 @@ from torch import nn
 from raysts.recipe import Optim
 from raysts.recipes.names import pipeline
 from raysts.recipes.stages import ct
-from raysts.training.optim import RMSprop, build, learning_rate
+from raysts.training.optim import RMSprop, UncorrectedAdamW, build, learning_rate
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -52,6 +52,28 @@ def test_rmsprop_by_hand() -> None:
             v[i] = 0.9 * v[i] + 0.1 * g * g
             expected[i] -= 0.1 * g / (math.sqrt(v[i]) + 1e-7)
     torch.testing.assert_close(p.detach(), torch.tensor(expected))
+
+
+def test_adamw_without_bias_correction_by_hand() -> None:
+    """m = .9 m + .1 g; v = .999 v + .001 g^2; p -= lr (wd p + m / (sqrt(v) + eps)), in plain Python."""
+    p = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = build(Optim(name="adamw-uncorrected", lr=0.01, weight_decay=0.1, eps=1e-6, decay_all=True), Holds(p))
+    assert isinstance(optimizer, UncorrectedAdamW)
+    expected, m, v = [1.0, -2.0], [0.0, 0.0], [0.0, 0.0]
+    for step in range(5):
+        gradient = [0.5 * (step + 1), -3.0]
+        p.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+        for i, g in enumerate(gradient):
+            m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g * g
+            expected[i] -= 0.01 * (0.1 * expected[i] + m[i] / (math.sqrt(v[i]) + 1e-6))
+    torch.testing.assert_close(p.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+class Holds(nn.Module):
+    def __init__(self, parameter: nn.Parameter) -> None:
+        super().__init__()
+        self.parameter = parameter
 
 
 def test_rmsprop_goes_on_from_its_state() -> None:
