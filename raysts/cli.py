@@ -168,7 +168,7 @@ def _result(found: dict[str, Any]) -> str:
 
 def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
-    from raysts.results import format_table, summary
+    from raysts.results import format_results
 
     found = api.evaluate(
         options.model,
@@ -181,7 +181,7 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
         similarity=options.similarity,
         resamples=options.resamples,
     )
-    return found, format_table(summary(found["results"]))
+    return found, format_results(found["results"])
 
 
 def _embed(options: argparse.Namespace, command: str) -> Outcome:
