@@ -234,6 +234,8 @@ def evaluate(
     else:
         corpus = corpus_of(data)
         tasks = harness.check_tasks(corpus, tasks)
+        for line in harness.left_out(corpus, tasks):
+            say_on_stderr(line)
     path = locate(model, folder)
     loaded = store.load(path, pooling=pooling, layers=layers)
     record = read_json(path.parent / "run.json") or {}

@@ -39,7 +39,7 @@ def check(plan: Plan) -> None:
     except InputError as error:
         problems += error.problems
     try:
-        harness.check_tasks(plan.corpus, list(pipeline.evaluation.tasks) or None)
+        harness.check_tasks(plan.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
     except InputError as error:
         problems += error.problems
     if problems:

@@ -168,7 +168,7 @@ def _result(found: dict[str, Any]) -> str:
 
 def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
-    from raysts.results import format_table, summary
+    from raysts.results import format_results
 
     found = api.evaluate(
         options.model,
@@ -181,7 +181,7 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
         similarity=options.similarity,
         resamples=options.resamples,
     )
-    return found, format_table(summary(found["results"]))
+    return found, format_results(found["results"])
 
 
 def _embed(options: argparse.Namespace, command: str) -> Outcome:
@@ -217,7 +217,8 @@ def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
 
     found = api.data_fetch(options.data, _names(options.tables), source=options.source)
-    return found, "\n".join(f"{table}: {entry['rows']:,} rows" for table, entry in found["tables"].items())
+    rows = {name: f", {entry['rows']:,} rows" if "rows" in entry else "" for name, entry in found["tables"].items()}
+    return found, "\n".join(f"{name}: {entry['status']}{rows[name]}" for name, entry in found["tables"].items())
 
 
 def _data_prepare(options: argparse.Namespace, command: str) -> Outcome:
@@ -371,12 +372,16 @@ def parser() -> argparse.ArgumentParser:
     command = kinds(
         "fetch",
         _data_fetch,
-        "get the public sets from the Hugging Face hub",
+        "get the public sets from the Hugging Face hub and GitHub, and word vectors",
         "raysts data fetch --data DATA --tables sts/stsb_dev,sts/sts12",
     )
     command.add_argument("--data", required=True, metavar="PATH", help="folder to fill, in the canonical layout")
-    command.add_argument("--tables", help="comma-separated table names (default: all)")
-    command.add_argument("--source", metavar="DIR", help="folder with local copies of the hub's data set repositories")
+    command.add_argument(
+        "--tables",
+        help="comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d (default: all tables, "
+        "no word vectors)",
+    )
+    command.add_argument("--source", metavar="DIR", help="folder with local copies of the repositories (and archives)")
     command = kinds(
         "prepare",
         _data_prepare,

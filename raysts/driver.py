@@ -79,6 +79,8 @@ class _Driver:
         if plan.student is not None and plan.outcome is not None:
             self._student_start()
             self._train([[plan.student] if plan.outcome is plan.student else [plan.student, plan.outcome]])
+        for line in harness.left_out(plan.corpus, plan.tasks):
+            self.say(line)
         for node in plan.evaluations:
             self._evaluate(node)
         rows = stored_rows(plan)

@@ -152,8 +152,8 @@ class Plan:
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Tasks that are evaluated."""
-        return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus)
+        """Tasks that are evaluated: those named, else all that have files and do not take minutes a model."""
+        return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
 
     # -- token stores ------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Summary:
     """Systems by role, times data sets; the columns in the order of ``datasets``."""
 
     metric: str
-    aggregation: str
+    aggregation: str | None
     datasets: tuple[str, ...]
     lines: tuple[Line, ...]
 
@@ -114,7 +114,7 @@ class Summary:
 def summary(
     rows: pa.Table | Iterable[Mapping[str, Any]],
     metric: str = "spearman",
-    aggregation: str = "all",
+    aggregation: str | None = "all",
     split: str = "test",
     which: str = "all",
 ) -> Summary:
@@ -197,7 +197,25 @@ def format_table(table: Summary) -> str:
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([f"{table.metric}, {table.aggregation}, x100", text[0], "-" * max(map(len, text)), *text[1:]])
+    title = ", ".join(filter(None, (table.metric, table.aggregation, "x100")))
+    return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
+
+
+def format_results(rows: Sequence[Row]) -> str:
+    """The table of rank correlations, then one for every metric that has no aggregation (accuracy, ...).
+
+    Test rows and cross-validated ones stand side by side: a set has the one or the other.
+    """
+    whole = [
+        {**row, "split": "test" if row["split"] == "cv" else row["split"]}
+        for row in rows
+        if row["aggregation"] is None and row["subset"] is None
+    ]
+    tables = [
+        summary(rows),
+        *(summary(whole, metric, None) for metric in dict.fromkeys(row["metric"] for row in whole)),
+    ]
+    return "\n\n".join(format_table(table) for table in tables if table.lines) or format_table(tables[0])
 
 
 def _format_cell(cell: Cell | None, n: int) -> str:

@@ -131,3 +131,19 @@ def test_formatted_table() -> None:
         "nli-sed  member (3)  mean     2       cosine      73.00 ±3.61  83.00 ±3.61             78.00 ±3.61",
         "nli-sed  student     mean     2       cosine            80.00        80.00      80.00        80.00",
     ]
+
+
+def test_metrics_without_aggregation_have_tables_of_their_own() -> None:
+    accuracy = {"metric": "accuracy", "aggregation": None, "similarity": None}
+    rows = [row("a", "member", "sts12", 0.7), row("a", "member", "mr", 0.8, split="cv", **accuracy)]
+    rows += [row("a", "member", "trec", 0.9, **accuracy), row("a", "member", "trec", 0.1, subset="x", **accuracy)]
+    assert results.format_results(rows[:1]) == results.format_table(results.summary(rows))
+    first, second = results.format_results(rows).split("\n\n")
+    assert first == results.format_table(results.summary(rows))
+    assert second.splitlines() == [
+        "accuracy, x100",
+        "system  role    pooling  layers  similarity     mr   trec",
+        "-" * 57,
+        "a       member  mean     2       -           80.00  90.00",
+    ]
+    assert results.format_results([]) == results.format_table(results.summary([]))

@@ -59,11 +59,52 @@ def convert_articles(rows: pa.Table, name: str | None = None) -> pa.Table:
     )
 
 
+def convert_text(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """text (or sentence) and label: its name where the source has one, else its number."""
+    text = _text(rows, "text" if "text" in rows.column_names else "sentence")
+    label = _class(rows, "label_text" if "label_text" in rows.column_names else "label")
+    return _complete({"text": text, "label": label})
+
+
+def convert_trec(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """text, and the coarse one of TREC's two labels (six classes)."""
+    return _complete({"text": _text(rows, "text"), "label": _class(rows, "coarse_label")})
+
+
+def convert_paraphrase(rows: pa.Table, name: str | None = None) -> pa.Table:
+    """sentence1, sentence2, label."""
+    sentences = {column: _text(rows, column) for column in ("sentence1", "sentence2")}
+    return _complete({**sentences, "label": _class(rows, "label")})
+
+
+def convert_word_similarity(rows: pa.Table, name: str | None) -> pa.Table:
+    """``dataset`` = ``name``, word1, word2, score as it is (each data set has its own scale)."""
+    words = {column: _text(rows, column) for column in ("word1", "word2")}
+    return _named(name, {**words, "score": _number(rows, "score")})
+
+
+def convert_word_analogy(rows: pa.Table, name: str | None) -> pa.Table:
+    """``dataset`` = ``name``, category, a, b, c, d: a is to b as c is to d."""
+    given = {"category": "type", "a": "word1", "b": "word2", "c": "word3", "d": "target"}
+    return _named(name, {column: _text(rows, old) for column, old in given.items()})
+
+
+def convert_word_categorization(rows: pa.Table, name: str | None) -> pa.Table:
+    """``dataset`` = ``name``, category, word."""
+    return _named(name, {column: _text(rows, column) for column in ("category", "word")})
+
+
 CONVERTERS: dict[str, Callable[[pa.Table, str | None], pa.Table]] = {
     "sts": convert_sts,
     "sick": convert_sick,
     "nli": convert_nli,
     "articles": convert_articles,
+    "text": convert_text,
+    "trec": convert_trec,
+    "paraphrase": convert_paraphrase,
+    "word_similarity": convert_word_similarity,
+    "word_analogy": convert_word_analogy,
+    "word_categorization": convert_word_categorization,
 }
 """By shape of source."""
 
@@ -103,6 +144,17 @@ def _nli_label(rows: pa.Table, column: str) -> pa.Array:
         else:
             found.append(label.lower() if label is not None and label.lower() in NLI_LABELS else None)
     return pa.array(found, pa.string())
+
+
+def _class(rows: pa.Table, column: str) -> pa.Array:
+    """Names of classes; numbers as text; null where there is no label (-1)."""
+    found = _column(rows, column).to_pylist()
+    return pa.array([None if value in (None, -1) else str(value) for value in found], pa.string())
+
+
+def _named(name: str | None, columns: dict[str, pa.Array]) -> pa.Table:
+    length = len(next(iter(columns.values())))
+    return _complete({"dataset": pa.array([name] * length, pa.string()), **columns})
 
 
 def _complete(columns: dict[str, pa.Array]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Public data sets from the Hugging Face hub into the canonical layout, at pinned revisions.
+"""Public data sets from the Hugging Face hub and GitHub into the canonical layout, at pinned revisions.
 
 ``raysts.data.sources`` says for every table where it comes from, ``raysts.data.convert`` turns each shape of source
 into canonical columns. Everything is streamed, written aside and renamed; ``manifest.json`` records what was read and
@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from raysts.data import manifest
 from raysts.data.hub import SHA, Located, locate, read_split, resolve
-from raysts.data.sources import SHARDED, SOURCES
+from raysts.data.sources import SHARDED, SOURCES, VECTORS
+from raysts.data.web import fetch_vectors, local_archive
 from raysts.errors import InputError, nearest
 from raysts.files import aside, remove_drafts, writable
 
@@ -38,28 +39,33 @@ def fetch(
 
     Args:
         root: the data folder; made if need be.
-        tables: table names (``sts/stsb_dev``) or folders of them (``sts``); None for all of ``SOURCES``.
-        source: a local folder with the files of the hub's repositories, one folder each (``<source>/mteb/sts12-sts/``
-            or ``<source>/sts12-sts/``); None for the hub (or the mirror that the variable HF_ENDPOINT names).
+        tables: table names (``sts/stsb_dev``), word vectors (``words/glove.6B.300d``) or folders of them (``sts``); None
+            for all of ``SOURCES``, without word vectors.
+        source: a local folder with the files of the repositories, one folder each (``<source>/mteb/sts12-sts/`` or
+            ``<source>/sts12-sts/``), and the archives of word vectors; None for the hub (or the mirror that the variable
+            HF_ENDPOINT names), GitHub and the vectors' own site.
         revisions: another commit (or branch) per hub data set, for example ``{"RobZamp/sick": "<40 hex digits>"}``.
         progress: called with one line of text per step.
 
     Returns:
         ``root`` and, by table, ``status`` (``fetched``; ``present``: fetched before; ``kept``: files that are not as
-        raysts wrote them) and the entry in ``manifest.json`` (rows, rows dropped, sha256 per file, sources, date).
+        raysts wrote them) and the entry in ``manifest.json`` (rows, rows dropped, sha256 per file, sources, date); of word
+        vectors the status, ``file`` and, just fetched, sources.
 
     Raises:
         InputError: an unknown table or data set, or a ``root`` or ``source`` that cannot be used.
         RuntimeError: the hub cannot be reached or does not hold what was asked for. Finished tables stay, a rerun goes
             on after them.
     """
-    names = _select(tables)
+    names, vectors = _select(tables)
     unknown = set(revisions or {}) - {part.dataset for parts in SOURCES.values() for part in parts}
     if unknown:
         known = sorted({part.dataset for parts in SOURCES.values() for part in parts})
         raise InputError(f"no table comes from data set '{min(unknown)}'; known: {', '.join(known)}")
     if source is not None and not Path(source).is_dir():
         raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
+    for name in vectors if source is not None else ():
+        local_archive(name, source or "")
     located = {name: [locate(part, source, revisions or {}) for part in SOURCES[name]] for name in names}
     writable(root, "--data")
     done: dict[str, Any] = {}
@@ -67,25 +73,28 @@ def fetch(
         remove_drafts(root)
         for name, parts in located.items():
             done[name] = _fetch_table(root, name, parts, progress)
+        done |= fetch_vectors(root, vectors, source, progress)
     return {"root": str(root), "tables": done}
 
 
-def _select(tables: Sequence[str] | None) -> list[str]:
+def _select(tables: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The tables and the word vectors that are wanted."""
     if tables is None:
-        return list(SOURCES)
-    chosen: list[str] = []
+        return list(SOURCES), []
+    known = [*SOURCES, *VECTORS]
+    chosen: dict[str, None] = {}
     problems = []
     for wanted in tables:
-        found = [name for name in SOURCES if name == wanted or name.startswith(f"{wanted.rstrip('/')}/")]
+        found = [name for name in known if name == wanted or name.startswith(f"{wanted.rstrip('/')}/")]
         if not found:
             problems.append(
-                f"table '{wanted}' cannot be fetched{nearest(wanted, SOURCES)}; "
-                f"tables with a public source: {', '.join(SOURCES)}"
+                f"table '{wanted}' cannot be fetched{nearest(wanted, known)}; "
+                f"tables with a public source: {', '.join(known)}"
             )
-        chosen += [name for name in found if name not in chosen]
+        chosen |= dict.fromkeys(found)
     if problems:
         raise InputError(problems)
-    return chosen
+    return [name for name in chosen if name in SOURCES], [name for name in chosen if name in VECTORS]
 
 
 def _fetch_table(root: Path, name: str, parts: list[Located], progress: Callable[[str], None]) -> dict[str, Any]:
@@ -131,7 +140,8 @@ def _mixed(parts: list[Located]) -> Iterator[tuple[int, pa.Table]]:
             continue
         del streams[index]
         part = parts[index]
-        if read[index] != part.source.rows and not part.local and part.revision == part.source.revision:
+        pinned = not part.local and part.revision == part.source.revision
+        if read[index] != part.source.rows and pinned and part.source.file is None:
             raise RuntimeError(
                 f"{part.source.dataset} ({part.source.split}) gave {read[index]:,} rows, {part.source.rows:,} were "
                 "expected at its pinned commit: the download was cut short or the mirror differs; run it again"
@@ -142,6 +152,7 @@ def _same(recorded: list[dict[str, Any]], parts: list[Located]) -> bool:
     """Whether a recorded table came from these sources; an unpinned branch counts as whatever it was resolved to."""
     return len(recorded) == len(parts) and all(
         old["dataset"] == part.source.dataset
+        and old.get("file") == part.source.file
         and (part.local == (old["revision"] == "local copy"))
         and (part.local or old["revision"] == part.revision or not SHA.fullmatch(part.revision or ""))
         for old, part in zip(recorded, parts, strict=True)

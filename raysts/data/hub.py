@@ -1,7 +1,11 @@
-"""Reading one split of a hub data set, from the hub or from a local copy, as a stream of converted batches."""
+"""Reading one split of a hub data set, or a file of a GitHub repository, as a stream of converted batches.
+
+They are read from there or from a local copy of the repository.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from raysts.data import web
 from raysts.data.convert import CONVERTERS
 from raysts.data.sources import Source
 from raysts.errors import InputError
 
 BATCH_ROWS = 1_000
 SHA = re.compile(r"[0-9a-f]{40}")
+GITHUB = "https://raw.githubusercontent.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,7 @@ class Located:
         part = self.source
         return {
             "dataset": part.dataset,
-            "config": part.config,
-            "split": part.split,
+            **({"file": part.file} if part.file else {"config": part.config, "split": part.split}),
             "revision": "local copy" if self.local else self.revision,
             "pinned": not self.local and self.revision == part.revision,
         }
@@ -52,7 +57,7 @@ def locate(part: Source, folder: str | Path | None, revisions: Mapping[str, str]
         if path is None:
             raise InputError(
                 f"--source '{folder}' does not hold data set {part.dataset}: expected its files in {candidates[0]}/ "
-                f"or {candidates[1]}/; copy the hub's repository there"
+                f"or {candidates[1]}/; copy the repository there"
             )
         return Located(part, str(path), part.config, None, local=True)
     wanted = revisions.get(part.dataset) or part.revision or part.branch
@@ -65,7 +70,7 @@ def resolve(part: Located, progress: Callable[[str], None]) -> Located:
     Raises:
         RuntimeError: the hub cannot be reached or does not have that revision.
     """
-    if part.local or SHA.fullmatch(part.revision or ""):
+    if part.local or part.source.file is not None or SHA.fullmatch(part.revision or ""):
         return part
     from huggingface_hub import HfApi
 
@@ -86,6 +91,9 @@ def read_split(part: Located) -> Iterator[tuple[int, pa.Table]]:
     Raises:
         RuntimeError: the hub or the copy cannot be read, or does not hold what was asked for.
     """
+    if part.source.file is not None:
+        yield _read_file(part, part.source.file)
+        return
     from datasets import ClassLabel, get_dataset_config_names, load_dataset
 
     # Whatever goes wrong below comes from one of a dozen libraries (HTTP, file systems, formats), each with its own
@@ -107,6 +115,24 @@ def read_split(part: Located) -> Iterator[tuple[int, pa.Table]]:
         raise _unreachable(part, error) from error
 
 
+def _read_file(part: Located, file: str) -> tuple[int, pa.Table]:
+    """The rows of a CSV file with a header, or of a text file with two words and their score a line."""
+    try:
+        text = (
+            Path(part.path, file).read_bytes()
+            if part.local
+            else web.read(f"{GITHUB}/{part.path}/{part.revision}/{file}")
+        )
+        lines = text.decode("utf-8").splitlines()
+        if file.endswith(".csv"):
+            rows: list[dict[str, str | None]] = list(csv.DictReader(lines))
+        else:
+            rows = [dict(zip(("word1", "word2", "score"), line.split(), strict=True)) for line in lines if line.strip()]
+        return len(rows), CONVERTERS[part.source.shape](pa.Table.from_pylist(rows), part.source.name)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise _unreachable(part, error) from error
+
+
 def _with_label_names(batch: pa.Table, names: dict[str, list[str]]) -> pa.Table:
     for column, labels in names.items():
         codes = batch.column(column).to_pylist()
@@ -116,13 +142,16 @@ def _with_label_names(batch: pa.Table, names: dict[str, list[str]]) -> pa.Table:
 
 
 def _unreachable(part: Located, error: Exception) -> RuntimeError:
-    where = part.path if part.local else f"the Hugging Face hub at revision {part.revision}"
+    file = part.source.file
+    place = "GitHub" if file else "the Hugging Face hub"
+    where = part.path if part.local else f"{place} at revision {part.revision}"
     remedy = (
-        "it must hold the files of the hub's repository (Parquet or JSON lines, one file per split)"
+        "it must hold the files of the repository (of the hub: Parquet or JSON lines, one file per split)"
         if part.local
-        else "check the network, or name a mirror in HF_ENDPOINT, or give a local copy with --source FOLDER"
+        else f"check the network, {'' if file else 'or name a mirror in HF_ENDPOINT, '}or give a local copy with "
+        f"--source FOLDER"
     )
     return RuntimeError(
-        f"data set {part.source.dataset} (split {part.source.split}) could not be read from {where}: "
+        f"data set {part.source.dataset} ({file or f'split {part.source.split}'}) could not be read from {where}: "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; {remedy}"
     )

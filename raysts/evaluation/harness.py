@@ -20,11 +20,12 @@ from raysts.evaluation.sts import (
     unordered,
 )
 from raysts.evaluation.tasks import Model, Representation, Row, Task, take
+from raysts.evaluation.transfer import TransferTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
-TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS}
+TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask()}
 """Every task by name. Adding a task is one entry."""
 
 SPLITS = ("test",)
@@ -32,13 +33,30 @@ LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
 
 
-def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS) -> tuple[str, ...]:
-    """Every task whose files exist."""
-    return tuple(name for name, task in TASKS.items() if task.tables(corpus, splits))
+def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = True) -> tuple[str, ...]:
+    """Every task whose files exist; without ``heavy`` those alone that do not take minutes."""
+    return tuple(
+        name
+        for name, task in TASKS.items()
+        if (heavy or not getattr(task, "heavy", False)) and task.tables(corpus, splits)
+    )
 
 
-def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, splits: Sequence[str] = SPLITS) -> tuple[str, ...]:
-    """The tasks to run (all that have files when none is named), after checking every row they will read.
+def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
+    """What tasks that run on the sets that are there (they have a method ``left_out``) leave out, a line for each."""
+    lines = []
+    for name in tasks:
+        missing: dict[str, list[str]] = getattr(TASKS[name], "left_out", lambda corpus: {})(corpus)
+        tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
+        if missing:
+            lines.append(f"{name}: left out {', '.join(missing)}; {corpus.root} has not all of {tables}")
+    return lines
+
+
+def check_tasks(
+    corpus: Corpus, names: Sequence[str] | None = None, splits: Sequence[str] = SPLITS, heavy: bool = True
+) -> tuple[str, ...]:
+    """The tasks to run (:func:`default_tasks` when none is named), after checking every row they will read.
 
     Raises:
         InputError: an unknown task, a named task without files, no task at all, or rows that cannot be used.
@@ -51,7 +69,7 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, splits: Sequ
     absent = [name for name in names or () if not TASKS[name].tables(corpus, splits)]
     if absent:
         raise InputError([_no_files(corpus, name, splits) for name in absent])
-    chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits)
+    chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits, heavy)
     if not chosen:
         raise InputError(
             f"{corpus.root} holds the files of no task; tasks are {', '.join(TASKS)}; "

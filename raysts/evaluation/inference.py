@@ -62,6 +62,7 @@ class InferenceTask(ABC):
 
     name: str
     splits: dict[str, str]
+    heavy: bool = False
 
     @abstractmethod
     def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:

@@ -197,6 +197,7 @@ class StsTask:
 
     name: str
     splits: dict[str, tuple[str, ...]]
+    heavy: bool = False
 
     def expected(self) -> tuple[str, ...]:
         """Every table of every split."""

@@ -44,6 +44,11 @@ class Model(Protocol):
 class Task(Protocol):
     """One task: the tables it reads, the texts it wants represented, the rows it makes of them."""
 
+    @property
+    def heavy(self) -> bool:
+        """Whether it takes minutes a model: pipelines, which evaluate many, then leave it out unless it is named."""
+        ...
+
     def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
         """The tables this task will read from this corpus; empty when the corpus lacks what the task needs."""
         ...

@@ -10,11 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 from raysts.data.corpora import Corpus
 from raysts.data.fetch import fetch
 from raysts.data.hub import Located, resolve
-from raysts.data.sources import SOURCES
+from raysts.data.sources import SOURCES, VECTORS
 from raysts.errors import InputError
 from raysts.schema import TABLES
 
@@ -120,9 +121,12 @@ def test_every_source_names_a_canonical_table_and_a_whole_commit() -> None:
     for parts in SOURCES.values():
         for part in parts:
             assert part.rows > 0 and (part.revision is None or (len(part.revision) == 40 and int(part.revision, 16)))
-    assert [part.dataset for parts in SOURCES.values() for part in parts if part.revision is None] == [
-        "RobZamp/sick"
-    ] * 3
+    assert {part.dataset for parts in SOURCES.values() for part in parts if part.revision is None} == {
+        "RobZamp/sick", "SetFit/SentEval-CR", "rahulsikder223/SentEval-MPQA",
+    }  # fmt: skip
+    assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(SOURCES)
+    for name, archive in VECTORS.items():
+        assert name == f"words/{archive.member.removesuffix('.txt')}" and len(archive.sha256) == 64
 
 
 def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path: Path) -> None:
@@ -164,6 +168,108 @@ def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path
     ).stdout
     assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
     assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sets of SentEval as the hub holds them, the word benchmarks as GitHub does."""
+    root = tmp_path_factory.mktemp("small_sets")
+    tomatoes = root / "cornell-movie-review-data/rotten_tomatoes"
+    for split in ("train", "validation", "test"):
+        named = Dataset.from_dict(
+            {"text": [f"{split} good", f"{split} bad"], "label": [1, 0]},
+            features=Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])}),
+        )
+        tomatoes.mkdir(parents=True, exist_ok=True)
+        named.to_parquet(tomatoes / f"{split}.parquet")
+        mrpc = {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": 1, "idx": 0}
+        _parquet(root / f"nyu-mll/glue/mrpc/{split}-00000-of-00001.parquet", [mrpc])
+    phrases = [{"idx": 0, "sentence": "a phrase", "label": 1}, {"idx": 1, "sentence": "unlabelled", "label": -1}]
+    for split in ("train", "validation", "test"):
+        _parquet(root / f"stanfordnlp/sst2/data/{split}-00000-of-00001.parquet", phrases)
+    for name in ("sst2", "sst5", "subj", "SentEval-CR"):
+        for split in ("train", "dev", "test"):
+            _jsonl(
+                root / f"SetFit/{name}/{split}.jsonl", [{"text": f" {name}  {split}", "label": 4, "label_text": "fine"}]
+            )
+    for split in ("train", "test"):
+        _parquet(root / f"SentEval-MPQA/data/{split}-00000-of-00001.parquet", [{"sentence": split, "label": 0}])
+        question = {"text": "How far is it ?", "coarse_label": 5, "fine_label": 40}
+        _parquet(root / f"CogComp/trec/default/{split}/0000.parquet", [question])
+    similar = root / "mfaruqui/eval-word-vectors/data/word-sim"
+    words = root / "word-benchmarks"
+    for table in ("web/word_similarity", "web/word_analogy", "web/word_categorization"):
+        for part in SOURCES[table]:
+            assert part.file is not None
+            path = (words if part.file.endswith(".csv") else similar.parents[1]) / part.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                {
+                    "word_similarity": "tiger\tcat\t7.35\nking cabbage 0.23\n",
+                    "word_analogy": ",type,word1,word2,word3,target\n0,capital,Athens,Greece,Oslo,Norway\n",
+                    "word_categorization": ",category,word\n0,tree,oak\n1,tree,\n",
+                }[part.shape]
+            )
+    return root
+
+
+def test_fetch_of_the_sets_of_senteval(small_sets: Path, tmp_path: Path) -> None:
+    result = fetch(tmp_path, ["senteval"], source=small_sets)["tables"]
+    corpus = Corpus(tmp_path)
+    assert corpus.tables() == [name for name in TABLES if name.startswith("senteval/")]
+    assert corpus.problems(corpus.tables()) == []
+    mr = corpus.read("senteval/mr")
+    assert mr.num_rows == 6 and set(mr.column("label").to_pylist()) == {"neg", "pos"}
+    assert {row["text"].split()[1]: row["label"] for row in mr.to_pylist()} == {"good": "pos", "bad": "neg"}
+    assert corpus.read("senteval/sst2_train").to_pylist() == [{"text": "a phrase", "label": "1"}]
+    assert result["senteval/sst2_train"]["dropped"] == 1
+    assert corpus.read("senteval/sst5_dev").to_pylist() == [{"text": "sst5 dev", "label": "fine"}]
+    assert corpus.read("senteval/trec_test").to_pylist() == [{"text": "How far is it ?", "label": "5"}]
+    assert corpus.read("senteval/mrpc_train").to_pylist() == [
+        {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": "1"} for split in ("train", "validation")
+    ]
+    assert sorted(corpus.read("senteval/mpqa").column("text").to_pylist()) == ["test", "train"]
+
+
+def test_fetch_of_the_word_benchmarks(small_sets: Path, tmp_path: Path) -> None:
+    result = fetch(tmp_path, ["web"], source=small_sets)["tables"]
+    corpus = Corpus(tmp_path)
+    assert len(result) == 3 and corpus.problems(corpus.tables()) == []
+    assert corpus.read("web/word_similarity").num_rows == 2 * 13
+    assert {"dataset": "SimLex999", "word1": "king", "word2": "cabbage", "score": 0.23} in corpus.read(
+        "web/word_similarity"
+    ).to_pylist()
+    assert corpus.read("web/word_analogy").to_pylist()[0] == {
+        "dataset": "Google", "category": "capital", "a": "Athens", "b": "Greece", "c": "Oslo", "d": "Norway",
+    }  # fmt: skip
+    oak = {"category": "tree", "word": "oak"}
+    names = ("AP", "BLESS", "Battig", "ESSLLI2008")
+    assert corpus.read("web/word_categorization").to_pylist() == [{"dataset": name, **oak} for name in names]
+    assert result["web/word_categorization"]["dropped"] == 4
+    source = result["web/word_analogy"]["sources"][1]
+    assert source["file"] == "word-analogy/monolingual/en/msr.csv" and source["revision"] == "local copy"
+    assert {entry["status"] for entry in fetch(tmp_path, ["web"], source=small_sets)["tables"].values()} == {"present"}
+
+
+def test_a_file_of_github_is_asked_for_at_its_commit(
+    small_sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served by a file tree in the place of GitHub; then not at all."""
+    part = SOURCES["web/word_analogy"][0]
+    for each in SOURCES["web/word_analogy"]:
+        assert each.file is not None
+        served = tmp_path / "served" / each.dataset / (each.revision or "") / each.file
+        served.parent.mkdir(parents=True, exist_ok=True)
+        served.write_text(",type,word1,word2,word3,target\n0,x,a,b,c,d\n")
+    monkeypatch.setattr("raysts.data.hub.GITHUB", (tmp_path / "served").as_uri())
+    entry = fetch(tmp_path / "data", ["web/word_analogy"])["tables"]["web/word_analogy"]
+    assert entry["rows"] == 4 and entry["sources"][0]["revision"] == part.revision and entry["sources"][0]["pinned"]
+    monkeypatch.setattr("raysts.data.hub.GITHUB", (tmp_path / "nowhere").as_uri())
+    with pytest.raises(
+        RuntimeError, match=r"vecto-ai/word-benchmarks \(word-analogy.*google-analogies.csv\) could not .*Git"
+    ):
+        fetch(tmp_path / "other", ["web/word_analogy"])
+    assert Corpus(tmp_path / "other").tables() == []
 
 
 def test_shards_are_cut_by_size(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,193 @@
+"""Logistic regression on frozen features, as SentEval's probes; its strength is chosen without the test rows.
+
+Features are standardised with the mean and deviation of the rows that a fit sees, so that one grid of strengths serves
+vectors of any length and the solver converges in tens of steps. Fits that do not depend on each other run side by side,
+each on one thread, so that the number of threads changes no digit. Folds come from one seed.
+
+Shapes: N rows, D features.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+
+from raysts.evaluation.statistics import pearson
+
+# scikit-learn takes a second to import, and most runs evaluate no transfer: the functions import it.
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Inverse strengths of the L2 penalty that are tried (scikit-learn's ``C``); of equals the first, the strongest penalty."""
+
+FOLDS = 10
+"""Folds of a set without a standard split (SentEval, section 3.1)."""
+
+INNER_FOLDS = 5
+"""Folds of the training rows that choose the strength where there are no development rows."""
+
+FOLD_SEED = 0
+TOLERANCE = 1e-4
+MOST_STEPS = 200
+"""A fit ends at a gradient of the mean loss below the tolerance, or after so many steps of L-BFGS."""
+
+Rows = tuple[np.ndarray, np.ndarray]
+"""Features [N, D] float32, and what is predicted from them [N]: codes of classes, or scores."""
+
+Split = tuple[np.ndarray, np.ndarray]
+"""Rows to fit on, rows to ask about."""
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe says of the rows it is asked about [N] (codes of classes, or expected scores), and its strength."""
+
+    predicted: np.ndarray
+    strength: float
+
+
+def folds(codes_N: np.ndarray, count: int) -> list[Split]:
+    """Folds with the same share of every class, each behind the rest of the rows, which are to fit on."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return list(StratifiedKFold(count, shuffle=True, random_state=FOLD_SEED).split(np.zeros(len(codes_N)), codes_N))
+
+
+def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
+    """Per split the classes of its second rows by a probe fitted on its first.
+
+    The strength has the best accuracy over folds of the rows to fit on.
+    """
+    inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], INNER_FOLDS)]
+
+    def right(split: Split) -> list[int]:
+        path = _path(features_ND[split[0]], codes_N[split[0]])
+        return [int((fitted.classes(features_ND[split[1]]) == codes_N[split[1]]).sum()) for fitted in path]
+
+    def final(chosen: tuple[Split, float]) -> Probe:
+        (fit, asked), strength = chosen
+        fitted = next(_path(features_ND[fit], codes_N[fit], grid=(strength,)))
+        return Probe(fitted.classes(features_ND[asked]), strength)
+
+    counts = np.array(_side_by_side(right, inner)).reshape(len(splits), INNER_FOLDS, len(GRID)).sum(axis=1)
+    strengths = [GRID[best] for best in counts.argmax(axis=1)]
+    return _side_by_side(final, list(zip(splits, strengths, strict=True)))
+
+
+def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
+    """The classes of the rows asked about; the strength has the best accuracy on the development rows."""
+    features_ND, codes_N = dev
+    return _best_on_dev(
+        _path(*train),
+        _Fitted.classes,
+        lambda predicted_N: float(np.mean(predicted_N == codes_N)),
+        features_ND,
+        asked_ND,
+    )
+
+
+def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
+    """The scores of the rows asked about; the strength has the best Pearson correlation on the development rows.
+
+    A score is the expected value of a softmax regression over the whole numbers, which is fitted to the distribution
+    :func:`soft_rows` (Tai et al. 2015, section 4.2, as SentEval does).
+    """
+    features_ND, scores_N = dev
+    rows, bins, weights = soft_rows(train[1])
+    return _best_on_dev(
+        _path(train[0][rows], bins, weights=weights),
+        _Fitted.expected,
+        lambda predicted_N: pearson(predicted_N, scores_N),
+        features_ND,
+        asked_ND,
+    )
+
+
+def soft_rows(scores_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The two whole numbers around each score, weighted so that their mean is the score: rows, numbers, weights.
+
+    A score of 3.2 is one row with 3 at weight 0.8 and one with 4 at 0.2; a whole number is one row.
+    """
+    below_N = np.floor(scores_N)
+    above_N = scores_N - below_N
+    number = np.arange(len(scores_N))
+    rows, bins = np.concatenate([number, number]), np.concatenate([below_N, below_N + 1]).astype(np.int64)
+    weights = np.concatenate([1 - above_N, above_N])
+    return rows[weights > 0], bins[weights > 0], weights[weights > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """One point of a path; the next one replaces it."""
+
+    strength: float
+    scale: StandardScaler
+    model: LogisticRegression
+
+    def classes(self, features_ND: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.predict(self.scale.transform(features_ND)))
+
+    def expected(self, features_ND: np.ndarray) -> np.ndarray:
+        found = self.model.predict_proba(self.scale.transform(features_ND)).astype(np.float64)
+        return np.asarray(found @ self.model.classes_)
+
+
+def _path(
+    features_ND: np.ndarray, codes_N: np.ndarray, weights: np.ndarray | None = None, grid: Sequence[float] = GRID
+) -> Iterator[_Fitted]:
+    """Logistic regression at every strength, each fit from where the last one ended."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scale = StandardScaler().fit(features_ND, sample_weight=weights)
+    scaled_ND = scale.transform(features_ND)
+    model = LogisticRegression(tol=TOLERANCE, max_iter=MOST_STEPS, warm_start=True)
+    for strength in grid:
+        yield _Fitted(strength, scale, model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights))
+
+
+def _best_on_dev(
+    path: Iterator[_Fitted],
+    ask: Callable[[_Fitted, np.ndarray], np.ndarray],
+    score: Callable[[np.ndarray], float],
+    dev_ND: np.ndarray,
+    asked_ND: np.ndarray,
+) -> Probe:
+    best: Probe | None = None
+    highest = -np.inf
+    with _one_thread_each():
+        for fitted in path:
+            found = score(ask(fitted, dev_ND))
+            if best is None or found > highest:
+                best, highest = Probe(ask(fitted, asked_ND), fitted.strength), found
+    assert best is not None
+    return best
+
+
+def _side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+    """The results in order, from as many threads as torch may use."""
+    with _one_thread_each(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return list(pool.map(work, items))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Fits on one thread; one that stops after ``MOST_STEPS`` is good enough (a weak penalty on separable classes)."""
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

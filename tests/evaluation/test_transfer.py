@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from evaluation_fakes import HashedWords, write_table
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transfer_fakes import NLI, judged, related, write_sets
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.evaluation import harness, probes
+from raysts.evaluation.statistics import UndefinedCorrelationError, pearson
+from raysts.evaluation.transfer import TransferTask
+from raysts.evaluation.transfer_sets import TRANSFER_SETS
+from raysts.pipeline import Plan
+from raysts.recipes.names import pipeline
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return write_sets(tmp_path_factory.mktemp("sets"))
+
+
+def vectors(texts: Sequence[str]) -> np.ndarray:
+    return HashedWords().represent(list(texts))["vectors"]
+
+
+def score(corpus: Corpus, *names: str, resamples: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows of the named sets by set and metric."""
+    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in names))
+    rows = task.score(corpus, ("test",), HashedWords().represent, {}, resamples)
+    return {(row["dataset"], row["metric"]): row for row in rows}
+
+
+def edited(corpus: Corpus, root: Path, table: str, **columns: list[Any]) -> Corpus:
+    """A copy of the corpus in which columns of a table are others."""
+    for name in corpus.tables():
+        write_table(root, name, corpus.read(name).to_pydict() | (columns if name == table else {}))
+    return Corpus(root)
+
+
+def pairs(table: dict[str, list[Any]]) -> np.ndarray:
+    u, v = vectors(table["sentence1"]), vectors(table["sentence2"])
+    return np.hstack([abs(u - v), u * v])
+
+
+def reference(strength: float = 1.0) -> Any:
+    return make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=probes.TOLERANCE, max_iter=200))
+
+
+def searched(features: np.ndarray, labels: np.ndarray) -> GridSearchCV:
+    inner = StratifiedKFold(5, shuffle=True, random_state=0)
+    return GridSearchCV(reference(), {"logisticregression__C": list(probes.GRID)}, cv=inner).fit(features, labels)
+
+
+# -- against scikit-learn -------------------------------------------------------------------------------------------------
+
+
+def test_cross_validation_against_scikit_learn(sets: Corpus) -> None:
+    table = sets.read("senteval/mr").to_pydict()
+    features, labels = vectors(table["text"]), np.array(table["label"])
+    outer = list(StratifiedKFold(10, shuffle=True, random_state=0).split(features, labels))
+    direct = [searched(features[fit], labels[fit]) for fit, _ in outer]
+    right = [found.predict(features[asked]) == labels[asked] for found, (_, asked) in zip(direct, outer, strict=True)]
+    ours = probes.classify(features, labels, probes.folds(labels, 10))
+    assert [probe.strength for probe in ours] == [found.best_params_["logisticregression__C"] for found in direct]
+    assert len({probe.strength for probe in ours}) > 1, "the grid matters here"
+    row = score(sets, "mr")["mr", "accuracy"]
+    assert row["value"] == pytest.approx(np.concatenate(right).mean(), abs=1e-12) and row["value"] > 0.6
+    assert (row["split"], row["n"], row["similarity"], row["aggregation"]) == ("cv", 200, None, None)
+
+
+@pytest.mark.parametrize("name", ["trec", "mrpc"])
+def test_folds_of_the_training_rows_against_scikit_learn(sets: Corpus, name: str) -> None:
+    train, test = (sets.read(f"senteval/{name}_{split}").to_pydict() for split in ("train", "test"))
+    features = [vectors(table["text"]) if name == "trec" else pairs(table) for table in (train, test)]
+    direct = searched(features[0], np.array(train["label"])).score(features[1], np.array(test["label"]))
+    row = score(sets, name)[name, "accuracy"]
+    assert row["value"] == pytest.approx(direct, abs=1e-12) and row["value"] > 0.4
+    assert (row["split"], row["n"]) == ("test", 90)
+
+
+@pytest.mark.parametrize("name", ["sst2", "sst5", "sick-e"])
+def test_development_rows_choose(sets: Corpus, name: str) -> None:
+    tables = ["sick/sick_train", "sick/sick_trial", "sick/sick_test"]
+    if name != "sick-e":
+        tables = [f"senteval/{name}_{split}" for split in ("train", "dev", "test")]
+    read = [sets.read(table).to_pydict() for table in tables]
+    features = [pairs(table) if name == "sick-e" else vectors(table["text"]) for table in read]
+    labels = [np.array(table["label"]) for table in read]
+    fitted = [reference(strength).fit(features[0], labels[0]) for strength in probes.GRID]
+    best = max(fitted, key=lambda each: each.score(features[1], labels[1]))
+    assert score(sets, name)[name, "accuracy"]["value"] == pytest.approx(best.score(features[2], labels[2]), abs=1e-12)
+
+
+# -- relatedness ----------------------------------------------------------------------------------------------------------
+
+
+def test_soft_rows_by_hand() -> None:
+    rows, bins, weights = probes.soft_rows(np.array([1.0, 3.2, 4.5, 5.0, 0.0]))
+    found = sorted((int(r), int(b), round(float(w), 6)) for r, b, w in zip(rows, bins, weights, strict=True))
+    assert found == [(0, 1, 1.0), (1, 3, 0.8), (1, 4, 0.2), (2, 4, 0.5), (2, 5, 0.5), (3, 5, 1.0), (4, 0, 1.0)]
+
+
+@pytest.mark.parametrize(("name", "low"), [("stsb", 0), ("sickr", 1)])
+def test_relatedness_is_the_expected_value_of_a_softmax_regression_on_the_distribution(
+    sets: Corpus, name: str, low: int
+) -> None:
+    """The chosen probe is the minimum of the cross-entropy with the distribution, written out; its scores are p @ k."""
+    tables = [f"sts/stsb_{s}" for s in ("train", "dev", "test")]
+    if name == "sickr":
+        tables = [f"sick/sick_{s}" for s in ("train", "trial", "test")]
+    read = [sets.read(table).to_pydict() for table in tables]
+    features, scores = [pairs(table) for table in read], [np.array(table["score"]) for table in read]
+    ours = probes.regress_by_dev((features[0], scores[0]), (features[1], scores[1]), features[2])
+
+    scale = StandardScaler().fit(features[0])
+    x, asked = (torch.from_numpy(scale.transform(each)).double() for each in (features[0], features[2]))
+    numbers = torch.arange(low, 6)
+    target = (1 - (torch.from_numpy(scores[0])[:, None] - numbers).abs()).clamp(min=0)  # two weights around the score
+    weight = torch.zeros(x.shape[1], len(numbers), dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(len(numbers), dtype=torch.float64, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        solver.zero_grad()
+        entropy = -(target * torch.log_softmax(x @ weight + bias, dim=1)).sum()
+        value = entropy + (weight**2).sum() / (2 * ours.strength)
+        value.backward()
+        return value
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    expected = (torch.softmax(asked @ weight + bias, dim=1) @ numbers.double()).detach().numpy()
+    assert ours.predicted == pytest.approx(expected, abs=0.02)
+    assert np.ptp(ours.predicted) > 1
+    rows = score(sets, f"{name}-relatedness")
+    assert rows[f"{name}-relatedness", "pearson"]["value"] == pytest.approx(pearson(ours.predicted, scores[2]))
+    assert {row["metric"] for row in rows.values()} == {"pearson", "spearman"}
+    assert all(row["value"] > 0.5 and row["split"] == "test" for row in rows.values())
+
+
+# -- what may not matter --------------------------------------------------------------------------------------------------
+
+
+def test_test_labels_change_neither_strength_nor_predictions(sets: Corpus, tmp_path: Path) -> None:
+    """So the accuracy of labels turned round is 1 - accuracy, and a correlation changes its sign."""
+    for name, metric, table in (
+        ("sst2", "accuracy", "senteval/sst2_test"),
+        ("mrpc", "accuracy", "senteval/mrpc_test"),
+        ("stsb-relatedness", "pearson", "sts/stsb_test"),
+    ):
+        before = score(sets, name)[name, metric]["value"]
+        read = sets.read(table).to_pydict()
+        turned = {"label": [1 - x for x in read["label"]]} if metric == "accuracy" else {}
+        turned |= {"score": [5 - x for x in read["score"]]} if metric == "pearson" else {}
+        after = score(edited(sets, tmp_path / name, table, **turned), name)[name, metric]["value"]
+        assert after == pytest.approx(-before if metric == "pearson" else 1 - before, abs=1e-12)
+
+
+def test_labels_of_a_held_out_fold_do_not_change_its_predictions(sets: Corpus) -> None:
+    table = sets.read("senteval/mr").to_pydict()
+    features, labels = vectors(table["text"]), np.array(table["label"])
+    splits = probes.folds(labels, 10)[:1]
+    turned = labels.copy()
+    turned[splits[0][1]] = 1 - turned[splits[0][1]]
+    (one,), (two,) = (probes.classify(features, codes, splits) for codes in (labels, turned))
+    assert one.strength == two.strength and (one.predicted == two.predicted).all()
+
+
+def test_labels_may_be_names_or_numbers_of_any_kind(sets: Corpus, tmp_path: Path) -> None:
+    before = score(sets, "trec", "sick-e")
+    changed = sets
+    for table in ("senteval/trec_train", "senteval/trec_test"):
+        names = [("NUM", "DESC", "HUM")[x] for x in sets.read(table).column("label").to_pylist()]
+        changed = edited(changed, tmp_path / table.replace("/", "-"), table, label=names)
+    for split in ("train", "trial", "test"):
+        codes = [NLI.index(x) for x in sets.read(f"sick/sick_{split}").column("label").to_pylist()]
+        changed = edited(changed, tmp_path / split, f"sick/sick_{split}", label=codes)
+    after = score(changed, "trec", "sick-e")
+    assert {key: row["value"] for key, row in after.items()} == {key: row["value"] for key, row in before.items()}
+    assert all(after[key]["dataset_sha256"] != row["dataset_sha256"] for key, row in before.items())
+
+
+def test_the_number_of_threads_changes_no_digit(sets: Corpus) -> None:
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(score(sets, "mr", "trec", "stsb-relatedness", resamples=20))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+    for row in found[0].values():
+        assert row["ci_low"] < row["value"] < row["ci_high"]
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_runs_and_the_rest_is_named(sets: Corpus) -> None:
+    model = HashedWords()
+    rows = harness.evaluate(model, sets, ["transfer"], layers=(1,), resamples=0)
+    assert [row["dataset"] for row in rows if row["metric"] != "spearman"] == [
+        "mr", "sst2", "sst5", "trec", "mrpc", "sick-e", "sickr-relatedness", "stsb-relatedness",
+    ]  # fmt: skip
+    assert len(model.calls) == 1 and len(set(model.calls[0])) == len(model.calls[0]), "every sentence once"
+    (line,) = harness.left_out(sets, ["stsb", "transfer"])
+    assert line.startswith("transfer: left out cr, mpqa, subj;") and "senteval/cr, senteval/mpqa, senteval/subj" in line
+    assert {row["rows"] for row in rows} == {"all"} and all(row["ci_low"] is None for row in rows)
+
+
+def test_no_files_unlabelled_sick_and_other_splits(sets: Corpus, tmp_path: Path) -> None:
+    write_table(tmp_path, "sts/stsb_test", sets.read("sts/stsb_test").to_pydict())
+    for split in ("train", "trial", "test"):
+        table = sets.read(f"sick/sick_{split}").to_pydict()
+        del table["label"]
+        write_table(tmp_path, f"sick/sick_{split}", table)
+    corpus, task = Corpus(tmp_path), TransferTask()
+    assert [each.name for each in task.present(corpus, ("test",))] == ["sickr-relatedness"]
+    assert task.left_out(corpus)["stsb-relatedness"] == ["sts/stsb_train", "sts/stsb_dev"]
+    assert task.tables(corpus, ("dev",)) == () and set(task.tables(corpus, ("test",))) <= set(task.expected())
+    for split in ("train", "trial", "test"):
+        (tmp_path / f"sick/sick_{split}.parquet").unlink()
+    with pytest.raises(
+        InputError, match=r"task 'transfer' has no files .*senteval/mr.parquet.*tasks with files: stsb;"
+    ):
+        harness.check_tasks(Corpus(tmp_path), ["transfer"])
+
+
+def test_pipelines_leave_heavy_tasks_out(sets: Corpus, tmp_path: Path) -> None:
+    named = [
+        Plan(pipeline=pipeline("raw", {"backbone": "tiny", **chosen}), corpus=sets, storage=tmp_path).tasks
+        for chosen in ({}, {"evaluation.tasks": ["transfer"]})
+    ]
+    assert "stsb" in named[0] and "transfer" not in named[0] and named[1] == ("transfer",)
+    assert "transfer" in harness.default_tasks(sets) and "transfer" in harness.check_tasks(sets)
+    light = harness.default_tasks(sets, heavy=False)
+    assert "stsb" in light and "transfer" not in light and harness.check_tasks(sets, heavy=False) == light
+    assert harness.check_tasks(sets, ["transfer"], heavy=False) == ("transfer",), "named, it runs"
+
+
+def test_rows_that_cannot_be_scored_are_refused_by_number(sets: Corpus, tmp_path: Path) -> None:
+    rare = judged(200, 0)
+    rare["label"][3] = rare["label"][17] = 7
+    write_table(tmp_path, "senteval/mr", rare)
+    write_table(tmp_path, "senteval/subj", judged(20, 0) | {"label": ["subjective"] * 20})
+    for split in ("train", "test"):
+        write_table(tmp_path, f"senteval/trec_{split}", judged(60, 5, classes=3))
+    test = pq.read_table(tmp_path / "senteval/trec_test.parquet").to_pydict()
+    test["label"][11] = 9
+    write_table(tmp_path, "senteval/trec_test", test)
+    for split in ("train", "dev", "test"):
+        table = related(20, 0, low=0)
+        write_table(tmp_path, f"sts/stsb_{split}", table | ({"score": [2.0] * 20} if split == "dev" else {}))
+    with pytest.raises(InputError) as caught:
+        harness.check_tasks(Corpus(tmp_path), ["transfer"])
+    for said in (
+        "senteval/mr: label '7' has 2 row(s) (row 3, 17); 10-fold cross-validation needs 10 of every class",
+        "senteval/subj: every row has label 'subjective'",
+        "senteval/trec_test: label '9' (row 11) does not occur in senteval/trec_train (0, 1, 2)",
+        "sts/stsb_dev: all 20 scores are 2",
+    ):
+        assert said in str(caught.value)
+    write_table(tmp_path, "senteval/mr", judged(20, 0) | {"text": ["a", " "] * 10})
+    with pytest.raises(InputError, match=r"mr.parquet: row 1, column 'text': empty sentence"):
+        harness.check_tasks(Corpus(tmp_path), ["transfer"])
+
+
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "160 of 160|80 of 80"), (1.0, "development rows: all 80")])
+def test_a_collapsed_model_has_no_relatedness(sets: Corpus, value: float, said: str) -> None:
+    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name == "stsb-relatedness"))
+    with pytest.raises(UndefinedCorrelationError, match=f"stsb-relatedness.*({said})"):
+        task.score(sets, ("test",), lambda texts: {"vectors": np.full((len(texts), 4), value, np.float32)}, {}, 0)
