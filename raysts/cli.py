@@ -184,6 +184,21 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
     return found, format_table(summary(found["results"]))
 
 
+def _compare(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api_compare
+
+    found = api_compare.compare(
+        options.a,
+        options.b,
+        _names(options.tasks),
+        data=options.data,
+        storage=options.storage,
+        layers=options.layers,
+        resamples=options.resamples,
+    )
+    return found, found.pop("text")
+
+
 def _embed(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
 
@@ -311,6 +326,25 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
+    _common(command)
+
+    command = add(
+        "compare", _compare, "test the difference of two systems on the same rows", "raysts compare RUN_A RUN_B"
+    )
+    for name in ("a", "b"):
+        command.add_argument(
+            name,
+            metavar=name.upper(),
+            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student",
+        )
+    command.add_argument("--tasks", help="comma-separated task names (default: every task whose files exist)")
+    command.add_argument(
+        "--layers",
+        type=as_layers,
+        metavar="K",
+        help="pool the last K layers of both, or 'first_last' (default: the models' own if all agree, else 1)",
+    )
+    command.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default 1000)")
     _common(command)
 
     command = add(
