@@ -427,6 +427,7 @@ class Plan:
         node_id = content_id(
             [
                 title,
+                harness.VERSION,
                 [node.id for node in models] or self.backbone_id,
                 list(self.tasks),
                 list(settings.layers),

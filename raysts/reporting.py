@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raysts import results
+from raysts import overlap, results
 from raysts.overrides import dump
 from raysts.pipeline import TINY, Plan
 from raysts.report import ReportData, write_report
@@ -69,6 +69,7 @@ def report_data(
             notes.append(
                 f"{stage}: the table has {rows_there:,} rows, fewer than the {recipe.data.sample:,} asked for; all were used."
             )
+    notes += [line for what, text in overlap.evaluated(plan).items() for line in text.lines(what)]
     first = next((node.record for node in plan.nodes if node.kind == "train" and node.record), {})
     environment = {
         **{f"{package}": version for package, version in (first.get("versions") or {}).items()},

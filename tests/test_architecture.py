@@ -25,6 +25,7 @@ ROOMS: list[set[str]] = [
     {"bulk"},
     {"training"},
     {"checks", "pipeline"},
+    {"overlap"},
     {"results", "card"},
     {"report"},
     {"export"},

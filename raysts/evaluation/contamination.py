@@ -63,14 +63,16 @@ class Contamination:
     tasks: dict[str, TaskContamination] = field(default_factory=dict)
 
     def entries(self, of: str) -> list[dict[str, Any]]:
-        """One per task as plain data, for the JSON line."""
+        """One per task as plain data, for the JSON line; one without a task where no training text is known."""
+        known = {"of": of, "training_tables": list(self.tables), "unknown": list(self.unknown)}
         return [
-            {
-                "of": of, "task": name, "rows": found.rows, "trained_rows": found.trained,
-                "sentence_rows": found.sentence, "clean_rows": found.clean, "training_tables": list(self.tables),
+            known
+            | {
+                "task": name, "rows": found.rows, "trained_rows": found.trained, "sentence_rows": found.sentence,
+                "clean_rows": found.clean,
             }
             for name, found in self.tasks.items()
-        ]  # fmt: skip
+        ] or [known | {"task": None}]  # fmt: skip
 
     def lines(self, of: str) -> list[str]:
         """One per task for people; and one for what is not known."""

@@ -30,6 +30,9 @@ from raysts.schema import RESULTS, SCHEMA_VERSION
 TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS}
 """Every task by name. Adding a task is one entry."""
 
+VERSION = 2
+"""Part of the id of an evaluation; raise it when the rows of the same evaluation change."""
+
 SPLITS = ("test",)
 LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""

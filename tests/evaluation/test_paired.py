@@ -25,7 +25,9 @@ def test_williams_of_a_published_example() -> None:
     assert found.p == pytest.approx(2 * stats.t.cdf(found.t, 100))
 
 
-@pytest.mark.parametrize(("r_a", "r_b", "r_ab", "n"), [(0.7, 0.65, 0.8, 1379), (-0.2, 0.3, 0.1, 20), (0.9, 0.91, 0.99, 50)])
+@pytest.mark.parametrize(
+    ("r_a", "r_b", "r_ab", "n"), [(0.7, 0.65, 0.8, 1379), (-0.2, 0.3, 0.1, 20), (0.9, 0.91, 0.99, 50)]
+)
 def test_williams_against_the_determinant(r_a: float, r_b: float, r_ab: float, n: int) -> None:
     found, turned = williams(r_a, r_b, r_ab, n), williams(r_b, r_a, r_ab, n)
     assert found is not None and turned is not None
