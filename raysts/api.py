@@ -292,7 +292,10 @@ def evaluate(
         )
     found = {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
     if corpus is not None:
-        found |= {"contamination": text.entries(str(model)), "notes": text.lines(str(model))}
+        found |= {
+            "contamination": text.entries(str(model)),
+            "notes": text.lines(str(model)) + _silent(tasks or (), rows),
+        }
     if mteb is not None:
         revision = str(record.get("run_id") or folder_id(path))
         written = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
@@ -300,11 +303,27 @@ def evaluate(
     return found
 
 
+def _silent(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tasks on which the model itself has no value, with the reason."""
+    own = {row["dataset"] for row in rows if row["role"] != "baseline"}
+    return [
+        f"{name}: the model has neither a variance nor a similarity that depends on the order of two sentences, so it says "
+        f"nothing about the direction; the rows are those of the baseline"
+        for name in tasks
+        if name not in own and any(row["dataset"] == name for row in rows)
+    ]
+
+
 def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
     """What a model is measured by: all that it has, or the one called ``name``."""
     if name is None:
         return model.similarities
     known = {"cosine": cosine_of_vectors, "l2": l2_of_vectors, **model.similarities}
+    if name == "variance":
+        raise InputError(
+            f"--similarity variance: it compares no two texts; the direction tasks measure by variance, unasked, where a "
+            f"model has one (gausscse); this model has {', '.join(known)}"
+        )
     if name not in known:
         raise InputError(f"--similarity '{name}': this model has {', '.join(known)}{nearest(name, known)}")
     return {name: known[name]}
