@@ -87,7 +87,7 @@ class _Driver:
         if kept is not None:
             self._card(kept, rows)
         model = kept.model if kept else None if plan.pipeline.combine else plan.backbone
-        text = overlap.evaluated(plan)
+        text = overlap.searched(plan)
         self._note("done")
         return {
             "status": "done",
@@ -96,8 +96,8 @@ class _Driver:
             "model": str(model) if model else None,
             "report": str(report),
             "results": rows,
-            "contamination": [entry for what, found in text.items() for entry in found.entries(what)],
-            "notes": [line for what, found in text.items() for line in found.lines(what)],
+            "contamination": text.entries(plan.pipeline.name),
+            "notes": text.lines(plan.pipeline.name),
         }
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class _Driver:
             "git_commit": git_commit(),
             "pooling": pooling,
         }
-        text = overlap.searched(plan, {"backbone": "backbone", "student": "student"}.get(role, "members"))
+        text = overlap.searched(plan)
         return [
             row
             for k, representation in found.items()

@@ -428,6 +428,7 @@ class Plan:
             [
                 title,
                 harness.VERSION,
+                sorted(self.specs),  # the training text that clean rows do not hold
                 [node.id for node in models] or self.backbone_id,
                 list(self.tasks),
                 list(settings.layers),

@@ -69,7 +69,8 @@ def report_data(
             notes.append(
                 f"{stage}: the table has {rows_there:,} rows, fewer than the {recipe.data.sample:,} asked for; all were used."
             )
-    notes += [line for what, text in overlap.evaluated(plan).items() for line in text.lines(what)]
+    if any(node.status == "done" for node in plan.evaluations):
+        notes += overlap.searched(plan).lines(plan.pipeline.name)
     first = next((node.record for node in plan.nodes if node.kind == "train" and node.record), {})
     environment = {
         **{f"{package}": version for package, version in (first.get("versions") or {}).items()},

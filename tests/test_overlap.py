@@ -47,27 +47,24 @@ def found(where: list[object]) -> dict[str, Any]:
 def test_strict_contamination_refuses_before_anything_starts(where: list[object]) -> None:
     outcome = raysts("run", "sts-sed", *where, *ASKED, "--strict-contamination")
     assert outcome.code == 2 and f"{TRAINED} of " in outcome.err
-    assert "rows of sts12 are training rows of the student (sts/stsb_train" in outcome.err
+    assert "rows of sts12 are training rows of sts-sed (sts/stsb_train" in outcome.err
     assert not Path(str(where[3])).exists()
 
 
 def test_a_run_says_it_and_scores_the_clean_rows_too(found: dict[str, Any], where: list[object]) -> None:
     size = Corpus(Path(str(where[1]))).rows("sts/sts12")
-    entries = {(entry["of"], entry["task"]): entry for entry in found["contamination"]}
-    for of in ("members", "student"):
-        entry = entries[of, "sts12"]
-        assert (entry["rows"], entry["trained_rows"]) == (size, TRAINED) and entry["sentence_rows"] >= TRAINED
-        assert "sts/stsb_train" in entry["training_tables"]
-        assert any(note.startswith(f"{of}: sts12: {TRAINED} of ") for note in found["notes"])
-    assert "wikipedia/sentences" in entries["student", "sts12"]["training_tables"]
-    assert entries["backbone", None]["unknown"] == []
+    entries = {entry["task"]: entry for entry in found["contamination"]}
+    entry = entries["sts12"]
+    assert (entry["rows"], entry["trained_rows"]) == (size, TRAINED) and entry["sentence_rows"] >= TRAINED
+    assert entry["training_tables"] == ["sts/stsb_train", "wikipedia/sentences"] and entry["unknown"] == []
+    assert any(note.startswith(f"sts-sed: sts12: {TRAINED} of ") for note in found["notes"])
     clean = [row for row in found["results"] if row["rows"] == "clean"]
-    assert {row["role"] for row in clean} == {"member", "ensemble", "student"}
+    assert {row["role"] for row in clean} == {"backbone", "member", "ensemble", "student"}, "the same rows for all"
     assert {row["dataset"] for row in clean} == {e["task"] for e in found["contamination"] if e.get("trained_rows")}
     whole = {row["n"] for row in clean if row["aggregation"] == "all" and row["dataset"] == "sts12"}
-    assert whole == {entries["student", "sts12"]["clean_rows"]}
+    assert whole == {entry["clean_rows"]} and 0 < entry["clean_rows"] <= size - TRAINED
     report = Path(found["report"]).read_text(encoding="utf-8")
-    assert f"student: sts12: {TRAINED} of {size:,} rows are training rows" in report
+    assert f"sts-sed: sts12: {TRAINED} of {size:,} rows are training rows" in report
 
 
 def test_evaluating_one_model_of_the_run_knows_its_whole_chain(found: dict[str, Any], where: list[object]) -> None:
