@@ -1,8 +1,8 @@
 """raysts: Ray distributed training, distillation and tuning of sentence embeddings.
 
-``raysts.run``, ``raysts.tune``, ``raysts.distill``, ``raysts.evaluate``, ``raysts.embed``, ``raysts.export`` and
-``raysts.load`` do what the commands of the same name do. They are imported when first used, so that ``import raysts``
-stays cheap.
+``raysts.run``, ``raysts.tune``, ``raysts.distill``, ``raysts.evaluate``, ``raysts.compare``, ``raysts.embed``,
+``raysts.export`` and ``raysts.load`` do what the commands of the same name do. They are imported when first used, so that
+``import raysts`` stays cheap.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 __version__ = "0.1.0"
 _API = {
     **dict.fromkeys(("embed", "evaluate", "export", "load", "plan"), "api"),
+    "compare": "api_compare",
     "tune": "api_tune",
     **dict.fromkeys(("distill", "run"), "api_study"),
 }

@@ -13,12 +13,14 @@ from typing import Any
 
 import raysts.driver
 import raysts.reporting
-from raysts import bulk, pipeline
+from raysts import bulk, overlap, pipeline
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation import harness
+from raysts.evaluation import harness, mteb_results
+from raysts.evaluation.contamination import Contamination
 from raysts.evaluation.pairs_file import load_pairs_file
+from raysts.evaluation.training_text import trained_on
 from raysts.files import lock, read_json, writable
 from raysts.models import onnx, store
 from raysts.models.encoder import PoolingMode
@@ -139,6 +141,7 @@ def run(
     name: str | None = None,
     address: str | None = None,
     command: str | None = None,
+    strict_contamination: bool = False,
     say: Say = say_on_stderr,
 ) -> dict[str, Any]:
     """Run a pipeline to its end; what is done already is not done again.
@@ -152,12 +155,16 @@ def run(
         address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
             local one.
         command: what the report shows as the exact command.
+        strict_contamination: refuse to begin where training rows occur in a test set that would be evaluated.
         say: takes progress, a line at a time.
 
     Returns:
-        status, storage, name, model (path or None), report (path), results (rows).
+        status, storage, name, model (path or None), report (path), results (rows), contamination (one per model and
+        task, see :mod:`raysts.evaluation.contamination`), notes (the same in words).
     """
     made = plan(recipe, overrides, data, storage)
+    if strict_contamination:
+        overlap.refuse(made)
     if name and name_problem(name):
         raise InputError(f"--{name_problem(name)}")
     _check_writable(made.storage, "--storage")
@@ -207,6 +214,8 @@ def evaluate(
     layers: Layers | None = None,
     similarity: str | None = None,
     resamples: int = 1000,
+    strict_contamination: bool = False,
+    mteb: str | Path | None = None,
 ) -> dict[str, Any]:
     """Measure a model on tasks, or on a file of scored pairs.
 
@@ -221,9 +230,13 @@ def evaluate(
             1, 2 and the model's own.
         similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
+        strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
+            searched.
+        mteb: folder to write the results of the STS tasks to in MTEB's format as well.
 
     Returns:
-        status, storage, model, results (rows).
+        status, storage, model, results (rows), contamination (one per task, see
+        :mod:`raysts.evaluation.contamination`), notes (the same in words); with ``mteb`` also mteb (paths of the files).
     """
     folder = storage_of(storage)
     if resamples < 0:
@@ -236,7 +249,20 @@ def evaluate(
         tasks = harness.check_tasks(corpus, tasks)
         for line in harness.left_out(corpus, tasks):
             say_on_stderr(line)
+    if mteb is not None and pairs is not None:
+        raise InputError("--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out")
     path = locate(model, folder)
+    text = Contamination()
+    if corpus is not None:
+        assert tasks is not None
+        text = harness.searched(corpus, tasks, trained_on(path))
+        problems = text.refuse(f"'{model}'") if strict_contamination else []
+        if mteb is not None:
+            problems += mteb_results.problems(tasks, similarity)
+        if problems:
+            raise InputError(problems)
+    if mteb is not None:
+        _check_writable(Path(mteb).absolute(), "--mteb")
     loaded = store.load(path, pooling=pooling, layers=layers)
     record = read_json(path.parent / "run.json") or {}
     context = {
@@ -255,12 +281,39 @@ def evaluate(
     depth = loaded.encoder.depth
     chosen = (layers,) if layers is not None else tuple(dict.fromkeys([1, min(2, depth), loaded.layers]))
     by = _similarities(loaded, similarity)
+    if mteb is not None and "cosine" not in by:
+        raise InputError(
+            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
+        )
     if pairs is not None:
         rows = harness.evaluate_pairs(loaded, found_pairs, chosen, context, resamples, similarities=by)
     else:
         assert corpus is not None
-        rows = harness.evaluate(loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by)
-    return {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
+        rows = harness.evaluate(
+            loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, found=text
+        )
+    found = {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
+    if corpus is not None:
+        found |= {
+            "contamination": text.entries(str(model)),
+            "notes": text.lines(str(model)) + _silent(tasks or (), rows),
+        }
+    if mteb is not None:
+        revision = str(record.get("run_id") or folder_id(path))
+        written = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
+        found["mteb"] = [str(file) for file in written]
+    return found
+
+
+def _silent(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tasks on which the model itself has no value, with the reason."""
+    own = {row["dataset"] for row in rows if row["role"] != "baseline"}
+    return [
+        f"{name}: the model has neither a variance nor a similarity that depends on the order of two sentences, so it says "
+        f"nothing about the direction; the rows are those of the baseline"
+        for name in tasks
+        if name not in own and any(row["dataset"] == name for row in rows)
+    ]
 
 
 def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
@@ -268,6 +321,11 @@ def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Simila
     if name is None:
         return model.similarities
     known = {"cosine": cosine_of_vectors, "l2": l2_of_vectors, **model.similarities}
+    if name == "variance":
+        raise InputError(
+            f"--similarity variance: it compares no two texts; the direction tasks measure by variance, unasked, where a "
+            f"model has one (gausscse); this model has {', '.join(known)}"
+        )
     if name not in known:
         raise InputError(f"--similarity '{name}': this model has {', '.join(known)}{nearest(name, known)}")
     return {name: known[name]}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from raysts import api
+from raysts import api, overlap
 from raysts.api_tune import planned, study_record, tune
 from raysts.errors import InputError
 from raysts.overrides import apply_overrides
@@ -107,6 +107,7 @@ def run(
     *,
     name: str | None = None,
     command: str | None = None,
+    strict_contamination: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """:func:`raysts.api.run`, for which ``sts-grid-sed`` is a name too.
@@ -116,11 +117,14 @@ def run(
     trained some), a student, an evaluation on the test sets.
     """
     if not _is_grid_sed(recipe):
+        options["strict_contamination"] = strict_contamination
         return api.run(recipe, overrides, data, storage, name=name, command=command, **options)
     name, given, say = name or GRID_SED, dict(overrides or {}), options.get("say", api.say_on_stderr)
     before, after = grid_sed_overrides(given)
     made = _grid_system(recipe)
-    api.plan(made, after, data, storage)  # both halves are checked before the first one starts
+    second = api.plan(made, after, data, storage)  # both halves are checked before the first one starts
+    if strict_contamination:
+        overlap.refuse(second)
     shown = command or f"raysts.run({recipe!r}, {given!r})"
     found = tune(_grid_search(recipe), before, data, storage, name=name, command=shown, **options)
     say(found["table"])

@@ -126,6 +126,7 @@ def _run(options: argparse.Namespace, command: str) -> Outcome:
         name=options.name,
         address=options.address,
         command=command,
+        strict_contamination=options.strict_contamination,
     )
     return found, _result(found)
 
@@ -157,7 +158,7 @@ def _names(text: str | None) -> list[str] | None:
 def _result(found: dict[str, Any]) -> str:
     from raysts.results import format_table, summary
 
-    lines = [format_table(summary(found["results"]))]
+    lines = [format_table(summary(found["results"])), *found.get("notes", [])]
     if found["model"]:
         lines.append(f"model:  {found['model']}")
     lines.append(f"report: {found['report']}")
@@ -180,8 +181,26 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
         layers=f"only-{options.layer}" if options.layer is not None else options.layers,
         similarity=options.similarity,
         resamples=options.resamples,
+        strict_contamination=options.strict_contamination,
+        mteb=options.mteb,
     )
-    return found, format_results(found["results"])
+    files = [f"MTEB results: {len(found['mteb'])} files in {options.mteb}"] if "mteb" in found else []
+    return found, "\n".join([format_results(found["results"]), *found.get("notes", []), *files])
+
+
+def _compare(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts import api_compare
+
+    found = api_compare.compare(
+        options.a,
+        options.b,
+        _names(options.tasks),
+        data=options.data,
+        storage=options.storage,
+        layers=options.layers,
+        resamples=options.resamples,
+    )
+    return found, found.pop("text")
 
 
 def _embed(options: argparse.Namespace, command: str) -> Outcome:
@@ -269,6 +288,7 @@ def parser() -> argparse.ArgumentParser:
     _common(command)
     _cluster(command)
     command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
+    _strict(command)
 
     command = add("tune", cli_tune.tune, "search what matters, on Ray Tune with Optuna", cli_tune.EXAMPLE)
     cli_tune.arguments(command)
@@ -312,6 +332,27 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
+    command.add_argument("--mteb", metavar="DIR", help="write the STS results to DIR in MTEB's format as well")
+    _strict(command)
+    _common(command)
+
+    command = add(
+        "compare", _compare, "test the difference of two systems on the same rows", "raysts compare RUN_A RUN_B"
+    )
+    for name in ("a", "b"):
+        command.add_argument(
+            name,
+            metavar=name.upper(),
+            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student",
+        )
+    command.add_argument("--tasks", help="comma-separated task names (default: every task whose files exist)")
+    command.add_argument(
+        "--layers",
+        type=as_layers,
+        metavar="K",
+        help="pool the last K layers of both, or 'first_last' (default: the models' own if all agree, else 1)",
+    )
+    command.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default 1000)")
     _common(command)
 
     command = add(
@@ -451,6 +492,14 @@ def _common(command: argparse.ArgumentParser) -> None:
 
 def _storage(command: argparse.ArgumentParser) -> None:
     command.add_argument("--storage", metavar="PATH", help="where runs and results live (default ./raysts-storage)")
+
+
+def _strict(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--strict-contamination",
+        action="store_true",
+        help="refuse test sets that hold training rows (default: say how many, and score the other rows as well)",
+    )
 
 
 def _cluster(command: argparse.ArgumentParser) -> None:

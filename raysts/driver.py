@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raysts import results
+from raysts import overlap, results
 from raysts.card import model_card
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
@@ -66,7 +66,7 @@ class _Driver:
 
     def run(self) -> dict[str, Any]:
         plan = self.plan
-        for folder in ("backbones", "results", "reports", "pipelines"):
+        for folder in ("backbones", "results", "reports", "pipelines", "contamination"):
             remove_drafts(plan.storage / folder)
         self._note()
         waiting = [node for node in plan.nodes if node.status != "done"]
@@ -89,6 +89,7 @@ class _Driver:
         if kept is not None:
             self._card(kept, rows)
         model = kept.model if kept else None if plan.pipeline.combine else plan.backbone
+        text = overlap.searched(plan)
         self._note("done")
         return {
             "status": "done",
@@ -97,6 +98,8 @@ class _Driver:
             "model": str(model) if model else None,
             "report": str(report),
             "results": rows,
+            "contamination": text.entries(plan.pipeline.name),
+            "notes": text.lines(plan.pipeline.name),
         }
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -230,6 +233,7 @@ class _Driver:
             "git_commit": git_commit(),
             "pooling": pooling,
         }
+        text = overlap.searched(plan)
         return [
             row
             for k, representation in found.items()
@@ -241,6 +245,7 @@ class _Driver:
                 similarities,
                 {**context, "layers": str(k)},
                 resamples=plan.pipeline.evaluation.resamples,
+                found=text,
             )
         ]
 

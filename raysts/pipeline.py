@@ -427,6 +427,8 @@ class Plan:
         node_id = content_id(
             [
                 title,
+                harness.VERSION,
+                sorted(self.specs),  # the training text that clean rows do not hold
                 [node.id for node in models] or self.backbone_id,
                 list(self.tasks),
                 list(settings.layers),

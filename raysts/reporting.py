@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raysts import results
+from raysts import overlap, results
 from raysts.overrides import dump
 from raysts.pipeline import TINY, Plan
 from raysts.report import ReportData, write_report
@@ -69,6 +69,8 @@ def report_data(
             notes.append(
                 f"{stage}: the table has {rows_there:,} rows, fewer than the {recipe.data.sample:,} asked for; all were used."
             )
+    if any(node.status == "done" for node in plan.evaluations):
+        notes += overlap.searched(plan).lines(plan.pipeline.name)
     first = next((node.record for node in plan.nodes if node.kind == "train" and node.record), {})
     environment = {
         **{f"{package}": version for package, version in (first.get("versions") or {}).items()},

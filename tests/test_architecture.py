@@ -25,6 +25,7 @@ ROOMS: list[set[str]] = [
     {"bulk"},
     {"training"},
     {"checks", "pipeline"},
+    {"overlap"},
     {"results", "card"},
     {"report"},
     {"export"},
@@ -33,7 +34,7 @@ ROOMS: list[set[str]] = [
     {"search"},
     {"cluster"},
     {"api"},
-    {"api_tune"},
+    {"api_tune", "api_compare"},
     {"api_study"},
     {"cli", "cli_tune", "__main__"},
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +53,7 @@ class Corpus:
             )
         self._fingerprints: dict[str, str] = {}
         self._derived: dict[str, pa.Table] = {}
+        self._kept: dict[str, np.ndarray] = {}
 
     def files(self, name: str) -> list[Path]:
         """The Parquet files of table ``name`` in order; empty when the corpus does not have it."""
@@ -77,6 +78,12 @@ class Corpus:
         """This corpus, whose derived tables are written to ``folder`` when they are needed."""
         found = copy.copy(self)
         found._made = folder
+        return found
+
+    def keeping(self, rows: Mapping[str, np.ndarray]) -> Corpus:
+        """This corpus, of whose tables :meth:`read` gives the ``rows`` alone (bool, one for each row of the table)."""
+        found = copy.copy(self)
+        found._kept = {**self._kept, **rows}
         return found
 
     def row_groups(self, name: str) -> Iterator[RowGroup]:
@@ -127,10 +134,11 @@ class Corpus:
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table with its canonical columns (those present), strings as ``string``, labels as in the file."""
         self.require([name])
-        return pa.concat_tables(
+        found = pa.concat_tables(
             [pa.Table.from_batches(list(_batches(path, name, columns))) for path in self.files(name)],
             promote_options="permissive",
         )
+        return found.filter(pa.array(self._kept[name])) if name in self._kept else found
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
         """The first texts of a column."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 
 from raysts.data.corpora import READ_ROWS, Corpus
 from raysts.data.derived import DERIVED
+from raysts.data.windows import select
 from raysts.errors import InputError
+from raysts.recipe import Data
 from raysts.schema import TABLES
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
@@ -98,6 +100,39 @@ def contaminated_rows(corpus: Corpus, train_tables: Sequence[str], eval_table: s
         pair |= in_pair if side.is_pair else in_either
         either |= in_either
     return pair, either
+
+
+def occurrences(
+    corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Which rows of evaluation sets the selected rows of a training table contain, in one pass over it.
+
+    A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources: a
+    draw from it may have fewer. A derived table of single sentences contains no pair.
+
+    Returns:
+        per evaluation set two bool arrays over its rows, as :func:`contaminated_rows`.
+    """
+    sides = [_EvalSide(corpus, name) for name in eval_tables]
+    sources = corpus.sources(table)
+    found = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
+    for source in sources or [table]:
+        hits = _hits_in(_selected(corpus, source, replace(data, sample=None) if sources else data), sides)
+        if len(text_columns(table)) == 1:
+            hits.pairs.clear()
+        for side in sides:
+            in_pair, _, in_either = side.masks(hits)
+            row, sentence = found[side.name]
+            row |= in_pair if side.is_pair else in_either
+            sentence |= in_either
+    return found
+
+
+def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
+    """The texts of the selected rows of a table."""
+    for group in select(corpus, table, data):
+        part = pq.ParquetFile(group.path).read_row_group(group.row_group, columns=text_columns(table))
+        yield from (part if group.rows is None else part.take(pa.array(group.rows))).to_batches(READ_ROWS)
 
 
 def text_columns(table: str) -> list[str]:
@@ -192,15 +227,19 @@ class _EvalSide:
 
 def _hits(corpus: Corpus, train: str, sides: Sequence[_EvalSide]) -> _Hits:
     corpus.require([train])
+    return _hits_in(_texts(corpus, train), sides)
+
+
+def _hits_in(batches: Iterable[pa.RecordBatch], sides: Sequence[_EvalSide]) -> _Hits:
     sentences = {key for side in sides for keys in side.keys for key in keys}
     pairs = {_pair_key(keys) for side in sides if side.is_pair for keys in side.keys}
     hits = _Hits()
-    for batch in _texts(corpus, train):
+    for batch in batches:
         for keys in _keys(batch):
             here = [key for key in keys if key in sentences]
             hits.sentences.update(here)
-            if len(keys) == 2 and len(here) == 2 and (key := _pair_key(keys)) in pairs:
-                hits.pairs.add(key)
+            if len(here) > 1:  # of a triplet its anchor makes a pair with each of the others
+                hits.pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in pairs)
     return hits
 
 

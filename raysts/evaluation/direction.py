@@ -17,6 +17,7 @@ from raysts.evaluation.inference import (
     share_right,
     value_columns,
 )
+from raysts.evaluation.outcomes import Outcome
 from raysts.evaluation.sts import RESAMPLES, Pairs, pair_similarities
 from raysts.evaluation.tasks import Representation, Row
 from raysts.models.head import Similarity
@@ -74,6 +75,21 @@ class DirectionTask(InferenceTask):
                     for subset, group in groups.items()
                 ]
         return rows
+
+    def outcomes(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> list[Outcome]:
+        """Which pairs are right, by similarities that depend on the order and by variance."""
+        return [
+            Outcome(self.name, split, pairs.sha256, called, right_N.astype(np.float64))
+            for split, table in self.present(corpus, splits).items()
+            for pairs in [self.load(corpus, table)]
+            for called, right_N in right_by_model(pairs, represent(pairs.sentences), similarities).items()
+        ]
 
 
 def right_by_model(

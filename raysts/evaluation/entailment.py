@@ -23,6 +23,7 @@ from raysts.evaluation.inference import (
     share_right,
     value_columns,
 )
+from raysts.evaluation.outcomes import Outcome
 from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import RESAMPLES, Pairs, pair_similarities
@@ -134,12 +135,35 @@ class TwoWayTask(InferenceTask):
                 )
                 rows += [known | value_columns(metric, values_R, len(positive_N)) for metric, values_R in areas]
                 for dataset, source in thresholds.items():
-                    tried = GRID if called in ON_THE_GRID else np.append(np.unique(scores[source]), np.inf)
-                    threshold = best_threshold(scores[source], pairs[source].gold == 1, tried)
-                    right_N = (scores[table] >= threshold) == positive_N
+                    right_N = (scores[table] >= _threshold(called, scores[source], pairs[source])) == positive_N
                     known |= {"dataset": dataset}
                     rows.append(known | value_columns("accuracy", share_right(right_N, counts_NR), len(positive_N)))
         return rows
+
+    def outcomes(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> list[Outcome]:
+        """Which pairs are called rightly at the threshold of SNLI dev."""
+        found: list[Outcome] = []
+        for split, table in self.present(corpus, splits).items():
+            pairs, dev = self.load(corpus, table), self.load(corpus, DEV)
+            for called, similarity in similarities.items():
+                threshold = _threshold(called, two_way_scores(dev, represent(dev.sentences), similarity), dev)
+                right_N = (two_way_scores(pairs, represent(pairs.sentences), similarity) >= threshold) == (
+                    pairs.gold == 1
+                )
+                found.append(Outcome(self.name, split, pairs.sha256, called, right_N.astype(np.float64)))
+        return found
+
+
+def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
+    """The threshold of the similarity ``called`` that is best on ``pairs``."""
+    tried = GRID if called in ON_THE_GRID else np.append(np.unique(scores_N), np.inf)
+    return best_threshold(scores_N, pairs.gold == 1, tried)
 
 
 ENTAILMENT_TASKS: dict[str, InferenceTask] = {

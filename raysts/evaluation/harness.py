@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
+from raysts.evaluation.contamination import Contamination, contamination
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.sts import (
     RESAMPLES,
@@ -20,6 +22,7 @@ from raysts.evaluation.sts import (
     unordered,
 )
 from raysts.evaluation.tasks import Model, Representation, Row, Task, take
+from raysts.evaluation.training_text import TrainedOn
 from raysts.evaluation.transfer import TransferTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
@@ -27,6 +30,9 @@ from raysts.schema import RESULTS, SCHEMA_VERSION
 
 TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask()}
 """Every task by name. Adding a task is one entry."""
+
+VERSION = 2
+"""Part of the id of an evaluation; raise it when the rows of the same evaluation change."""
 
 SPLITS = ("test",)
 LAYERS = (1, 2)
@@ -97,11 +103,13 @@ def score(
     context: Mapping[str, Any],
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
+    found: Contamination | None = None,
 ) -> list[Row]:
     """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
     each of its similarities.
 
-    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...).
+    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``found``, the training
+    text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
     """
     position = {text: index for index, text in enumerate(texts)}
     assert all(len(values) == len(texts) for values in representation.values())
@@ -109,11 +117,21 @@ def score(
     def represent(wanted: Sequence[str]) -> Representation:
         return take(representation, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
 
-    return [
-        row
-        for name in tasks
-        for row in _complete(TASKS[name].score(corpus, splits, represent, similarities, resamples), context)
-    ]
+    rows: list[Row] = []
+    for name in tasks:
+        rows += TASKS[name].score(corpus, splits, represent, similarities, resamples)
+        clean = found.tasks[name].corpus if found and name in found.tasks else None
+        if clean is not None:
+            apart = TASKS[name].score(clean, splits, represent, similarities, resamples)
+            rows += [{**row, "rows": "clean"} for row in apart]
+    return _complete(rows, context)
+
+
+def searched(
+    corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, splits: Sequence[str] = SPLITS, cache: Path | None = None
+) -> Contamination:
+    """The training text of a model in the test sets of tasks; see :func:`raysts.evaluation.contamination.contamination`."""
+    return contamination(corpus, {name: TASKS[name] for name in tasks}, splits, trained, cache)
 
 
 def evaluate(
@@ -125,6 +143,7 @@ def evaluate(
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
     similarities: Mapping[str, Similarity] | None = None,
+    found: Contamination | None = None,
 ) -> list[Row]:
     """Results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -138,6 +157,7 @@ def evaluate(
         splits: which splits; a task without one of them is evaluated on those it has.
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
         similarities: what to measure by; default: all that the model has.
+        found: as :func:`score`.
 
     Raises:
         InputError: as :func:`check_tasks`.
@@ -157,6 +177,7 @@ def evaluate(
             {**(context or {}), **own},
             splits,
             resamples,
+            found,
         )
     ]
 

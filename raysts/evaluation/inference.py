@@ -104,6 +104,10 @@ class InferenceTask(ABC):
         present = self.present(corpus, splits).values()
         return tuple(dict.fromkeys(needed for table in present for needed in self.needs(corpus, table)))
 
+    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables whose rows are scored, without those that thresholds come from."""
+        return tuple(self.present(corpus, splits).values())
+
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
         """Tables without a pair of a class that the task needs."""
         return [p for table in self.tables(corpus, splits) for p in self.problems_of(self.load(corpus, table))]

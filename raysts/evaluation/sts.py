@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.evaluation.outcomes import Outcome
 from raysts.evaluation.statistics import (
     CORRELATIONS,
     METRICS,
@@ -221,6 +222,10 @@ class StsTask:
         """The tables of the wanted splits that are there."""
         return tuple(table for tables in self._present(corpus, splits).values() for table in tables)
 
+    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables whose rows are scored: all that it reads."""
+        return self.tables(corpus, splits)
+
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
         """Subsets without a correlation."""
         return [problem for pairs in self._pairs(corpus, splits).values() for problem in problems_of(pairs)]
@@ -239,14 +244,37 @@ class StsTask:
     ) -> list[Row]:
         """The correlation rows of every similarity, of every wanted split that is there."""
         rows: list[Row] = []
+        for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities):
+            known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
+            found = correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)
+            rows += [known | {"similarity": called} | row for row in found]
+        return rows
+
+    def outcomes(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> list[Outcome]:
+        """The similarity of every pair beside its score."""
+        return [
+            Outcome(self.name, split, pairs.sha256, called, predicted, pairs.gold)
+            for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities)
+        ]
+
+    def _predicted(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> Iterator[tuple[str, Pairs, str, np.ndarray]]:
+        """(split, its pairs, what the similarity is called, that of every pair [N])."""
         for split, pairs in self._pairs(corpus, splits).items():
             representation = represent(pairs.sentences)
-            known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
             for called, similarity in similarities.items():
-                predicted = pair_similarities(pairs, representation, unordered(similarity))
-                found = correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)
-                rows += [known | {"similarity": called} | row for row in found]
-        return rows
+                yield split, pairs, called, pair_similarities(pairs, representation, unordered(similarity))
 
 
 STS_TASKS: dict[str, StsTask] = {

@@ -1,0 +1,85 @@
+"""Results of the STS tasks as files of MTEB's format (``mteb.TaskResult``), so that MTEB's tools read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysts.files import write_json
+from raysts.models.layers import Layers
+
+NAMES = {**{f"sts{year}": f"STS{year}" for year in range(12, 17)}, "stsb": "STSBenchmark", "sickr-all": "SICK-R"}
+"""MTEB's names of the tasks; its SICK-R is the whole corpus."""
+
+MAIN = "cosine_spearman"
+"""MTEB's main score of an STS task."""
+
+META = (
+    "loader", "name", "revision", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens",
+    "embed_dim", "license", "open_weights", "public_training_code", "public_training_data", "framework",
+    "similarity_fn_name", "use_instructions", "training_datasets",
+)  # fmt: skip
+"""Fields of ``model_meta.json`` that MTEB asks for; what raysts does not know is null."""
+
+
+def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
+    """Why there would be nothing to write."""
+    found = []
+    if not set(tasks) & set(NAMES):
+        found.append(f"--mteb: none of the tasks {', '.join(tasks)} is one of MTEB's, which are {', '.join(NAMES)}")
+    if similarity not in (None, "cosine"):
+        found.append(f"--similarity {similarity}: MTEB's main score is by cosine; leave one of --mteb and it out")
+    return found
+
+
+def write(
+    rows: Iterable[Mapping[str, Any]], folder: Path, model: str, revision: str, layers: Layers, own: str
+) -> list[Path]:
+    """Write ``<folder>/<model>/<revision>/<Task>.json`` and ``model_meta.json`` from results rows; the tasks' paths.
+
+    Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the
+    sha256 of the local files, and ``mteb_version`` is null: it was not MTEB that measured.
+
+    Args:
+        rows: of an evaluation.
+        folder: where MTEB's results lie.
+        model: a Hugging Face name is kept, another becomes ``raysts/<its last part>``.
+        revision: of the model; names its folder.
+        layers: rows at this choice of layers.
+        own: the similarity that is the model's own.
+    """
+    name = model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists() else _local(model)
+    target = folder / name.replace("/", "__") / revision
+    tasks: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        wanted = {"split": "test", "rows": "all", "aggregation": "all", "layers": str(layers)}
+        if row["dataset"] not in NAMES or any(row[column] != value for column, value in wanted.items()):
+            continue
+        found = tasks.setdefault(row["dataset"], {"sha256": row["dataset_sha256"], "scores": {}})
+        if row["similarity"] == "cosine":
+            found["scores"][f"cosine_{row['metric']}"] = row["value"]
+        if row["similarity"] == own:
+            found["scores"][row["metric"]] = row["value"]
+    written = []
+    for dataset, found in tasks.items():
+        scores = {
+            **found["scores"],
+            "main_score": found["scores"][MAIN],
+            "hf_subset": "default",
+            "languages": ["eng-Latn"],
+        }
+        result = {
+            "dataset_revision": f"sha256:{found['sha256']}", "task_name": NAMES[dataset], "mteb_version": None,
+            "scores": {"test": [scores]}, "evaluation_time": None, "kg_co2_emissions": None,
+        }  # fmt: skip
+        written.append(target / f"{NAMES[dataset]}.json")
+        write_json(written[-1], result)
+    meta = {"name": name, "revision": revision, "framework": ["PyTorch"], "similarity_fn_name": "cosine"}
+    write_json(target / "model_meta.json", dict.fromkeys(META) | meta)
+    return written
+
+
+def _local(model: str) -> str:
+    return f"raysts/{re.sub(r'[^A-Za-z0-9_.-]', '-', Path(model).name) or 'model'}"

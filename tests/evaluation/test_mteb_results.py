@@ -1,0 +1,101 @@
+"""Files in MTEB's format, read by mteb itself; and mteb's own numbers for the same model on the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, scored_pairs, write_table
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation import harness, mteb_results
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    write_table(tmp_path, "sts/sts12", scored_pairs(50, 1) | {"subset": ["a", "b"] * 25})
+    write_table(tmp_path, "sts/stsb_test", scored_pairs(60, 2))
+    return Corpus(tmp_path)
+
+
+def written(corpus: Corpus, folder: Path, model: str = "an/encoder") -> list[Path]:
+    rows = harness.evaluate(HashedWords(), corpus, layers=(1, 2), resamples=0)
+    return mteb_results.write(rows, folder, model, "r1", 1, "cosine")
+
+
+def test_files_hold_the_values_of_all_rows_concatenated(corpus: Corpus, tmp_path: Path) -> None:
+    paths = written(corpus, tmp_path / "out")
+    assert [str(path.relative_to(tmp_path / "out")) for path in paths] == [
+        "an__encoder/r1/STS12.json",
+        "an__encoder/r1/STSBenchmark.json",
+    ]
+    rows = harness.evaluate(HashedWords(), corpus, ["sts12"], layers=(1,), resamples=0)
+    whole = {row["metric"]: row["value"] for row in rows if row["aggregation"] == "all"}
+    (scores,) = json.loads(paths[0].read_text())["scores"]["test"]
+    assert scores["main_score"] == scores["cosine_spearman"] == scores["spearman"] == whole["spearman"]
+    assert scores["cosine_pearson"] == whole["pearson"]
+    assert json.loads(paths[0].read_text())["dataset_revision"] == f"sha256:{corpus.fingerprint('sts/sts12')}"
+    assert (tmp_path / "out/raysts__my-model/r1/STS12.json") in written(corpus, tmp_path / "out", "/some/my model")
+
+
+def test_what_cannot_be_written_is_said(corpus: Corpus) -> None:
+    assert mteb_results.problems(["sts12", "snli-2way"], None) == mteb_results.problems(["stsb"], "cosine") == []
+    (none,) = mteb_results.problems(["snli-2way"], None)
+    assert "none of the tasks snli-2way is one of MTEB's" in none
+    (other,) = mteb_results.problems(["stsb"], "l2")
+    assert "main score is by cosine" in other
+
+
+def test_mteb_reads_the_files(corpus: Corpus, tmp_path: Path) -> None:
+    mteb = pytest.importorskip("mteb")
+    from mteb.models.model_meta import ModelMeta
+
+    for path in written(corpus, tmp_path / "out"):
+        found = mteb.TaskResult.from_disk(path, load_historic_data=False)
+        assert found.get_score() == json.loads(path.read_text())["scores"]["test"][0]["cosine_spearman"]
+        assert found.languages == ["eng"]
+        task = mteb.get_task(found.task_name)
+        assert task.metadata.main_score == mteb_results.MAIN and set(found.scores) == set(task.eval_splits)
+    meta = ModelMeta.model_validate(json.loads((path.parent / "model_meta.json").read_text()))
+    assert (meta.name, meta.revision) == ("an/encoder", "r1")
+
+
+def test_mteb_measures_the_same(corpus: Corpus) -> None:
+    """An STS task of mteb over the same rows in memory, and the same model behind mteb's protocol."""
+    pytest.importorskip("mteb")
+    datasets = pytest.importorskip("datasets")
+    from mteb.models.model_meta import ModelMeta
+    from mteb.tasks.sts.eng.sts12_sts import STS12STS
+
+    words = HashedWords()
+
+    class Encoder:
+        mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "an/encoder", "revision": "r1"})
+
+        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+            return words.represent([text for batch in inputs for text in batch["text"]])["vectors"]
+
+        def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (np.asarray(a), np.asarray(b)))
+            return a @ b.T
+
+        def similarity_pairwise(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return np.diag(self.similarity(a, b))
+
+    # Without pairs of equal sentences: mteb's float32 tells them apart by rounding, ours has them as ties.
+    table = corpus.read("sts/sts12").to_pydict()
+    table["sentence2"] = [f"{text} own{i}" for i, text in enumerate(table["sentence2"])]
+    write_table(corpus.root, "sts/sts12", table)
+    corpus = Corpus(corpus.root)
+    task = STS12STS()
+    columns = corpus.read("sts/sts12").select(["sentence1", "sentence2", "score"]).to_pydict()
+    task.dataset, task.data_loaded = {"default": {"test": datasets.Dataset.from_dict(columns)}}, True
+    theirs = task.evaluate(Encoder(), "test", encode_kwargs={"batch_size": 16})["default"]
+    rows = harness.evaluate(words, corpus, ["sts12"], layers=(1,), resamples=0)
+    ours = {row["metric"]: row["value"] for row in rows if row["aggregation"] == "all"}
+    assert theirs["cosine_spearman"] == pytest.approx(ours["spearman"], abs=1e-6)
+    assert theirs["cosine_pearson"] == pytest.approx(ours["pearson"], abs=1e-6)
+    assert theirs["spearman"] == pytest.approx(ours["spearman"], abs=1e-6)

@@ -1,0 +1,109 @@
+"""``raysts compare`` on the runs of a small storage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import EVALUATION, TINY, overrides, raysts, result
+
+NAME = "first"
+
+
+@pytest.fixture(scope="module")
+def options(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """``--data`` and ``--storage``, in which ``nli-ct-sed`` has run as ``first``."""
+    storage = tmp_path_factory.mktemp("compared") / "storage"
+    where = ["--data", small_world, "--storage", storage]
+    result("run", "nli-ct-sed", "--name", NAME, *where, *overrides(TINY, EVALUATION), "--address", "none")
+    return where
+
+
+def compared(options: list[object], a: object, b: object, *more: object) -> dict[str, Any]:
+    return result("compare", a, b, *options, "--tasks", "sts12,stsb", "--resamples", 40, *more)
+
+
+def measured(options: list[object], role: str, layers: str = "1") -> dict[str, list[float]]:
+    """Spearman of every model of a role, by set, as the run recorded it."""
+    import pyarrow.parquet as pq
+
+    rows = [
+        row
+        for path in (Path(str(options[3])) / "results").glob("*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+    wanted = {"role": role, "layers": layers, "metric": "spearman", "aggregation": "all", "rows": "all"}
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if wanted.items() <= row.items():
+            found.setdefault(row["dataset"], []).append(row["value"])
+    return found
+
+
+def spearman(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["dataset"]: row for row in found["comparison"] if row["metric"] == "spearman"}
+
+
+def test_roles_of_a_run_have_the_values_that_the_run_recorded(options: list[object]) -> None:
+    found = compared(options, f"{NAME}:student", f"{NAME}:members")
+    assert found["layers"] == "1", "the student pools two layers by itself and the members one"
+    student, members, rows = measured(options, "student"), measured(options, "member"), spearman(found)
+    for dataset in ("sts12", "stsb"):
+        row = rows[dataset]
+        assert row["a"] == pytest.approx(student[dataset][0], abs=1e-6) and row["a_std"] is None
+        assert row["b"] == pytest.approx(np.mean(members[dataset]), abs=1e-6)
+        assert row["b_std"] == pytest.approx(np.std(members[dataset], ddof=1), abs=1e-6) and row["b_models"] == 2
+    assert rows["overall"]["a"] == pytest.approx(np.mean([student[name][0] for name in ("sts12", "stsb")]), abs=1e-6)
+    assert f"{NAME}:student" in found["conclusion"] and found["status"] == "done"
+    ensemble = compared(options, f"{NAME}:ensemble", NAME, "--layers", 2)
+    assert ensemble["layers"] == "2"
+    assert spearman(ensemble)["sts12"]["a"] == pytest.approx(measured(options, "ensemble", "2")["sts12"][0], abs=1e-6)
+    assert spearman(ensemble)["sts12"]["b"] == pytest.approx(measured(options, "student", "2")["sts12"][0], abs=1e-6)
+    assert spearman(ensemble)["sts12"]["test"] == "williams"
+
+
+def test_a_run_its_system_a_run_id_and_a_directory_are_the_same_model(options: list[object]) -> None:
+    storage = Path(str(options[3]))
+    record = json.loads((storage / "pipelines" / f"{NAME}.json").read_text())
+    student = next(run for run in record["nodes"] if _role(storage, run) == "student")
+    for a, b in ((NAME, "nli-ct-sed"), (student, storage / "runs" / student / "model")):
+        found = compared(options, a, b)
+        assert {row["difference"] for row in found["comparison"]} == {0.0}
+        assert found["conclusion"].startswith("No difference is shown between") and found["layers"] == "2"
+
+
+def _role(storage: Path, run: str) -> str | None:
+    path = storage / "runs" / run / "run.json"
+    return json.loads(path.read_text())["role"] if path.exists() else None
+
+
+def test_people_get_a_table_and_a_sentence(options: list[object]) -> None:
+    outcome = raysts("compare", NAME, f"{NAME}:members", *options, "--tasks", "sts12", "--resamples", 40)
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[0] == f"A: {NAME}" and lines[1] == f"B: {NAME}:members (2 models, mean ± std)"
+    assert "pooled layers of both: 1" in lines and "the spearman on sts12 is" in lines[-1]
+
+
+def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) -> None:
+    def refused(*arguments: object) -> str:
+        outcome = raysts("compare", *arguments, *options)
+        assert outcome.code == 2 and not outcome.out
+        return outcome.err
+
+    assert "no run and no system 'nope'" in refused("nope:student", NAME)
+    assert f"run '{NAME}'" not in refused("./nope", NAME) and "is not there" in refused("./nope", NAME)
+    assert "must not be negative" in refused(NAME, NAME, "--resamples", -1)
+    assert "says nothing about the direction" in refused(NAME, NAME, "--tasks", "snli-direction")
+    assert "unknown task 'stsbb'" in refused(NAME, NAME, "--tasks", "stsbb")
+    assert "the encoder has" in refused(NAME, NAME, "--layers", 99)
+    broken = tmp_path / "storage"
+    shutil.copytree(str(options[3]), broken)
+    for run in (broken / "runs").iterdir():
+        shutil.rmtree(run / "model", ignore_errors=True)
+    outcome = raysts("compare", NAME, NAME, "--data", options[1], "--storage", broken)
+    assert outcome.code == 2 and "not finished; finish it with: raysts run nli-ct-sed" in outcome.err
