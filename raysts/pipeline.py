@@ -153,7 +153,9 @@ class Plan:
     @cached_property
     def tasks(self) -> tuple[str, ...]:
         """Tasks that are evaluated."""
-        return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus)
+        return self.pipeline.evaluation.tasks or tuple(
+            name for name in harness.default_tasks(self.corpus) if not getattr(harness.TASKS[name], "heavy", False)
+        )
 
     # -- token stores ------------------------------------------------------------------------------------------------
 

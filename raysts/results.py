@@ -18,6 +18,9 @@ from raysts.schema import RESULTS, SCHEMA_VERSION
 
 Row = dict[str, Any]
 
+EVALUATION = "evaluate-"
+"""Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
+
 ROLES = ("backbone", "member", "ensemble", "student", "baseline")
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 """The sets of the average column (those of them that the table has); sickr-all overlaps sickr and stays out."""
@@ -106,7 +109,7 @@ class Summary:
     """Systems by role, times data sets; the columns in the order of ``datasets``."""
 
     metric: str
-    aggregation: str
+    aggregation: str | None
     datasets: tuple[str, ...]
     lines: tuple[Line, ...]
 
@@ -114,7 +117,7 @@ class Summary:
 def summary(
     rows: pa.Table | Iterable[Mapping[str, Any]],
     metric: str = "spearman",
-    aggregation: str = "all",
+    aggregation: str | None = "all",
     split: str = "test",
     which: str = "all",
 ) -> Summary:
@@ -197,7 +200,16 @@ def format_table(table: Summary) -> str:
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([f"{table.metric}, {table.aggregation}, x100", text[0], "-" * max(map(len, text)), *text[1:]])
+    title = ", ".join([table.metric, *([table.aggregation] if table.aggregation else []), "x100"])
+    return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
+
+
+def format_tables(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The summaries of whole data sets by each metric that has any, as aligned plain text."""
+    whole = [row for row in rows if row["subset"] is None]
+    kinds = [("spearman", "all"), *((metric, None) for metric in ("accuracy", "auc_pr", "purity"))]
+    tables = [summary(whole, metric, aggregation) for metric, aggregation in kinds]
+    return "\n\n".join(format_table(table) for table in tables if table.lines) or format_table(tables[0])
 
 
 def _format_cell(cell: Cell | None, n: int) -> str:

@@ -19,12 +19,14 @@ from raysts.evaluation.sts import (
     pair_similarities,
     unordered,
 )
-from raysts.evaluation.tasks import Model, Representation, Row, Task, take
+from raysts.evaluation.tasks import Model, ModelTask, Representation, Row, Task, take
+from raysts.evaluation.words import WordsTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
+from raysts.models.sentence_model import SentenceModel
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
-TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS}
+TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "words": WordsTask()}
 """Every task by name. Adding a task is one entry."""
 
 SPLITS = ("test",)
@@ -122,14 +124,21 @@ def evaluate(
         similarities: what to measure by; default: all that the model has.
 
     Raises:
-        InputError: as :func:`check_tasks`.
+        InputError: as :func:`check_tasks`; a task of words, and a model that is none of words or sentences.
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
     tasks = check_tasks(corpus, tasks, splits)
     texts = sentences(corpus, tasks, splits)
-    return [
+    # first, because they may refuse the model
+    of_model = [
         row
-        for own, representation in _representations(model, texts, layers)
+        for task in (TASKS[name] for name in tasks)
+        if isinstance(task, ModelTask) and isinstance(model, SentenceModel)
+        for row in task.score_model(model, corpus, layers, resamples)
+    ]
+    rows = [
+        row
+        for own, representation in (_representations(model, texts, layers) if texts else ())
         for row in score(
             corpus,
             tasks,
@@ -141,6 +150,7 @@ def evaluate(
             resamples,
         )
     ]
+    return rows + _complete(of_model, context or {})
 
 
 def evaluate_pairs(
@@ -170,7 +180,8 @@ def _representations(
     if several is None:
         found = {model.layers: model.represent(texts)}
     else:
-        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*LAYERS, model.layers])))
+        fitting = [k for k in LAYERS if k <= getattr(model, "depth", k)]
+        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers])))
     return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in found.items()]
 
 
