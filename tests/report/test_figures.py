@@ -10,12 +10,15 @@ from commands import raysts, result
 
 from raysts import results
 from raysts.cli import execute
+from raysts.files import write_json
+from raysts.recipes.names import pipeline
 from raysts.report.figures import Chart, Figure, figures
 from raysts.report.measured import measured
 from raysts.report.paper import paper_tables
 from raysts.report.paper_page import render_paper
 from raysts.report.published import load
 from raysts.schema import RESULTS
+from raysts.tree import to_plain
 
 
 def row(dataset: str, value: float, **columns: Any) -> dict[str, Any]:
@@ -30,6 +33,15 @@ def row(dataset: str, value: float, **columns: Any) -> dict[str, Any]:
 def sts(layer: int, value: float, **columns: Any) -> dict[str, Any]:
     known = {"layers": f"only-{layer}", "aggregation": "all", "pooling": "mean", "similarity": "cosine", "n": 1379}
     return row("stsb", value, **(known | columns))
+
+
+def write_runs(storage: Path, system: str, ids: tuple[str, ...]) -> None:
+    """What a storage knows of the runs of a system with one stage."""
+    ((stage, recipe),) = pipeline(system).recipes.items()
+    for name in ids:
+        record = {"stage": stage, "backbone": "/models/some-encoder", "backbone_id": "content", "parents": []}
+        write_json(storage / "runs" / name / "run.json", record)
+        write_json(storage / "runs" / name / "recipe.json", to_plain(recipe))
 
 
 def of(paper: str, storage: Path) -> list[Figure]:
@@ -69,13 +81,13 @@ def test_sentences_by_layer_and_what_latte_mix_makes_of_them(tmp_path: Path) -> 
     latte = {"system": "latte", "role": "member", "parent_run_ids": None}
     members = [sts(2, value, run_id=f"r{i}", member=i, **latte) for i, value in enumerate((0.5, 0.6))]
     results.write(tmp_path, "a-study", members)
+    write_runs(tmp_path, "latte", ("r0", "r1"))
     three = of("latte-mix", tmp_path)[1]
     (stsb,) = three.charts
     found = lines(stsb)
     assert found["some-encoder: mean"] == [("1", 60.0, None), ("2", 50.0, None)]
     assert found["some-encoder, other data: mean"] == [("3", 40.0, None)]
-    (with_std,) = (points for name, points in found.items() if name.endswith("Latte-Mix"))
-    assert with_std == [("2", pytest.approx(55.0), pytest.approx(7.0711, abs=1e-3))]
+    assert found["some-encoder: Latte-Mix"] == [("2", pytest.approx(55.0), pytest.approx(7.0711, abs=1e-3))]
     published = lines(stsb, published=True)
     assert published["BERT-base: Latte-Mix, published"][0] == ("1", 61.47, 1.44)
     root = drawn("latte-mix", tmp_path)
@@ -104,6 +116,7 @@ def test_ratios_of_lengths_and_accuracy_by_them(tmp_path: Path) -> None:
         direction("sick-direction", 0.55, "-0.25", "0.25", 90, similarity="variance"),
     ]  # fmt: skip
     results.write(tmp_path, "part", rows)
+    write_runs(tmp_path, "gausscse-ent", ("r0", "r1"))
     (figure,) = of("gausscse", tmp_path)
     histogram, snli, sick = figure.charts
     assert histogram.bars and histogram.places == ("≤ -1.75", "0", "0.5", "≥ 1.75")
@@ -113,7 +126,7 @@ def test_ratios_of_lengths_and_accuracy_by_them(tmp_path: Path) -> None:
     }
     found = lines(snli)
     assert found["the longer sentence is the premise"] == [("0", 0.0, None)]
-    (gauss,) = (points for name, points in found.items() if name.startswith("gausscse-ent on "))
+    gauss = found["gausscse-ent on some-encoder, gauss"]
     assert gauss[1] == ("0", pytest.approx(70.0), pytest.approx(14.142, abs=1e-2)) and gauss[2] == ("0.5", 90.0, None)
     (variance,) = lines(sick)
     assert variance.endswith("variance")
