@@ -124,18 +124,16 @@ def evaluate(
         similarities: what to measure by; default: all that the model has.
 
     Raises:
-        InputError: as :func:`check_tasks`; a task of words, and a model that is none of words or sentences.
+        InputError: as :func:`check_tasks`, or a task refuses the model.
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
     tasks = check_tasks(corpus, tasks, splits)
     texts = sentences(corpus, tasks, splits)
-    # first, because they may refuse the model
-    of_model = [
-        row
-        for task in (TASKS[name] for name in tasks)
-        if isinstance(task, ModelTask) and isinstance(model, SentenceModel)
-        for row in task.score_model(model, corpus, layers, resamples)
-    ]
+    of_model: list[Row] = []
+    for task in (TASKS[name] for name in tasks):
+        if isinstance(task, ModelTask):  # before the others: it may refuse the model
+            assert isinstance(model, SentenceModel), "such a task asks for token vectors"
+            of_model += task.score_model(model, corpus, layers, resamples)
     rows = [
         row
         for own, representation in (_representations(model, texts, layers) if texts else ())
