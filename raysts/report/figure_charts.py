@@ -82,7 +82,7 @@ def draw(name: str, chart: Chart, styles: Mapping[str, int]) -> Markup:
 def _axes(chart: Chart, y: Scale, band: float) -> list[Markup]:
     low, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     parts = []
-    for value in y.ticks(5):
+    for value in y.ticks(7):
         parts.append(tag("line", x1=_LEFT, x2=right, y1=y(value), y2=y(value), class_="grid"))
         parts.append(tag("text", tick_text(value), x=_LEFT - 6, y=y(value) + 3.5, text_anchor="end", class_="tick"))
     parts.append(tag("line", x1=_LEFT, x2=right, y1=low, y2=low, class_="axis"))
