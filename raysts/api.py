@@ -13,7 +13,7 @@ from typing import Any
 
 import raysts.driver
 import raysts.reporting
-from raysts import bulk, overlap, pipeline
+from raysts import bulk, overlap, pipeline, results
 from raysts.data.corpora import Corpus
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
@@ -25,13 +25,13 @@ from raysts.files import lock, read_json, writable
 from raysts.models import onnx, store
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors, l2_of_vectors
-from raysts.models.layers import Layers
+from raysts.models.layers import EVERY_LAYER, Layers, single_layers
 from raysts.models.sentence_model import SentenceModel
 from raysts.overrides import apply_overrides
 from raysts.recipe import Pipeline, Resources, name_problem
 from raysts.recipes import names, stages
 from raysts.reporting import git_commit
-from raysts.seeds import folder_id
+from raysts.seeds import content_id, folder_id
 from raysts.training.here import Executor, Here, Say
 from raysts.tree import build, to_plain
 
@@ -219,15 +219,18 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a model on tasks, or on a file of scored pairs.
 
+    What is measured on tasks becomes part of the storage's results, so that reports find it; measured again, it is
+    replaced.
+
     Args:
         model: a MODEL.
         tasks: names; default: every task whose files exist.
         pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
         data: as :func:`run`.
-        storage: where run ids are looked up.
+        storage: where run ids are looked up and results are kept.
         pooling: other pooling than the model's own.
-        layers: this choice of layers only: a number of last layers, ``first_last``, or one alone, ``only-3``; default:
-            1, 2 and the model's own.
+        layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
+            alone, ``only-all``; default: 1, 2 and the model's own (of the task ``words`` every one alone).
         similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
         strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
@@ -263,11 +266,12 @@ def evaluate(
             raise InputError(problems)
     if mteb is not None:
         _check_writable(Path(mteb).absolute(), "--mteb")
-    loaded = store.load(path, pooling=pooling, layers=layers)
+    loaded = store.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
     record = read_json(path.parent / "run.json") or {}
+    content = folder_id(path)
     context = {
         "run_id": record.get("run_id"),
-        "parent_run_ids": record.get("parents"),
+        "parent_run_ids": record.get("parents") or [content],
         "system": record.get("system") or str(model),
         "recipe": record.get("stage"),
         "role": record.get("role") or "backbone",
@@ -278,8 +282,7 @@ def evaluate(
         "step": (record.get("kept") or {}).get("step"),
         "git_commit": git_commit(),
     }
-    depth = loaded.encoder.depth
-    chosen = (layers,) if layers is not None else tuple(dict.fromkeys([1, min(2, depth), loaded.layers]))
+    chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     by = _similarities(loaded, similarity)
     if mteb is not None and "cosine" not in by:
         raise InputError(
@@ -292,6 +295,12 @@ def evaluate(
         rows = harness.evaluate(
             loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, found=text
         )
+        what = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
+        part = content_id([content, what, loaded.pooling, layers, list(by), resamples])
+        try:
+            results.write(folder, f"{results.EVALUATION}{part}", rows)
+        except OSError as error:  # what was measured is shown all the same
+            say_on_stderr(f"the results are not kept for reports: {folder} cannot be written to ({error.strerror})")
     found = {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
     if corpus is not None:
         found |= {

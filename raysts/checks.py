@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
+from raysts.evaluation.tasks import ModelTask
 from raysts.models import static, store
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.store import tokenizer_id
@@ -42,6 +43,12 @@ def check(plan: Plan) -> None:
         harness.check_tasks(plan.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
     except InputError as error:
         problems += error.problems
+    problems += [
+        f"evaluation.tasks: '{name}' is measured on a model itself, not on vectors of texts, which is all that a pipeline "
+        f"makes; leave it out, and run 'raysts evaluate MODEL --tasks {name}' on what comes out"
+        for name in pipeline.evaluation.tasks
+        if isinstance(harness.TASKS.get(name), ModelTask)
+    ]
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     for name, recipe in pipeline.recipes.items():

@@ -150,6 +150,13 @@ def _distill(options: argparse.Namespace, command: str) -> Outcome:
     return found, _result(found)
 
 
+def _layer(text: str) -> str:
+    """``3`` or ``all`` -> the choice of that layer alone, or of each alone."""
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' must be the number of a layer, or 'all'")
+    return f"only-{text}"
+
+
 def _names(text: str | None) -> list[str] | None:
     """The names in ``a, b``."""
     return [name for name in map(str.strip, text.split(",")) if name] if text else None
@@ -178,7 +185,7 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
         data=options.data,
         storage=options.storage,
         pooling=options.pooling,
-        layers=f"only-{options.layer}" if options.layer is not None else options.layers,
+        layers=options.layer if options.layer is not None else options.layers,
         similarity=options.similarity,
         resamples=options.resamples,
         strict_contamination=options.strict_contamination,
@@ -327,7 +334,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="K",
         help="pool the last K layers, or 'first_last' (default: 1, 2 and the model's own)",
     )
-    which.add_argument("--layer", type=int, metavar="I", help="pool layer I alone; 0 is the embedding layer")
+    which.add_argument(
+        "--layer",
+        type=_layer,
+        metavar="I",
+        help="pool layer I alone; 0 is the embedding layer; 'all': each layer alone",
+    )
     command.add_argument("--similarity", help="cosine, l2, or another that the model has (default: all that it has)")
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"

@@ -18,6 +18,9 @@ from raysts.schema import RESULTS, SCHEMA_VERSION
 
 Row = dict[str, Any]
 
+EVALUATION = "evaluate-"
+"""Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
+
 ROLES = ("backbone", "member", "ensemble", "student", "baseline")
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 """The sets of the average column (those of them that the table has); sickr-all overlaps sickr and stays out."""

@@ -31,6 +31,8 @@ class Column:
     high: float | None = None
     labels: tuple[str, ...] = ()
     required: bool = True
+    nulls: bool = False
+    """Null where it says nothing of a row."""
 
 
 def _text(*names: str) -> tuple[Column, ...]:
@@ -64,7 +66,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
     **{f"senteval/trec_{split}": _CLASSIFICATION for split in ("train", "test")},
     **{f"senteval/mrpc_{split}": _PARAPHRASE for split in ("train", "test")},
     "web/word_similarity": (Column("dataset", "label"), *_text("word1", "word2"), Column("score", "number")),
-    "web/word_analogy": (Column("dataset", "label"), Column("category", "label"), *_text("a", "b", "c", "d")),
+    "web/word_analogy": (
+        *(Column(name, "label") for name in ("dataset", "category")),
+        *_text("a", "b", "c", "d"),
+        Column("score", "number", required=False, nulls=True),
+    ),
     "web/word_categorization": (Column("dataset", "label"), Column("category", "label"), Column("word", "text")),
 }
 """Canonical tables by name. Adding a data set is one line here."""

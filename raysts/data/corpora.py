@@ -258,7 +258,7 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
     """(row, message) for the first bad values of a column."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    for row in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[:most]:
+    for row in () if column.nulls else np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[:most]:
         yield int(row), "null; every row needs a value, remove the row or fill it in"
     if column.kind == "text":
         if not (
@@ -274,7 +274,7 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
     elif column.kind == "number":
         if not (
             pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)
-        ):
+        ) and not (column.nulls and pa.types.is_null(values.type)):
             yield 0, f"has type {values.type}; scores must be numbers"
             return
         numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)

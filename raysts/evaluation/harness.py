@@ -21,14 +21,16 @@ from raysts.evaluation.sts import (
     pair_similarities,
     unordered,
 )
-from raysts.evaluation.tasks import Model, Representation, Row, Task, take
+from raysts.evaluation.tasks import Model, ModelTask, Representation, Row, Task, take
 from raysts.evaluation.training_text import TrainedOn
 from raysts.evaluation.transfer import TransferTask
+from raysts.evaluation.words import WordsTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
+from raysts.models.sentence_model import SentenceModel
 from raysts.schema import RESULTS, SCHEMA_VERSION
 
-TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask()}
+TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask(), "words": WordsTask()}
 """Every task by name. Adding a task is one entry."""
 
 VERSION = 2
@@ -160,14 +162,19 @@ def evaluate(
         found: as :func:`score`.
 
     Raises:
-        InputError: as :func:`check_tasks`.
+        InputError: as :func:`check_tasks`, or a task refuses the model.
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
     tasks = check_tasks(corpus, tasks, splits)
     texts = sentences(corpus, tasks, splits)
-    return [
+    of_model: list[Row] = []
+    for task in (TASKS[name] for name in tasks):
+        if isinstance(task, ModelTask):  # before the others: it may refuse the model
+            assert isinstance(model, SentenceModel), "such a task asks for token vectors"
+            of_model += task.score_model(model, corpus, layers, resamples)
+    rows = [
         row
-        for own, representation in _representations(model, texts, layers)
+        for own, representation in (_representations(model, texts, layers) if texts else ())
         for row in score(
             corpus,
             tasks,
@@ -180,6 +187,7 @@ def evaluate(
             found,
         )
     ]
+    return rows + _complete(of_model, context or {})
 
 
 def evaluate_pairs(
@@ -209,7 +217,8 @@ def _representations(
     if several is None:
         found = {model.layers: model.represent(texts)}
     else:
-        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*LAYERS, model.layers])))
+        fitting = [k for k in LAYERS if k <= getattr(model, "depth", k)]
+        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers])))
     return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in found.items()]
 
 

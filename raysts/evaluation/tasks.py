@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
+from raysts.models.sentence_model import SentenceModel
 
 Representation = Mapping[str, np.ndarray]
 """Arrays whose first axis is the text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""
@@ -76,6 +77,27 @@ class Task(Protocol):
         """Rows with the columns from dataset to dataset_sha256, aggregation, similarity, metric, value, ci_low, ci_high, n.
 
         A row that says more (a role) overrides what the caller says of all rows.
+        """
+        ...
+
+
+@runtime_checkable
+class ModelTask(Task, Protocol):
+    """A task that asks for more of a model than representations of texts: its ``sentences`` and ``score`` give nothing.
+
+    Where there are representations alone, as in a pipeline, it cannot be run.
+    """
+
+    heavy: ClassVar[bool]
+    """Whether a pipeline leaves it out unless it is named."""
+
+    def score_model(
+        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None, resamples: int
+    ) -> list[Row]:
+        """As ``score``, with the columns ``layers`` and ``pooling``; without ``layers`` for those that suit the task.
+
+        Raises:
+            InputError: what only the model shows: it cannot be measured on this data.
         """
         ...
 

@@ -132,11 +132,16 @@ class Encoder(nn.Module):
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
-        packed = self._pack(ids_BT, lengths_B)
-        parts = packed.unpack(self._token_layers(packed, (self.layers,))[0])
-        longest = ids_BT.shape[1]
-        whole_BTH = torch.cat([nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in parts])
-        return packed.restore(whole_BTH).float()
+        return self.token_layers(ids_BT, lengths_B, (self.layers,))[0]
+
+    def token_layers(self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers]) -> list[Tensor]:
+        """As :meth:`tokens`, for each choice of layers, from one pass."""
+        packed, longest = self._pack(ids_BT, lengths_B), ids_BT.shape[1]
+        found = []
+        for tokens_NH in self._token_layers(packed, layers):
+            parts = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in packed.unpack(tokens_NH)]
+            found.append(packed.restore(torch.cat(parts)).float())
+        return found
 
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
         return pack(ids_BT, lengths_B, self._position_pad)

@@ -8,6 +8,9 @@ Layers = int | str
 Layer 0 is the embedding layer.
 """
 
+EVERY_LAYER = "only-all"
+"""What stands for every layer alone where several choices can be made at once."""
+
 RULE = "a number of last layers (2), 'first_last', or one layer alone ('only-3')"
 
 
@@ -52,6 +55,11 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
     if min(found) < (0 if isinstance(layers, str) else 1) or max(found) > depth:
         raise ValueError(f"layers={layers!r}: the encoder has {depth} layers")
     return found
+
+
+def single_layers(depth: int) -> tuple[Layers, ...]:
+    """Every layer of an encoder of ``depth`` layers alone, from the first; the embedding layer is left out."""
+    return tuple(f"only-{index}" for index in range(1, depth + 1))
 
 
 def layers_of(indices: tuple[int, ...], depth: int) -> Layers:

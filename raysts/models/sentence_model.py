@@ -50,6 +50,11 @@ class SentenceModel:
         return self.encoder.layers
 
     @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.encoder.depth
+
+    @property
     def similarities(self) -> dict[str, Similarity]:
         """The similarities that compare its representations, by the name that results have for them; its own first."""
         heads = self.encoder.heads

@@ -62,6 +62,11 @@ def converted(path: Path) -> Path:
     return folder
 
 
+def vocabulary(tokenizer: Any) -> dict[str, int]:
+    """The words that a tokenizer made here knows, as the file has them, and their rows among the vectors."""
+    return {piece[1:]: row for piece, row in tokenizer.get_vocab().items() if piece.startswith(_MARK)}
+
+
 def _convert(path: Path, folder: Path) -> None:
     words: dict[str, None] = {}
     rows, width = write_vectors(folder / FOLDER / "model.safetensors", _blocks(path, words))

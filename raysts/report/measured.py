@@ -43,8 +43,10 @@ class Measured:
     stages: Mapping[str, Any]
 
 
-def measured(storage: Path) -> list[Measured]:
+def measured(storage: Path, subsets: bool = False) -> list[Measured]:
     """Every value of a whole data set in the storage's results, where the system is what it is called.
+
+    With ``subsets`` those of parts of data sets instead.
 
     What starts from a model of this storage is not: ``ct`` from an ``nli`` model is ``nli-ct``. Nor is a pipeline that a
     YAML file gives the name of another. The trials of a study have their score on the development set.
@@ -55,18 +57,25 @@ def measured(storage: Path) -> list[Measured]:
     records = [record for path in sorted((storage / "pipelines").glob("*.json")) if (record := read_json(path))]
     by_part = {node: record for record in records for node in record.get("nodes", ())}
     backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
+    named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     found = []
     for path in sorted((storage / "results").glob("*.parquet")):
         if path.name.startswith("."):
             continue
-        record = by_part.get(path.stem)
-        as_named = record is None or _as_named(record["pipeline"])
+        evaluation = path.stem.startswith(results.EVALUATION)
         for row in results.read_part(storage, path.stem):
-            if row["subset"] is not None or row["rows"] != "all" or not math.isfinite(row["value"] or math.nan):
+            if (row["subset"] is not None) != subsets or row["rows"] != "all":
                 continue
+            if row["value"] is None or not math.isfinite(row["value"]):
+                continue
+            # a model that 'raysts evaluate' measured again is still one of its pipeline's
+            record = by_part.get(row["run_id"] if evaluation else path.stem)
             each = _of_pipeline(row, record) if record else _of_part(row, path.stem, storage, backbones)
+            as_named = record is None or named[record["name"]]
             if (as_named or row["role"] == "backbone") and not _made_here(each.backbone, storage):
                 found.append(each)
+    if subsets:
+        return _told_apart(found)
     found += [each for each in _of_studies(storage) if not _made_here(each.backbone, storage)]
     return _told_apart(found)
 
@@ -131,10 +140,14 @@ def _of_part(row: Row, part: str, storage: Path, backbones: Mapping[str, str]) -
         backbone_id, backbones = record["backbone_id"], {record["backbone_id"]: record["backbone"], **backbones}
         run_id = next(iter(record.get("parents") or ()), None)
     backbone_id = backbone_id or run_id or ""
+    evaluation = part.startswith(results.EVALUATION)
+    # what has no run on record is itself what it started from
+    unnamed = row["system"] if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
     return Measured(
         row=row,
-        run="/".join(text for text in (row["study"], row["trial"]) if text) or f"evaluation {part[:8]}",
-        backbone=backbones.get(backbone_id, NOT_ON_RECORD),
+        run="/".join(text for text in (row["study"], row["trial"]) if text)
+        or f"evaluation {part.removeprefix(results.EVALUATION)[:8]}",
+        backbone=backbones.get(backbone_id, unnamed),
         backbone_id=backbone_id,
         stages=stages,
     )

@@ -7,24 +7,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from raysts.files import aside
+from raysts.report import figure_charts
+from raysts.report.figure_charts import figure_section
+from raysts.report.figures import Figure
 from raysts.report.markup import Markup, join, tag
 from raysts.report.paper import PaperTable
 from raysts.report.paper_text import MARK, caption, describe_source, measured, printed, remarks, system_label
 from raysts.report.published import Paper
 from raysts.report.style import STYLE
 
-_STYLE = STYLE + ".measured { background: var(--panel); } tbody .group th { color: var(--soft); font-weight: 650; }\n"
+_STYLE = (
+    STYLE
+    + figure_charts.STYLE
+    + ".measured { background: var(--panel); } tbody .group th { color: var(--soft); font-weight: 650; }\n"
+)
 
 
-def write_paper_page(paper: Paper, tables: Sequence[PaperTable], folder: Path) -> Path:
+def write_paper_page(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure], folder: Path) -> Path:
     """Write the page as ``folder/index.html``, aside then renamed, and return that path."""
     path = folder / "index.html"
     with aside(path) as draft:
-        draft.write_text(render_paper(paper, tables), encoding="utf-8")
+        draft.write_text(render_paper(paper, tables, drawn), encoding="utf-8")
     return path
 
 
-def render_paper(paper: Paper, tables: Sequence[PaperTable]) -> str:
+def render_paper(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure] = ()) -> str:
     """The page as HTML; everything is escaped, nothing is loaded from anywhere."""
     made = datetime.now(UTC).isoformat(timespec="seconds")
     measurements = sum(map(len, (cell for table in tables for cell in table.found.values())))
@@ -46,7 +53,7 @@ def render_paper(paper: Paper, tables: Sequence[PaperTable]) -> str:
         tag("title", f"{paper.short}: published and measured · raysts report"),
         tag("style", Markup(_STYLE)),
     )
-    body = tag("body", tag("main", header, *(section(paper, table) for table in tables)))
+    body = tag("body", tag("main", header, *(section(paper, table) for table in tables), *map(figure_section, drawn)))
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 

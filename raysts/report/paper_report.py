@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.report import published
+from raysts.report.figures import figures
 from raysts.report.measured import measured
 from raysts.report.paper import PaperTable, paper_tables
 from raysts.report.paper_page import write_paper_page
@@ -18,7 +20,8 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
     """Write ``reports/paper-<paper>/index.html`` into the storage.
 
     Returns:
-        reports (paths), tables (as :func:`as_plain`), text (for the terminal).
+        reports (paths), tables (as :func:`as_plain`), figures (fields of :class:`raysts.report.figures.Figure`; values times
+        100), text (for the terminal).
 
     Raises:
         InputError: no such paper, or results that cannot be read.
@@ -28,9 +31,16 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
     source = published.load(paper)
     tables = paper_tables(paper, measured(storage))
-    path = write_paper_page(source, tables, storage / "reports" / f"paper-{paper}")
-    text = f"{format_papers(source, tables)}\n\nreport: {path}"
-    return {"reports": [str(path)], "tables": as_plain(tables), "text": text}
+    drawn = figures(paper, tables, measured(storage, subsets=True))
+    path = write_paper_page(source, tables, drawn, storage / "reports" / f"paper-{paper}")
+    about = [
+        f"{source.short} Figure {each.number}: {each.about}: "
+        + (f"{len(each.charts)} charts in the report" if each.charts else f"not measured; {each.how}")
+        for each in drawn
+    ]
+    text = "\n".join([format_papers(source, tables), "", *about, *([""] if about else []), f"report: {path}"])
+    plain = [asdict(each) for each in drawn]
+    return {"reports": [str(path)], "tables": as_plain(tables), "figures": plain, "text": text}
 
 
 def as_plain(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:

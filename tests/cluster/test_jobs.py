@@ -153,7 +153,8 @@ def test_jobs_do_what_the_commands_do(head: Head, small_world: Path, tmp_path: P
     (tmp_path / "data/wikipedia").mkdir(parents=True)
     shutil.copy(small_world / "wikipedia/articles.parquet", tmp_path / "data/wikipedia")
     started = {
-        "evaluate": head.submit("evaluate.py", found["model"], *data, "--tasks", "stsb", "--resamples", 5, "--json"),
+        "evaluate": head.submit("evaluate.py", found["model"], *data, "--storage", storage, "--tasks", "stsb",
+                                "--resamples", 5, "--json"),
         "distill": head.submit("distill.py", "--from-run", "quickstart", "--storage", storage, *SMALL, "--set",
                                "sed.data.sample=120", "--json"),
         "train_ensemble": head.submit("train_ensemble.py", "nli", *data, "--storage", storage, *SMALL, "--set",

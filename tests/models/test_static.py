@@ -259,14 +259,15 @@ SMALL = {"members": 1, "train.max_steps": 3, "evaluation.resamples": 4, "evaluat
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_evaluate(pooling: Any, of_the_world: Path, small_world: Path, small_corpus: Corpus) -> None:
+def test_evaluate(pooling: Any, of_the_world: Path, small_world: Path, small_corpus: Corpus, tmp_path: Path) -> None:
     table = small_corpus.read("sts/stsb_test")
     model = load(of_the_world, pooling=pooling, device="cpu")
     a, b = (model.encode(table.column(name).to_pylist()) for name in ("sentence1", "sentence2"))
     expected = spearmanr(cosine(a, b), table.column("score").to_numpy()).statistic
-    found = result(
-        "evaluate", of_the_world, "--pooling", pooling, "--data", small_world, "--tasks", "stsb", "--resamples", 4
-    )["results"]
+    where = ("--data", small_world, "--storage", tmp_path)
+    found = result("evaluate", of_the_world, "--pooling", pooling, *where, "--tasks", "stsb", "--resamples", 4)[
+        "results"
+    ]
     rows = [row for row in found if row["metric"] == "spearman" and row["aggregation"] == "all"]
     assert [(row["layers"], row["pooling"]) for row in rows] == [("1", pooling)]
     assert rows[0]["value"] == pytest.approx(expected, abs=1e-9)

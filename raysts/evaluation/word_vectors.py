@@ -1,0 +1,80 @@
+"""A vocabulary with one vector per word, as the benchmarks of words use it.
+
+Shapes: V words, N looked up, R of a block, H dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.static import BLOCK, WordVectors
+from raysts.models.vector_files import vocabulary
+
+UNKNOWN = -1
+"""Row of a word that has no vector."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A vocabulary and its vectors.
+
+    Attributes:
+        index: row of each word.
+        raw_VH: the vectors, of any length; they may lie on disk.
+    """
+
+    index: Mapping[str, int]
+    raw_VH: np.ndarray
+
+    def rows(self, words: Sequence[str]) -> np.ndarray:
+        """Row of each word [N], as it is spelt or in lower case; ``UNKNOWN`` where it has no vector, or that of zeros."""
+        spelt = (self.index.get(word, self.index.get(word.lower(), UNKNOWN)) for word in words)
+        rows = np.fromiter(spelt, np.int64, len(words))
+        known = np.flatnonzero(rows != UNKNOWN)
+        rows[known[~self.raw_VH[rows[known]].any(axis=1)]] = UNKNOWN
+        return rows
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Vectors of unit length [N, H] float32; of an unknown word the mean vector, which is shorter.
+
+        The product of two is then their cosine, and that with an unknown word about the mean cosine, which says nothing.
+        """
+        found_NH = unit(self.raw_VH[np.maximum(rows, 0)])
+        found_NH[rows == UNKNOWN] = self.mean_H
+        return found_NH
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, vectors of unit length) of the whole vocabulary, a block at a time."""
+        for first in range(0, len(self.raw_VH), BLOCK):
+            yield first, unit(self.raw_VH[first : first + BLOCK])
+
+    @cached_property
+    def mean_H(self) -> np.ndarray:
+        """The mean of the vocabulary's vectors of unit length."""
+        total_H = np.zeros(self.raw_VH.shape[1])
+        words = 0
+        for _, block_RH in self.blocks():
+            total_H += block_RH.sum(axis=0, dtype=np.float64)
+            words += int(block_RH.any(axis=1).sum())
+        return (total_H / max(1, words)).astype(np.float32)
+
+
+def unit(vectors_NH: np.ndarray) -> np.ndarray:
+    """Of unit length; zeros stay. A copy."""
+    lengths_N = np.linalg.norm(vectors_NH, axis=1, keepdims=True)
+    return vectors_NH / np.where(lengths_N > 0, lengths_N, 1)
+
+
+def static_words(model: SentenceModel) -> Words:
+    """The vocabulary of word vectors, which stay where they are."""
+    return Words(vocabulary(model.tokenizer), model.encoder.backbone.weight.detach().cpu().numpy())
+
+
+def is_static(model: SentenceModel) -> bool:
+    """Whether a word has one vector whatever stands around it."""
+    return isinstance(model.encoder.backbone, WordVectors)
