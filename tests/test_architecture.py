@@ -33,7 +33,7 @@ ROOMS: list[set[str]] = [
     {"search"},
     {"cluster"},
     {"api"},
-    {"api_tune"},
+    {"api_tune", "api_experiment"},
     {"api_study"},
     {"cli", "cli_tune", "__main__"},
 ]
