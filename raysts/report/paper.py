@@ -214,7 +214,7 @@ def _source(models: Sequence[Sequence[Measured]], value: Value) -> Source:
 
 def _stated(each: Measured, value: Value) -> set[str]:
     """Settings of the run that the cell states itself: the table is about them."""
-    last = next(reversed(each.stages), "")
+    last = list(each.stages)[-1] if each.stages else ""
     fitted = last and OBJECTIVES[each.stages[last]["objective"]].post
     layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
     return {*value.settings, *layers}
