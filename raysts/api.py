@@ -183,11 +183,11 @@ def _check_writable(folder: Path, option: str) -> None:
 
 
 @contextlib.contextmanager
-def executor(address: str | None, made: pipeline.Plan | None = None) -> Iterator[Executor]:
-    """Where the nodes run, for the length of the block. Ray is not started when nothing is left to do."""
-    left = None if made is None else [node for node in made.nodes if node.status != "done"]
-    if address == IN_PROCESS or left == []:
-        yield Here(threads=made.pipeline.resources.cpus if made else None)
+def executor(address: str | None, *made: pipeline.Plan) -> Iterator[Executor]:
+    """Where the nodes of the plans run, for the length of the block. Ray is not started when nothing is left to do."""
+    left = any(node.status != "done" for plan in made for node in plan.nodes)
+    if address == IN_PROCESS or (made and not left):
+        yield Here(threads=made[0].pipeline.resources.cpus if made else None)
         return
     try:
         from raysts.cluster.connect import connected
@@ -198,8 +198,8 @@ def executor(address: str | None, made: pipeline.Plan | None = None) -> Iterator
             f"this process with --address none"
         ) from None
     with connected(address) as private:
-        if made is not None and private:  # a cluster of several nodes may grow
-            check_resources(made.pipeline.resources)
+        for resources in dict.fromkeys(plan.pipeline.resources for plan in made) if private else ():
+            check_resources(resources)  # a cluster of several nodes may grow
         yield OnRay()
 
 

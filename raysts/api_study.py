@@ -1,4 +1,4 @@
-"""What is made of a study's best from Python: ``distill --from-study`` and the recipe ``sts-grid-sed``."""
+"""Recipes of more than one pipeline from Python, and what is made of a study's best: ``distill --from-study``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from raysts import api, overlap
+from raysts import api, api_experiment, overlap
 from raysts.api_tune import planned, study_record, tune
 from raysts.errors import InputError
 from raysts.overrides import apply_overrides
 from raysts.pipeline import describe
 from raysts.recipe import Pipeline
 from raysts.recipes import names
+from raysts.recipes.experiments import is_experiment
 from raysts.search import named, scores
 from raysts.search.record import Record
 from raysts.search.search import OWN
@@ -110,12 +111,15 @@ def run(
     strict_contamination: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """:func:`raysts.api.run`, for which ``sts-grid-sed`` is a name too.
+    """:func:`raysts.api.run`, for which ``sts-grid-sed`` and the experiments are names too.
 
-    That one searches the lower bound (overrides of ``raysts tune lower-bound`` hold for it), takes the bound with the best
-    mean over its seeds, and runs ``sts-sed`` with it: an ensemble (``members``, default 10, of which the search has
-    trained some), a student, an evaluation on the test sets.
+    An experiment: :func:`raysts.api_experiment.run`. ``sts-grid-sed`` searches the lower bound (overrides of ``raysts tune
+    lower-bound`` hold for it), takes the bound with the best mean over its seeds, and runs ``sts-sed`` with it: an ensemble
+    (``members``, default 10, of which the search has trained some), a student, an evaluation on the test sets.
     """
+    if is_experiment(recipe):
+        options["strict_contamination"] = strict_contamination
+        return api_experiment.run(recipe, overrides, data, storage, name=name, command=command, **options)
     if not _is_grid_sed(recipe):
         options["strict_contamination"] = strict_contamination
         return api.run(recipe, overrides, data, storage, name=name, command=command, **options)
@@ -141,6 +145,8 @@ def described(
     storage: str | Path | None = None,
 ) -> dict[str, Any]:
     """The plan of a recipe as plain data; of ``sts-grid-sed`` the grid, and once that is done what follows from it."""
+    if is_experiment(recipe):
+        return api_experiment.described(recipe, overrides, data, storage)
     if not _is_grid_sed(recipe):
         made = api.plan(recipe, overrides, data, storage)
         return {"storage": str(made.storage), **describe(made)}
@@ -166,7 +172,10 @@ def described(
 
 
 def shown(recipe: str, overrides: Mapping[str, Any] | None = None) -> Any:
-    """The resolved tree of a recipe as plain data; of ``sts-grid-sed`` its search and the system that follows."""
+    """The resolved tree of a recipe as plain data; of ``sts-grid-sed`` its search and the system that follows, of an
+    experiment every pipeline by its point."""
+    if is_experiment(recipe):
+        return to_plain(api_experiment.pipelines(recipe, overrides, None))
     if not _is_grid_sed(recipe):
         return to_plain(names.pipeline(recipe, overrides))
     before, after = grid_sed_overrides(overrides or {})

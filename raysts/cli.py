@@ -73,9 +73,10 @@ Outcome = tuple[dict[str, Any], str]
 
 
 def _recipes(options: argparse.Namespace, command: str) -> Outcome:
+    from raysts.recipes.experiments import EXPERIMENTS
     from raysts.recipes.names import COMPOSED, RECIPES
 
-    every = RECIPES | COMPOSED
+    every = RECIPES | COMPOSED | {name: experiment.entry for name, experiment in EXPERIMENTS.items()}
     width = max(map(len, every))
     lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in every.items()]
     lines.append(

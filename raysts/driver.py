@@ -76,9 +76,9 @@ class _Driver:
         self._train(plan.chains)
         if plan.teacher is not None:
             self._teacher(plan.teacher)
-        if plan.student is not None and plan.outcome is not None:
+        if plan.student_chains:
             self._student_start()
-            self._train([[plan.student] if plan.outcome is plan.student else [plan.student, plan.outcome]])
+            self._train(plan.student_chains)
         for line in harness.left_out(plan.corpus, plan.tasks):
             self.say(line)
         for node in plan.evaluations:
@@ -162,7 +162,7 @@ class _Driver:
             teacher.finish(Windows(tokens), folder, [member.id for member in chosen], {"store": tokens.name})
 
     def _student_start(self) -> None:
-        """Write what the student starts from, where that depends on which members were selected."""
+        """Write what the students start from, where that depends on which members were selected."""
         plan = self.plan
         assert plan.student is not None and plan.student.job is not None
         folder, start = plan.student.job.parent, plan.pipeline.student_start
@@ -184,12 +184,12 @@ class _Driver:
                 for found in self._embed([plan.backbone], texts, pooling):
                     rows += self._score(texts, found, store.similarities(plan.backbone), pooling, "backbone", None)
             else:
-                models = plan.members if what == "members" else [plan.outcome]
-                nodes = [model for model in models if model is not None]
+                nodes = plan.members if what == "members" else plan.outcomes
                 chosen = {member.id for member in self.selected()} if what == "members" else set()
                 sums: dict[Layers, np.ndarray] = {}
                 for model, found in zip(nodes, self._embed([n.model for n in nodes], texts, pooling), strict=True):
                     role, similarities = "member" if what == "members" else "student", store.similarities(model.model)
+                    found = self._as_trained(model, found)
                     rows += self._score(texts, found, similarities, pooling, role, model)
                     for k, representation in found.items():
                         if model.id in chosen:
@@ -198,6 +198,12 @@ class _Driver:
                     means = {k: {"vectors": total / np.float32(len(chosen))} for k, total in sums.items()}
                     rows += self._score(texts, means, {"cosine": cosine_of_vectors}, pooling, "ensemble", None)
             results.write(plan.storage, node.id, rows)
+
+    def _as_trained(self, node: Node, found: dict[Layers, Representation]) -> dict[Layers, Representation]:
+        """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
+        if node.job is None or len(found) > 1 or found.keys() <= set(self.plan.pipeline.evaluation.layers):
+            return found
+        return {node.job.recipe.layers: next(iter(found.values()))}
 
     def _embed(
         self, models: list[Path], texts: list[str], pooling: PoolingMode
@@ -225,7 +231,8 @@ class _Driver:
             "system": plan.pipeline.name,
             "recipe": "-".join(plan.pipeline.stages) or "raw",
             "role": role,
-            "member": record.get("member"),
+            # A student that is one of several here may have been trained as the only one.
+            "member": node.job.facts["member"] if node and node.job else record.get("member"),
             "seed": record.get("seed"),
             "transductive": bool(record.get("transductive", transductive)),
             "selected_by": record.get("selected_by"),
@@ -272,14 +279,17 @@ class _Driver:
         )
 
     def _kept(self) -> Node | None:
-        """The run whose model comes out: the student, or the only or best member; none for an ensemble or ``raw``."""
+        """The run whose model comes out: the student, or the only or best member; none for an ensemble or ``raw``.
+
+        Of several students the first, so that no label chooses, unless labels choose within each of them already.
+        """
         plan = self.plan
-        if plan.outcome is not None:
-            return plan.outcome
+        if plan.pipeline.sed is not None:
+            students = [chain[0] for chain in plan.student_chains]
+            return plan.outcomes[_best(students) if plan.pipeline.sed.train.by_dev else 0]
         if plan.pipeline.combine == "ensemble" or not plan.members:
             return None
-        scores = [(node.record.get("dev") or {}).get("kept", 0.0) for node in plan.members]
-        return plan.members[int(np.argmax(scores))]
+        return plan.members[_best(plan.members)]
 
     def _card(self, node: Node, rows: list[dict[str, Any]]) -> None:
         """Write the model card of the run that comes out."""
@@ -314,6 +324,11 @@ class _Driver:
         )
         with aside(folder / "README.md") as draft:
             draft.write_text(text, encoding="utf-8")
+
+
+def _best(nodes: list[Node]) -> int:
+    """Which of them is the best on its development set; the first of equals, and where there is none."""
+    return int(np.argmax([(node.record.get("dev") or {}).get("kept", 0.0) for node in nodes]))
 
 
 def _run_id(node: Node) -> str:

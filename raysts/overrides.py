@@ -52,6 +52,11 @@ def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list
     return build(Pipeline, plain, problems)
 
 
+def has_option(pipeline: Pipeline, key: str) -> bool:
+    """Whether the key of an override names something that the pipeline has."""
+    return bool(_targets(to_plain(pipeline), key))
+
+
 def parse_overrides(items: list[str]) -> dict[str, Any]:
     """``["a.b=value", ...]`` as a mapping."""
     found: dict[str, Any] = {}

@@ -315,7 +315,7 @@ class Plan:
         return Node(
             id=run_id,
             kind="train",
-            title=stage if member is None else f"member {member}: {stage}",
+            title=stage if member is None else f"{role} {member}: {stage}",
             needs=(),
             resources={"workers": resources.workers, "cpus": resources.cpus, "gpus": resources.gpus},
             sentences=steps * recipe.batch * kind.sentences,
@@ -370,25 +370,31 @@ class Plan:
         )
 
     @cached_property
-    def student(self) -> Node | None:
-        """The distillation run."""
+    def student_chains(self) -> list[list[Node]]:
+        """Per student its distillation, and what is fitted on it. The seed of one does not depend on their number."""
         recipe, teacher = self.pipeline.sed, self.teacher
         if recipe is None or teacher is None:
-            return None
-        seed = derive_seed(self.pipeline.seed, "sed", 0)
+            return []
+        several = self.pipeline.students > 1
         parent, parent_id = self._student_start(teacher)
-        node = self._train_node(
-            "sed",
-            recipe,
-            seed,
-            parent,
-            parent_id,
-            member=None,
-            role="student",
-            teacher=teacher.id,
-            layers=self.pipeline.student_pooling,
-        )
-        return _with_needs(node, (teacher.id, self.store_spec(recipe).id))
+        chains = []
+        for number in range(self.pipeline.students):
+            who: dict[str, Any] = {"member": number if several else None, "role": "student"}
+            seed = derive_seed(self.pipeline.seed, "sed", number)
+            layers = self.pipeline.student_pooling
+            node = self._train_node("sed", recipe, seed, parent, parent_id, **who, teacher=teacher.id, layers=layers)
+            chain = [_with_needs(node, (teacher.id, self.store_spec(recipe).id))]
+            for stage, fitted in self.pipeline.post.items():
+                seed = derive_seed(self.pipeline.seed, stage, number)
+                node = self._train_node(stage, fitted, seed, chain[-1].model, chain[-1].id, **who, layers=fitted.layers)
+                chain.append(_with_needs(node, (chain[-1].id, self.store_spec(fitted).id)))
+            chains.append(chain)
+        return chains
+
+    @property
+    def student(self) -> Node | None:
+        """The distillation run; of several students that of the first."""
+        return self.student_chains[0][0] if self.student_chains else None
 
     def _student_start(self, teacher: Node) -> tuple[Path, str]:
         """Folder and id of what the student starts from; the members' average is written by the driver."""
@@ -398,27 +404,19 @@ class Plan:
         made = content_id([start, teacher.id])
         return self.storage / "backbones" / f"{start}-{made}", made
 
-    @cached_property
-    def outcome(self) -> Node | None:
-        """The run that comes out of a distillation: the student, or what is fitted on it."""
-        node = self.student
-        for stage, recipe in self.pipeline.post.items():
-            assert node is not None
-            seed = derive_seed(self.pipeline.seed, stage, 0)
-            fitted = self._train_node(
-                stage, recipe, seed, node.model, node.id, member=None, role="student", layers=recipe.layers
-            )
-            node = _with_needs(fitted, (node.id, self.store_spec(recipe).id))
-        return node
+    @property
+    def outcomes(self) -> list[Node]:
+        """The runs that come out of a distillation: the students, or what is fitted on them."""
+        return [chain[-1] for chain in self.student_chains]
 
     @cached_property
     def evaluations(self) -> list[Node]:
-        """Evaluation of the backbone, of the members with their ensemble, and of the student."""
+        """Evaluation of the backbone, of the members with their ensemble, and of the students."""
         found = [self._evaluation("backbone", [])]
         if self.members:
             found.append(self._evaluation("members", self.members))
-        if self.outcome is not None:
-            found.append(self._evaluation("student", [self.outcome]))
+        if self.outcomes:
+            found.append(self._evaluation("student", self.outcomes))
         return found
 
     def _evaluation(self, title: str, models: list[Node]) -> Node:
@@ -451,10 +449,10 @@ class Plan:
     @cached_property
     def nodes(self) -> list[Node]:
         """Every node in an order in which it can run."""
-        last = [node for node in (self.teacher, self.student) if node is not None]
-        last += [self.outcome] if self.outcome is not None and self.outcome is not self.student else []
         trained = [node for chain in self.chains for node in chain]
-        return [*self.token_nodes, *self.teacher_models, *trained, *last, *self.evaluations]
+        teacher = [self.teacher] if self.teacher is not None else []
+        students = [node for chain in self.student_chains for node in chain]
+        return [*self.token_nodes, *self.teacher_models, *trained, *teacher, *students, *self.evaluations]
 
     def check(self) -> None:
         """Raise one InputError with everything that would stop the pipeline later."""

@@ -285,6 +285,7 @@ class Pipeline:
         combine: ``sed`` distils a student from the members, ``ensemble`` averages them, none leaves them apart.
         sed: recipe of the distillation.
         post: what is fitted on the student afterwards (a flow, a whitening, a mixture); at most one.
+        students: number of students distilled from the same ensemble; they differ in their seeds alone.
         teachers: models that form the ensemble, instead of members trained here.
         select_top: how many members, best on STS-B dev first, form the ensemble; none: all.
         student_pooling: layers the exported student pools (the papers evaluate with 2).
@@ -302,6 +303,7 @@ class Pipeline:
     combine: Literal["sed", "ensemble"] | None = None
     sed: Recipe | None = None
     post: dict[str, Recipe] = field(default_factory=dict)
+    students: int = 1
     teachers: tuple[str, ...] = ()
     select_top: int | None = None
     student_pooling: Layers = 2
@@ -333,6 +335,11 @@ class Pipeline:
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
         _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         _require(self.sed is None or self.sed.objective == "sed", "sed.objective: must be sed")
+        _require(self.students >= 1, f"students={self.students} must be at least 1")
+        _require(
+            self.students == 1 or self.sed is not None,
+            f"students={self.students}: '{self.name}' distils no student; take a system with -sed",
+        )
         _require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
         _require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
         _require(not self.combine or bool(self.stages or self.teachers), "combine: there are no members to combine")

@@ -50,7 +50,7 @@ def report_data(
                     "run_id": node.id,
                     "stage": record.get("stage"),
                     "role": record.get("role"),
-                    "member": record.get("member"),
+                    "member": node.job.facts["member"] if node.job else record.get("member"),
                     "record": record,
                     "metrics": read_metrics(node.marker.parent / "metrics.jsonl"),
                 }

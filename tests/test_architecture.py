@@ -34,7 +34,7 @@ ROOMS: list[set[str]] = [
     {"search"},
     {"cluster"},
     {"api"},
-    {"api_tune", "api_compare"},
+    {"api_tune", "api_compare", "api_experiment"},
     {"api_study"},
     {"cli", "cli_tune", "__main__"},
 ]

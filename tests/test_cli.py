@@ -15,6 +15,7 @@ import pytest
 from commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import __version__, cli
+from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import COMPOSED, RECIPES
 from raysts.schema import RESULTS
 
@@ -149,9 +150,10 @@ def test_without_json_people_get_text(name: str, finished: commands.Finished, tm
 
 
 def test_recipes_lists_names_with_source_and_cost() -> None:
-    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED]
+    experiments = {name: experiment.entry for name, experiment in EXPERIMENTS.items()}
+    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED, *experiments]
     text = raysts("recipes").out
-    for name, entry in (RECIPES | COMPOSED).items():
+    for name, entry in (RECIPES | COMPOSED | experiments).items():
         (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
         assert entry.source in line and entry.shows in line and entry.cost in line
 

@@ -236,3 +236,10 @@ def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tm
     base: Pipeline = apply_overrides(pipeline("nli"), {"members": 2})
     made = api.plan(base, {"members": 3}, data=small_world, storage=tmp_path)
     assert made.pipeline.members == 3
+
+
+def test_the_trees_that_go_into_ids_are_those_of_every_storage_so_far() -> None:
+    """A new field of a recipe would train everything again; one of a pipeline may come."""
+    made = pipeline("nli-ct-sed")
+    found = {stage: content_id(to_plain(recipe)) for stage, recipe in made.recipes.items()}
+    assert found == {"nli": "0e65f891dc181fea", "ct": "38063f1c97ffb88e", "sed": "f63e70fc4b70c0e5"}

@@ -119,7 +119,7 @@ def _run(
 def _fit(chains: list[list[Job]], resources: Resources) -> list[str | None]:
     """One Ray Train run over the chains; per chain None or the reason it failed."""
     first, last = chains[0][0].facts, chains[-1][0].facts
-    who = first["stage"] if first.get("member") is None else f"member-{first['member']}"
+    who = first["stage"] if first.get("member") is None else f"{first.get('role', 'member')}-{first['member']}"
     more = f"-to-{last['member']}" if len(chains) > 1 else ""
     name = f"{first['system']}-{who}{more}-{chains[0][0].id[:6]}"
     for attempt in range(DEATHS + 1):

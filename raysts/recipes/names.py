@@ -140,18 +140,20 @@ def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
     else:
         base = _compose(system)
         if "@" in name:
-            base = apply_overrides(base, _of_scale(base, name, scale))
+            base = at_scale(base, name, scale)
     return apply_overrides(base, overrides) if overrides else base
 
 
-def _of_scale(base: Pipeline, name: str, scale: str) -> dict[str, Any]:
+def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
+    """A pipeline at a scale; ``name`` is what the user called it."""
     if scale not in SCALES:
         raise InputError(
             f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
     found = {key: value for key, value in SCALES[scale].items() if key.partition(".")[0] in (*base.recipes, "backbone")}
     most = SCALES[scale].get("members", base.members)
-    return found | {"members": min(base.members, most)}
+    counts = {"members": min(base.members, most), "students": min(base.students, most)}
+    return apply_overrides(base, found | counts)
 
 
 def _compose(name: str) -> Pipeline:

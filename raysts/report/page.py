@@ -83,7 +83,7 @@ def _scores(data: ReportData, main: Table | None, tables: Sequence[Table]) -> Ma
     if main is None:
         shown: list[object] = [tag("p", "No test result has been recorded.", class_="empty")]
     else:
-        spread = "Brackets: 95 % bootstrap interval over the pairs. ±: standard deviation over members (ddof 1)."
+        spread = "Brackets: 95 % bootstrap interval over the pairs. ±: standard deviation over members, or students (ddof 1)."
         if AVERAGE in main.columns:
             spread += f" {AVERAGE}: mean of {', '.join(main.averaged)}."
         shown = [scores_table(main), tag("p", spread, class_="hint")]

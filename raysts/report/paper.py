@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from raysts.objectives import OBJECTIVES
 from raysts.recipes import names
 from raysts.report import published
 from raysts.report.measured import Measured, system_of
@@ -183,10 +184,12 @@ def _over_models(models: Sequence[Sequence[Measured]], value: Value) -> Found | 
     std = statistics.stdev(values) if len(values) > 1 else None
     number = {"mean": statistics.fmean(values), "max": max(values), "std": std}[value.statistic]
     assert number is not None
-    return Found(value=number, std=std if value.statistic == "mean" else None, n=len(values), source=_source(models))
+    return Found(
+        value=number, std=std if value.statistic == "mean" else None, n=len(values), source=_source(models, value)
+    )
 
 
-def _source(models: Sequence[Sequence[Measured]]) -> Source:
+def _source(models: Sequence[Sequence[Measured]], value: Value) -> Source:
     first = models[0][0]
     rows = [each.row for model in models for each in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
@@ -196,7 +199,7 @@ def _source(models: Sequence[Sequence[Measured]]) -> Source:
         remarks.append("fitted on the sentences of the test sets (transductive)")
     if OTHER_DATA in _column(first):
         remarks.append(f"{OTHER_DATA} than the paper's, by their number of rows")
-    changes = [] if first.row["role"] == "backbone" else _changes(first)
+    changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))
     if changes:
         more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
         remarks.append(f"other settings than the recipe's: {', '.join(changes[:_NAMED])}{more}")
@@ -209,13 +212,22 @@ def _source(models: Sequence[Sequence[Measured]]) -> Source:
     )
 
 
-def _changes(each: Measured) -> list[str]:
-    """``ct.batch=32`` for every setting that is neither that of the named recipe nor that of its paper scale."""
+def _stated(each: Measured, value: Value) -> set[str]:
+    """Settings of the run that the cell states itself: the table is about them."""
+    last = list(each.stages)[-1] if each.stages else ""
+    fitted = last and OBJECTIVES[each.stages[last]["objective"]].post
+    layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
+    return {*value.settings, *layers}
+
+
+def _changes(each: Measured, stated: set[str]) -> list[str]:
+    """``ct.batch=32`` for every setting that is neither stated, nor that of the named recipe, nor of its paper scale."""
     usual = _recipes(each.row["system"])
     return [
         f"{path}={_at(each.stages, path)}"
         for path in paths(usual[0])
         if path.split(".")[0] in each.stages
+        and path not in stated
         and not isinstance(_at(usual[0], path), Mapping)
         and _at(each.stages, path) not in [_at(tree, path) for tree in usual]
     ]

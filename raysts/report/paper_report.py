@@ -43,6 +43,13 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
     return {"reports": [str(path)], "tables": as_plain(tables), "figures": plain, "text": text}
 
 
+def report_tables(paper: str, numbers: Sequence[int], storage: Path, folder: Path) -> Path:
+    """Write the page of some tables of a paper into ``folder``; its path."""
+    source = published.load(paper)
+    tables = [shown for shown in paper_tables(paper, measured(storage)) if shown.table.number in numbers]
+    return write_paper_page(source, tables, folder)
+
+
 def as_plain(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
     """Per table ``number``, ``about`` and ``cells``; a cell: row, group, system, backbone, column, metric, published and
     std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids, remarks).

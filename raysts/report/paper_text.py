@@ -106,7 +106,8 @@ def remarks(table: Table) -> list[tuple[str, str]]:
 def describe_source(source: Source) -> str:
     """``nli-ct-sed on bert-base-uncased: 10 members (ids); checkpoints chosen by stsb-dev labels``."""
     ids = ", ".join(each[:8] for each in source.ids)
-    who = f"{len(source.ids)} {source.role}s" if source.role == "member" and len(source.ids) > 1 else source.role
+    several = source.role in ("member", "student") and len(source.ids) > 1
+    who = f"{len(source.ids)} {source.role}s" if several else source.role
     return "; ".join([f"{source.run} on {source.backbone}: {who} ({ids})", *source.remarks])
 
 

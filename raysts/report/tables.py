@@ -17,9 +17,9 @@ def scores_table(table: Table) -> Markup:
     rows: list[Markup] = []
     for standing in table.standings:
         rows.append(_standing_row(standing, table, len(systems) > 1))
-        if standing.role == "member" and standing.n > 1:
+        if standing.role in ("member", "student") and standing.n > 1:
             note = "chosen on this very test set, per set: an upper bound"
-            rows.append(_row("Best member", note, table.columns, standing.best, "best"))
+            rows.append(_row(f"Best {standing.role}", note, table.columns, standing.best, "best"))
     head = [tag("th", "System", scope="col")]
     for column in table.columns:
         size = tag("small", f"n = {table.sizes[column]:,}") if column in table.sizes else None

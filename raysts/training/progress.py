@@ -90,5 +90,5 @@ class Progress:
 
 def title(job: Job) -> str:
     """What people call a run."""
-    member = job.facts.get("member")
-    return str(job.facts.get("stage")) if member is None else f"member {member} {job.facts.get('stage')}"
+    member, stage = job.facts.get("member"), job.facts.get("stage")
+    return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"

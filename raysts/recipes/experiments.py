@@ -1,0 +1,196 @@
+"""The papers' ablations and stability studies: several pipelines whose results fill a table together.
+
+What they train is shared by content: between the points of an experiment, between experiments, and with the systems run by
+their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from raysts.errors import InputError
+from raysts.overrides import apply_overrides, has_option
+from raysts.recipe import Pipeline
+from raysts.recipes.grammar import POST
+from raysts.recipes.names import Entry, at_scale, pipeline
+
+
+class Point(NamedTuple):
+    """One pipeline of an experiment: a system, and the settings that make it this point."""
+
+    system: str
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+    @property
+    def name(self) -> str:
+        """``latte.tau=0.03``: the system and what is different in it."""
+        varied = [key for key in self.settings if not key.startswith("evaluation.")]
+        return ".".join([self.system, *(f"{key.rpartition('.')[2]}={self.settings[key]}" for key in varied)])
+
+
+class Experiment(NamedTuple):
+    """Several pipelines.
+
+    Attributes:
+        entry: its line in ``raysts recipes``.
+        paper: the paper, as ``raysts report --paper`` knows it.
+        tables: the tables of the paper that it fills.
+        points: the pipelines for a backbone of so many layers.
+        counts: members and students, where a point trains some; overrides and scales may ask for others.
+        backbone: that of the paper's table, where it is not that of the scale ``paper``.
+    """
+
+    entry: Entry
+    paper: str
+    tables: tuple[int, ...]
+    points: Callable[[int], list[Point]]
+    counts: Mapping[str, int] = {}
+    backbone: str | None = None
+
+
+def _stability(depth: int) -> list[Point]:
+    """Members of CT and its flow, their full ensembles, and students of the same ensemble."""
+    return [Point(system + rest) for system in ("ct", "nli-ct") for rest in ("-sed", "-sed-flow", "-ensemble-flow")]
+
+
+def _pooling(depth: int) -> list[Point]:
+    """Encoders are measured with 1 to 3 last layers pooled; a flow is fitted anew on every number of them."""
+    counts = tuple(range(1, min(3, depth) + 1))
+    every = {"evaluation.layers": list(counts), "evaluation.compare": min(2, depth)}
+    plain = [Point(system, every) for system in ("ct-sed", "nli", "nli-ct-sed")]
+    fitted = ("flow", "ct-flow", "ct-sed-flow", "nli-flow", "nli-ct-flow", "nli-ct-sed-flow")
+    return plain + [
+        Point(system, {"flow.layers": count, **_measured_at(count)}) for system in fitted for count in counts
+    ]
+
+
+def _latte_settings(depth: int) -> list[Point]:
+    """One setting at a time is another than the paper's: depth of the encoder, classes, latent variables, temperature."""
+    layers = [Point(f"latte{kind}", {f"latte{kind}.settings.encoder_layers": n}) for kind in ("-ae", "-normal", "")
+              for n in (1, 2, 3) if kind or n > 1]  # fmt: skip
+    varied: dict[str, Sequence[float]] = {"classes": (20, 50, 200), "dims": (16, 32, 128), "tau": (0.03, 1.0, 2.0)}
+    return [
+        *layers,
+        Point("latte"),
+        *(Point("latte", {f"latte.settings.{key}": value}) for key, values in varied.items() for value in values),
+    ]
+
+
+def _latte_layers(depth: int) -> list[Point]:
+    """Latte-Mix on every layer alone; the backbone itself is measured there too."""
+    return [
+        Point("latte", {"latte.layers": f"only-{layer}", **_measured_at(f"only-{layer}")})
+        for layer in range(1, depth + 1)
+    ]
+
+
+def _measured_at(layers: int | str) -> dict[str, Any]:
+    return {"evaluation.layers": [layers], "evaluation.compare": layers}
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "sed-stability": Experiment(
+        Entry(
+            "SED Table 3: spread over members, over students of one ensemble, full ensembles",
+            "std of 10 students 0.20 (members 0.80) for BERT-L-CT-SED, 0.09 (0.32) for BERT-L-NLI-CT-SED",
+            "10 x ct, 10 x nli-ct, a flow on each, 10 students of each ensemble with their flows",
+        ),
+        "sed",
+        (3,),
+        _stability,
+        {"members": 10, "students": 10},
+    ),
+    "sed-pooling": Experiment(
+        Entry(
+            "SED Table 8: 1, 2 or 3 pooled last layers, for the systems of Tables 1 and 2",
+            "74.76, 75.22, 75.26 for BERT-L-CT; 76.92, 76.96, 76.77 for BERT-L-CT-SED",
+            "10 x ct, 10 x nli-ct, 2 students, 3 flows on every model",
+        ),
+        "sed",
+        (8,),
+        _pooling,
+        {"members": 10},
+    ),
+    "latte-settings": Experiment(
+        Entry(
+            "Latte-Mix Table 4: encoder layers, classes, latent variables, temperature; the two baselines",
+            "56.60 on STS-B test for 1 encoder layer, 45.22 for 2, 41.49 for 3; 47.31 for temperature 1",
+            "18 x (SNLI's sentences once, 3 seeds)",
+        ),
+        "latte-mix",
+        (4,),
+        _latte_settings,
+        backbone="bert-base-uncased",
+    ),
+    "latte-layers": Experiment(
+        Entry(
+            "Latte-Mix Tables 7 (BERT-base) and 9 (BERT-large): every layer alone, mean pooling and Latte-Mix",
+            "61.47 on STS-B test for layer 1 of BERT-base (mean pooling 58.14), 56.92 for layer 12 (47.29)",
+            "every layer x (SNLI's sentences once, 3 seeds)",
+        ),
+        "latte-mix",
+        (7, 9),
+        _latte_layers,
+    ),
+}
+"""Every one is a name for ``raysts run``, ``plan`` and ``show``."""
+
+
+def is_experiment(recipe: object) -> TypeGuard[str]:
+    """Whether this is the name of an experiment, perhaps at a scale."""
+    return isinstance(recipe, str) and recipe.partition("@")[0] in EXPERIMENTS
+
+
+def pipelines(recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int]) -> dict[str, Pipeline]:
+    """The pipelines of an experiment by the names of its points.
+
+    Args:
+        recipe: name of an experiment, perhaps at a scale (``latte-layers@paper``).
+        overrides: as for a system; one that only some of the points have holds for those.
+        depth: layers of a backbone.
+
+    Raises:
+        InputError: an override that no point has, or one of what the experiment varies.
+    """
+    name, at, scale = recipe.partition("@")
+    experiment = EXPERIMENTS[name]
+    known = {"backbone": experiment.backbone} if scale == "paper" and experiment.backbone else {}
+
+    def at_point(point: Point) -> Pipeline:
+        made = pipeline(point.system)
+        if set(made.stages) - set(POST):
+            made = apply_overrides(made, {key: n for key, n in experiment.counts.items() if _takes(made, key)})
+        made = at_scale(made, recipe, scale) if at else made
+        return apply_overrides(made, {**known, **point.settings})
+
+    backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
+    points = experiment.points(depth(str(backbone)))
+    before = [at_point(point) for point in points]
+    unknown = {key: value for key, value in overrides.items() if not any(_takes(base, key) for base in before)}
+    if unknown:
+        apply_overrides(max(before, key=lambda base: len(base.recipes)), unknown)  # says what is wrong with them
+    varied = dict.fromkeys(key for point in points for key in point.settings if key in overrides)
+    found: dict[str, Pipeline] = {}
+    problems: list[str] = []
+    for point, base in zip(points, before, strict=True):
+        own = {key: value for key, value in overrides.items() if key not in varied and _takes(base, key)}
+        try:
+            found[point.name] = made = apply_overrides(base, own)
+        except InputError as error:
+            problems += error.problems
+            continue
+        for key, value in point.settings.items():
+            if apply_overrides(made, {key: value}) != made:  # ``settings.tau`` is ``latte.settings.tau`` too
+                varied[key] = None
+    problems += [
+        f"{key}: is what '{name}' varies, so it cannot be set; a system by its own name can be run with any value"
+        for key in varied
+    ]
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return found
+
+
+def _takes(made: Pipeline, key: str) -> bool:
+    return has_option(made, key) and (made.sed is not None or not key.startswith("student"))
