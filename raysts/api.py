@@ -191,8 +191,8 @@ def executor(address: str | None, made: pipeline.Plan | None = None) -> Iterator
             f"this process with --address none"
         ) from None
     with connected(address) as private:
-        if made is not None and private:  # a cluster of several nodes may grow
-            check_resources(made.pipeline.resources)
+        if made is not None:
+            check_resources(made.pipeline.resources, private)
         yield OnRay()
 
 
