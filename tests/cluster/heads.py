@@ -51,6 +51,12 @@ class Head:
         entry = [sys.executable, f"jobs/{job}", *arguments]
         return self.ray("job", "submit", "--address", self.dashboard, *options, "--working-dir", ".", "--", *entry)
 
+    def alive(self) -> int:
+        """How many nodes the dashboard knows to be alive; it answers before the head is one."""
+        _, page = self.ask("/nodes?view=summary")
+        nodes = page["data"]["summary"] if page else []
+        return sum(node.get("raylet", {}).get("state") == "ALIVE" for node in nodes)
+
     def ask(self, path: str, token: str | None = TOKEN) -> tuple[int, Any]:
         """HTTP status and JSON of a page of the dashboard; 0 when nobody answers."""
         request = urllib.request.Request(self.dashboard + path)
@@ -121,7 +127,7 @@ def running_head(
     )  # fmt: skip
     head = Head(address, f"http://127.0.0.1:{dashboard}", given, temporary, command)
     try:
-        wait_until(lambda: head.ask("/api/version")[0] == 200 or command.ended(), pause=0.2)
+        wait_until(lambda: head.alive() or command.ended(), pause=0.2)
         assert not command.ended(), command.stderr() + command.stdout()
         yield head
     finally:
