@@ -104,6 +104,14 @@ def quantities(cpus: float, gpus: float) -> str:
     return f"{cpus:g} CPU{'' if cpus == 1 else 's'}, {gpus:g} GPU{'' if gpus == 1 else 's'}"
 
 
+def announce(resources: Resources, say: Say) -> None:
+    """Say so before work starts that has to wait for its first node."""
+    kinds = node_types()
+    if kinds and not fits_now(resources):
+        needs = quantities(resources.cpus, resources.gpus or 0)
+        say(f"no node with {needs} is there yet; the cluster may start {', '.join(map(str, kinds))}")
+
+
 @dataclass
 class Waiting:
     """Says which training runs wait for a node, when that changes and every few minutes.

@@ -28,6 +28,7 @@ class OnRay:
 
     def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
         """One task per Parquet row group."""
+        growth.announce(Resources(gpus=0), say)
         task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
         waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
         finish_store(folder, spec, ray.get(waiting))

@@ -56,7 +56,7 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
 
 
 def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
-    from raysts.cluster.growth import node_types, reachable
+    from raysts.cluster.growth import announce, node_types, reachable
     from raysts.cluster.members import _gpu_workers
     from raysts.cluster.run import check_resources, settled
 
@@ -65,6 +65,13 @@ def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
     assert reachable("GPU") == 3 * 1 + 5 * 4 and settled(Resources()).gpus == 1
     assert _gpu_workers(Resources(gpus=0.5)) == 46  # members are spread over GPUs that are not there yet
     check_resources(Resources(cpus=48, gpus=4), private=False)
+    said: list[str] = []
+    announce(Resources(cpus=2, gpus=0), said.append)
+    assert said == []
+    announce(Resources(cpus=3, gpus=0), said.append)
+    assert len(said) == 1 and said[0].startswith(
+        "no node with 3 CPUs, 0 GPUs is there yet; the cluster may start small"
+    )
     for resources in (Resources(cpus=49), Resources(gpus=5)):
         with pytest.raises(InputError, match=r"no node can hold.*may start: small \(4 CPUs, 1 GPU; at most 3\), large"):
             check_resources(resources, private=False)
