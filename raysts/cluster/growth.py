@@ -136,13 +136,14 @@ class Waiting:
         # A request that is met at once is not one that waits.
         count, self.before = self.before, min(unfinished, self._pending())
         count = min(count, self.before)
-        if count and (count != self.said or now - self.spoke > REPEAT_SECONDS) and (self.kinds or not self._fits()):
+        if (
+            count
+            and (count != self.said or now - self.spoke > REPEAT_SECONDS)
+            and (self.kinds or not fits_now(self.resources))
+        ):
             self.spoke = now
             self.say(waiting_text(count, self.resources, self.kinds))
         self.said = count
-
-    def _fits(self) -> bool:
-        return fits_now(self.resources)
 
     def _pending(self) -> int:
         """Worker groups of this shape that have no place yet."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import pickle
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from raysts.models.head import Head, Similarity, cosine_of_vectors
 from raysts.models.heads import HEADS, load_head
 from raysts.models.layers import Layers, layer_indices, layers_of
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.untrusted import refuse_code, unreadable
+from raysts.models.untrusted import refuse_code
 from raysts.seeds import content_id
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
@@ -147,7 +146,7 @@ def check(folder: Path) -> dict[str, Any]:
                 pass
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
-    refuse_code(folder, read_pickles=True)
+    refuse_code(folder)
     tokenizer_id(folder)
     _settings(folder)
     assert isinstance(config, dict)
@@ -262,8 +261,6 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         return backbone, load_tokenizer(folder)
     except InputError:
         raise
-    except pickle.UnpicklingError as error:
-        raise InputError(unreadable(folder, error)) from None
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         first_line = str(error).strip().split("\n")[0]
         raise InputError(

@@ -16,15 +16,11 @@ CODE_KEY = "auto_map"
 """Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""
 
 
-def refuse_code(folder: Path, read_pickles: bool = False) -> None:
+def refuse_code(folder: Path) -> None:
     """Refuse a directory whose weights or whose configuration ask for code to be run.
 
     Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there are no others, may
     hold tensors and nothing else. Code of its own would not be run, but the model would then not be the one meant.
-
-    Args:
-        folder: a Hugging Face directory.
-        read_pickles: look into pickled weights; otherwise they are left to those who load them.
 
     Raises:
         InputError: naming the file.
@@ -39,15 +35,15 @@ def refuse_code(folder: Path, read_pickles: bool = False) -> None:
                 f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({config[CODE_KEY]}); raysts runs no code "
                 f"from a model directory: give a model of a known family, or load this one with its own library"
             )
-    if read_pickles and not list(folder.glob("*.safetensors")):
+    if not list(folder.glob("*.safetensors")):
         for path in sorted(folder.glob("pytorch_model*.bin")):
             try:
                 torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
             except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError) as error:
-                raise InputError(unreadable(path, error)) from None
+                raise InputError(_unreadable(path, error)) from None
 
 
-def unreadable(path: Path, error: Exception) -> str:
+def _unreadable(path: Path, error: Exception) -> str:
     """Why pickled weights are refused, without what the unpickler recommends (to run them)."""
     reason = " ".join(str(error).split())
     start = reason.find("Trying to load")

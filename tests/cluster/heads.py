@@ -119,16 +119,19 @@ def running_head(
         given |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "AUTOSCALER_HEARTBEAT_TIMEOUT_S": "8"}
     # Without --block: that ends the node when any of its processes ends, and the server of Ray's client, which nobody
     # uses, gives up on a machine that is slow for half a minute.
-    command = Command(
-        [*RAY, "start", "--head", f"--num-cpus={cpus}", f"--port={gcs}", "--dashboard-host=127.0.0.1",
-         f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}", "--disable-usage-stats",
-         f"--dashboard-agent-listen-port={listen}", f"--dashboard-agent-grpc-port={grpc}",
-         f"--metrics-export-port={metrics}", "--object-store-memory=150000000", *more],
-        logs / "head.log",
-        given,
-    )  # fmt: skip
-    head = Head(address, f"http://127.0.0.1:{dashboard}", given, temporary, command)
+    arguments = [
+        *RAY, "start", "--head", f"--num-cpus={cpus}", f"--port={gcs}", "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}", "--disable-usage-stats",
+        f"--dashboard-agent-listen-port={listen}", f"--dashboard-agent-grpc-port={grpc}",
+        f"--metrics-export-port={metrics}", "--object-store-memory=150000000", *more,
+    ]  # fmt: skip
+    command = Command(arguments, logs / "head.log", given)
     try:
+        for _ in range(TRIES - 1):
+            if command.process.wait(timeout=300):
+                command.sweep()
+                command = Command(arguments, logs / "head.log", given)
+        head = Head(address, f"http://127.0.0.1:{dashboard}", given, temporary, command)
         wait_until(lambda: head.alive() or command.process.poll(), pause=0.2)
         assert not command.process.poll(), command.stderr() + command.stdout()
         yield head
@@ -136,6 +139,9 @@ def running_head(
         command.sweep()
         shutil.rmtree(temporary, ignore_errors=True)
 
+
+TRIES = 4
+"""Ray gives a node thirty seconds to start, come what may; a machine that does much else can need more."""
 
 CLUSTER_FILE = {
     "cluster_name": "fake",
