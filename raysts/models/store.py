@@ -31,7 +31,6 @@ FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 _ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
-
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
 
 _POOLING_KEYS: dict[PoolingMode, str] = {
