@@ -198,8 +198,8 @@ def executor(address: str | None, *made: pipeline.Plan) -> Iterator[Executor]:
             f"this process with --address none"
         ) from None
     with connected(address) as private:
-        for resources in dict.fromkeys(plan.pipeline.resources for plan in made) if private else ():
-            check_resources(resources)  # a cluster of several nodes may grow
+        for resources in dict.fromkeys(plan.pipeline.resources for plan in made):
+            check_resources(resources, private)
         yield OnRay()
 
 

@@ -173,8 +173,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
     with connected(address) as private:
         study.plan.write_backbone()
         resources = on_tune.trial_resources(study)
-        if private:  # a cluster of several nodes may grow
-            check_resources(resources)
+        check_resources(resources, private)
         room = on_tune.room(resources)
         _prepare(study, OnRay(), min(room, study.search.concurrency or room), say)
         yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)

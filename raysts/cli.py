@@ -30,7 +30,7 @@ def execute(arguments: list[str]) -> int:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    command = shlex.join(["raysts", *arguments])
+    command = written_down(arguments)
     try:
         # Ray prints to stdout from threads of its own; stdout is for the result.
         with contextlib.redirect_stdout(sys.stderr):
@@ -53,6 +53,25 @@ def execute(arguments: list[str]) -> int:
         return 3
     print(json.dumps(found, default=str) if options.json else text)
     return 2 if found.get("problems") else 0
+
+
+SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIALS", "KEY")
+"""Last words of the names of environment variables that hold secrets."""
+
+
+def written_down(arguments: Sequence[str]) -> str:
+    """The command as records, reports and messages show it: a secret of the environment by its name, not its value."""
+    secrets = {
+        value: name
+        for name, value in os.environ.items()
+        if len(value) >= 8 and name.upper().replace("-", "_").split("_")[-1] in SECRET_NAMES
+    }
+    shown = []
+    for argument in arguments:
+        for value in sorted(secrets, key=len, reverse=True):
+            argument = argument.replace(value, f"${{{secrets[value]}}}")
+        shown.append(argument)
+    return shlex.join(["raysts", *shown])
 
 
 def _unexpected(error: Exception, command: str) -> str:

@@ -34,6 +34,9 @@ SETTINGS = {
 
 REACHABLE_SECONDS = 3.0
 
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's environment variable whose 0 means, on every system, that nodes have the address of loopback."""
+
 
 @contextlib.contextmanager
 def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
@@ -57,15 +60,43 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     mourner = _mourner() if private else None
+    loopback = contextlib.ExitStack()
     try:
+        if private:
+            loopback.enter_context(_on_loopback())
         _init(found, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         yield private
     finally:
         started = ray.is_initialized()
         ray.shutdown()
+        loopback.close()
         if mourner is not None and started:  # what did not start well may leave something for it to do
             mourner.kill()
             mourner.wait()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Nothing of a private cluster listens beyond this machine.
+
+    By default a node, even one that is alone, takes the address under which others would see it, and its processes then
+    listen on all interfaces. Those of a node whose address is that of loopback listen there only. ``ray.init`` replaces a
+    loopback address that it is given; Ray's switch for systems without clusters is obeyed everywhere. It is read when
+    Ray is imported, here and in the processes that it starts.
+    """
+    import ray
+
+    if LOOPBACK_SWITCH in os.environ:  # what the user has set stays
+        yield
+        return
+    constants = ray._private.ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    os.environ[LOOPBACK_SWITCH] = "0"
+    try:
+        yield
+    finally:  # the next cluster may be a real one
+        constants.ENABLE_RAY_CLUSTER = before
+        os.environ.pop(LOOPBACK_SWITCH, None)
 
 
 def _init(address: str, options: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from torch import nn
 
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.data import read_streamed
+from raysts.cluster.growth import Waiting, reachable
 from raysts.errors import RunFailed
 from raysts.recipe import Resources
 from raysts.training.here import Say, fail, train_chains
@@ -86,6 +87,7 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
         work = [(index, list(chains[index])) for index in stack]
         threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
     found: dict[int, str | None] = {}
+    waiting = Waiting(resources, say)
     with Progress([job for chain in chains for job in chain], say) as progress:
         while len(found) < len(chains):
             try:
@@ -96,12 +98,13 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
             except queue.Empty:
                 pass
             progress.update()
+            waiting.update(len(chains) - len(found))
     return [found[index] for index in range(len(chains))]
 
 
 def _gpu_workers(resources: Resources) -> int:
-    """How many workers the cluster's GPUs hold at once; 0 where workers use none, at least 1 where they do."""
-    return max(1, int(ray.cluster_resources().get("GPU", 0) // resources.gpus)) if resources.gpus else 0
+    """How many workers the GPUs of the cluster, once grown, hold at once; 0 where workers use none, else at least 1."""
+    return max(1, int(reachable("GPU") // resources.gpus)) if resources.gpus else 0
 
 
 def _run(

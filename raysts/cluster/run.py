@@ -9,6 +9,7 @@ from pathlib import Path
 import ray
 
 from raysts.bulk import Unit
+from raysts.cluster import growth
 from raysts.cluster.embed import embed_files, embed_models, teacher_means
 from raysts.cluster.members import train_members
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
@@ -27,6 +28,7 @@ class OnRay:
 
     def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
         """One task per Parquet row group."""
+        growth.announce(Resources(gpus=0), say)
         task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
         waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
         finish_store(folder, spec, ray.get(waiting))
@@ -68,27 +70,33 @@ class OnRay:
 
 
 def settled(resources: Resources) -> Resources:
-    """The resources with their GPUs decided: one per worker where the cluster has GPUs, unless the recipe says."""
+    """The resources with their GPUs decided: one per worker where the cluster has or may start nodes with GPUs, unless the
+    recipe says."""
     if resources.gpus is not None:
         return resources
-    return replace(resources, gpus=1.0 if ray.cluster_resources().get("GPU") else 0.0)
+    return replace(resources, gpus=1.0 if growth.reachable("GPU") else 0.0)
 
 
-def check_resources(resources: Resources) -> None:
-    """Refuse a worker that no node of this cluster, which does not grow, can hold.
+def check_resources(resources: Resources, private: bool) -> None:
+    """Refuse a worker that no node of this cluster can hold, however it grows.
+
+    A cluster of several nodes without an autoscaler that can be asked is one to which nodes may be added by hand.
+
+    Args:
+        resources: of a training run.
+        private: whether the cluster is ours alone and stays as it is.
 
     Raises:
-        InputError: no node has that many CPUs or GPUs.
+        InputError: no node, and no kind of node that may be started, has that many CPUs or GPUs.
     """
-    resources = settled(resources)
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fits = any(node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus for node in nodes)
-    if not fits:
-        offers = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
-        raise InputError(
-            f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
-            f"cluster's nodes have: {offers}; ask for less, or connect to a larger cluster with --address"
-        )
+    resources, kinds = settled(resources), growth.node_types()
+    if growth.fits_now(resources) or any(kind.holds(resources) for kind in kinds) or not (private or kinds):
+        return
+    more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
+    raise InputError(
+        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
+        f"cluster's nodes have: {growth.offers()}{more}; ask for less, or connect to a larger cluster with --address"
+    )
 
 
 def _tokenize(group: Group, spec: StoreSpec, tokenizer: Path, folder: Path, number: int) -> dict[str, object]:

@@ -22,6 +22,7 @@ from raysts.models.head import Head, Similarity, cosine_of_vectors
 from raysts.models.heads import HEADS, load_head
 from raysts.models.layers import Layers, layer_indices, layers_of
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.untrusted import refuse_code
 from raysts.seeds import content_id
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
@@ -30,7 +31,6 @@ FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 _ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
-
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
 
 _POOLING_KEYS: dict[PoolingMode, str] = {
@@ -145,6 +145,7 @@ def check(folder: Path) -> dict[str, Any]:
                 pass
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
+    refuse_code(folder)
     tokenizer_id(folder)
     _settings(folder)
     assert isinstance(config, dict)
@@ -232,7 +233,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     try:
         if static.is_static(folder):
             return static.load(folder)
-        config = AutoConfig.from_pretrained(folder)
+        refuse_code(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type not in FAMILIES:
             raise InputError(
                 f"backbone '{folder}' is of type '{config.model_type}': it must be an encoder of one of the families "

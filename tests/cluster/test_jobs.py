@@ -1,189 +1,162 @@
+"""Every job under ``ray job submit``, on one head node with token authentication."""
+
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
-import socket
 import subprocess
-import sys
-import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from processes import Command, wait_until
+from heads import TOKEN, Head, running_head
+from processes import progress, wait_until
 
-ROOT = Path(__file__).parents[2]
-TOKEN = "token-of-the-test-head"
-SMALL = ["--set", "train.max_steps=10", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
-RAY = ["-m", "ray.scripts.scripts"]
+from raysts.files import read_json
 
-
-@dataclass(frozen=True)
-class Head:
-    """A running head node with its dashboard on loopback."""
-
-    dashboard: str
-    environment: dict[str, str]
-    temporary: Path
-    working_dir: Path
-
-    def submit(self, job: str, *arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
-        """``ray job submit --working-dir COPY -- python jobs/JOB ARGUMENTS``."""
-        entry = [sys.executable, f"jobs/{job}", *map(str, arguments)]
-        return subprocess.Popen(
-            [
-                sys.executable,
-                *RAY,
-                "job",
-                "submit",
-                "--address",
-                self.dashboard,
-                "--working-dir",
-                self.working_dir,
-                "--",
-            ]
-            + entry,
-            env={**os.environ, **self.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def status(self, path: str, token: str | None) -> int:
-        """HTTP status of a page of the dashboard."""
-        request = urllib.request.Request(self.dashboard + path)
-        if token is not None:
-            request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
-
-
-def _ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
+TINY = ["--set", "backbone=tiny", "--set", "members=1"]
+SECRETS = {"HF_TOKEN": "hf_SecretOfTheJobs", "AWS_SECRET_ACCESS_KEY": "aws/SecretOfTheJobs"}
 
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    """``ray start --head`` with token authentication; nothing else on this machine learns of it."""
-    # Sockets lie in it, and their paths must be short.
-    temporary = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))  # noqa: S108
-    (temporary / "token").write_text(TOKEN)
-    (temporary / "token").chmod(0o600)
-    environment = {
-        "RAY_TMPDIR": str(temporary),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(temporary / "token"),
-        "HOME": str(temporary),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
-    }
-    working_dir = tmp_path_factory.mktemp("working-dir")
-    for name in ("raysts", "jobs"):
-        shutil.copytree(ROOT / name, working_dir / name, ignore=shutil.ignore_patterns("__pycache__"))
-    gcs, dashboard, client, listen, grpc, metrics = _ports(6)
-    command = Command(
-        [*RAY, "start", "--head", "--block", "--num-cpus=2", f"--port={gcs}", "--dashboard-host=127.0.0.1",
-         f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}", "--disable-usage-stats",
-         f"--dashboard-agent-listen-port={listen}", f"--dashboard-agent-grpc-port={grpc}",
-         f"--metrics-export-port={metrics}", "--object-store-memory=150000000"],
-        tmp_path_factory.mktemp("head") / "head.log",
-        environment,
-    )  # fmt: skip
-    found = Head(f"http://127.0.0.1:{dashboard}", environment, temporary, working_dir)
-    try:
-        wait_until(lambda: found.status("/api/version", TOKEN) == 200 or command.ended(), pause=0.2)
-        assert not command.ended(), command.stderr() + command.stdout()
+    """Two CPUs, and secrets in the environment of everything that runs there."""
+    with running_head(tmp_path_factory.mktemp("head"), 2, SECRETS) as found:
         yield found
-    finally:
-        command.sweep()
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _ended(job: subprocess.Popen[str]) -> tuple[int, str]:
-    output = job.communicate(timeout=300)[0]
+def ended(job: subprocess.Popen[str]) -> tuple[int, str]:
+    output = job.communicate(timeout=600)[0]
     return job.returncode, output
 
 
-def _result(output: str) -> dict:
+def result(output: str) -> dict[str, Any]:
     """The JSON line of a job; its output is shown with other lines around it."""
     (line,) = [line for line in output.splitlines() if line.startswith('{"status": "done"')]
     return json.loads(line)
 
 
+def exit_code(head: Head, name: str) -> int:
+    """Exit code of a job's command, as the cluster remembers it."""
+    return int(head.ask(f"/api/jobs/{name}")[1]["driver_exit_code"])
+
+
+def texts(folder: Path) -> dict[Path, str]:
+    """The text of every file, that of Parquet files unpacked."""
+    return {
+        path: str(pq.read_table(path).to_pydict())
+        if path.suffix == ".parquet"
+        else path.read_bytes().decode("utf-8", "replace")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 def test_without_the_token_nothing_is_answered(head: Head) -> None:
-    assert head.status("/api/jobs/", None) == head.status("/api/version", None) == 401
-    assert head.status("/api/jobs/", "another token") in (401, 403)
-    assert head.status("/api/jobs/", TOKEN) == 200
+    assert head.ask("/api/jobs/", None)[0] == head.ask("/api/version", None)[0] == 401
+    assert head.ask("/api/jobs/", "another token")[0] in (401, 403)
+    assert head.ask("/api/jobs/", TOKEN)[0] == 200
 
 
-def test_jobs_do_what_the_commands_do(head: Head, small_world: Path, tmp_path: Path) -> None:
+def test_a_job_runs_a_command_to_its_end_or_says_why_not(head: Head, small_world: Path, tmp_path: Path) -> None:
     storage, data = tmp_path / "storage", ["--data", small_world]
     sessions = list((head.temporary / "ray").glob("session_2*"))
-    wrong = head.submit("run.py", "quickstrat", "--storage", storage)
-    run = head.submit(
-        "run.py", "quickstart", *data, "--storage", storage, *SMALL,
-        "--set", "members=1", "--set", "sed.data.sample=100", "--json",
-    )  # fmt: skip
-    code, output = _ended(run)
-    assert code == 0, output
-    found = _result(output)
-    assert Path(found["model"]).is_relative_to(storage) and Path(found["report"]).exists()
-    record = json.loads((Path(found["model"]).parent / "run.json").read_text())
-    assert record["where"].startswith("Ray Train")
-
-    # The status of the job is that of the command.
-    code, output = _ended(wrong)
-    assert code != 0 and "exit code 2" in output and "did you mean 'quickstart'" in output
-
-    (tmp_path / "data/wikipedia").mkdir(parents=True)
-    shutil.copy(small_world / "wikipedia/articles.parquet", tmp_path / "data/wikipedia")
-    started = {
-        "evaluate": head.submit("evaluate.py", found["model"], *data, "--storage", storage, "--tasks", "stsb",
-                                "--resamples", 5, "--json"),
-        "distill": head.submit("distill.py", "--from-run", "quickstart", "--storage", storage, *SMALL, "--set",
-                               "sed.data.sample=120", "--json"),
-        "train_ensemble": head.submit("train_ensemble.py", "nli", *data, "--storage", storage, *SMALL, "--set",
-                                      "members=2", "--json"),
-        "prepare_data": head.submit("prepare_data.py", "--data", tmp_path / "data", "--sample", 200, "--json"),
-    }  # fmt: skip
-    results = {}
-    for name, job in started.items():
-        code, output = _ended(job)
-        assert code == 0, f"{name}: {output}"
-        results[name] = _result(output)
-    assert {row["dataset"] for row in results["evaluate"]["results"]} == {"stsb"}
-    assert Path(results["distill"]["model"]).is_relative_to(storage) and results["distill"]["model"] != found["model"]
-    assert {row["member"] for row in results["train_ensemble"]["results"] if row["role"] == "member"} == {0, 1}
-    assert results["prepare_data"]["rows"] == 200
+    wrong = head.submit("run.py", "quickstrat", "--storage", storage, name="wrong")
+    # Without --storage: the working directory of a job is a copy that Ray throws away.
+    run = head.submit("run.py", "nli", *data, *TINY, *SMALL, "--json", name="right")
+    code, output = ended(run)
+    assert code == exit_code(head, "right") == 0, output
+    found, home = result(output), Path(head.environment["HOME"]) / "raysts-storage"
+    assert found["storage"] == str(home) and "--storage" in output and Path(found["report"]).exists()
+    record = read_json(Path(found["model"]).parent / "run.json")
+    assert record is not None and record["where"].startswith("Ray Train")
+    # One line per stage, none drawn over another; nothing of Ray's own but what frames the log.
+    said = output[output.index("Tailing logs") : output.index('{"status"')]
+    assert len(re.findall(r"^member 0 nli: 4 steps in ", said, re.M)) == 1
+    assert not re.search(r"[\r\x1b]|\d+%\||it/s|Running Dataset|\(\w+ pid=", said), said
     # A driver that did not join the running cluster would have started one of its own.
     assert list((head.temporary / "ray").glob("session_2*")) == sessions
 
+    # The status of the job is that of the command.
+    code, output = ended(wrong)
+    assert code == 1 and exit_code(head, "wrong") == 2 and "did you mean 'quickstart'" in output
+    assert not storage.exists()
 
-def test_a_job_without_storage_does_not_lose_its_work(head: Head, small_world: Path) -> None:
-    """A job's working directory is a copy that Ray throws away."""
-    job = head.submit(
-        "run.py", "raw", "--data", small_world, "--set", "backbone=tiny", "--set", "evaluation.tasks=[stsb]", "--json"
-    )
-    code, output = _ended(job)
+    written = texts(home)
+    assert len(written) > 10
+    for value in (*SECRETS.values(), TOKEN):
+        assert value not in output and not [path for path, text in written.items() if value in text]
+
+
+def test_a_stopped_job_goes_on_when_it_is_submitted_again(head: Head, small_world: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    arguments = [
+        "nli", "--data", small_world, "--storage", storage, *TINY, *SMALL, "--set", "train.max_steps=600",
+        "--set", "train.checkpoint_every=20", "--set", "batch=8", "--json",
+    ]  # fmt: skip
+    first = head.submit("run.py", *arguments, name="stopped")
+    wait_until(lambda: list(storage.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
+    assert first.poll() is None, first.communicate()[0]
+    code, output = ended(head.ray("job", "stop", "--address", head.dashboard, "stopped"))
+    assert code == 0 and "stopped" in output, output
+    code, output = ended(first)
+    assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
+    assert "interrupted; finished work is kept. To go on: raysts run nli" in output
+    assert progress(storage)
+    (folder,) = (path.parent for path in storage.glob("runs/*/run.json"))
+    saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]
+    assert kept and saved < 600, "ended too late to say anything"
+
+    code, output = ended(head.submit("run.py", *arguments, name="again"))
     assert code == 0, output
-    home = Path(head.environment["HOME"]) / "raysts-storage"
-    assert _result(output)["storage"] == str(home) and (home / "results").is_dir()
-    assert "--storage" in output and str(home) in output
-    refused = head.submit("run.py", "raw", "--data", small_world, "--storage", "here", "--set", "backbone=tiny")
-    code, output = _ended(refused)
-    assert code != 0 and "exit code 2" in output and "absolute" in output
+    assert (folder / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
+    assert Path(result(output)["model"]).parent == folder
+
+
+@pytest.mark.slow  # each of them starts a driver; test_readme checks that they take the arguments of their commands
+def test_every_other_job_does_what_its_command_does(head: Head, small_world: Path, tmp_path: Path) -> None:
+    storage, data = tmp_path / "storage", ["--data", small_world]
+    common = [*data, "--storage", storage, *SMALL, "--json"]
+    code, output = ended(
+        head.submit("train_ensemble.py", "nli", *common, "--set", "backbone=tiny", "--set", "members=2")
+    )
+    assert code == 0, output
+    ensemble = result(output)
+    assert {row["member"] for row in ensemble["results"] if row["role"] == "member"} == {0, 1}
+
+    (tmp_path / "data/wikipedia").mkdir(parents=True)
+    shutil.copy(small_world / "wikipedia/articles.parquet", tmp_path / "data/wikipedia")
+    search = [*common, "--set", "backbone=tiny", "--set", "seeds=1"]
+    one = ["--set", "num_samples=1"]
+    started = {
+        "evaluate": head.submit("evaluate.py", ensemble["model"], *data, "--tasks", "stsb", "--resamples", 5, "--json"),
+        "distill": head.submit("distill.py", "--from-run", "nli", *common, "--set", "sed.data.sample=60"),
+        "prepare_data": head.submit("prepare_data.py", "--data", tmp_path / "data", "--sample", 200, "--json"),
+        "tune_gausscse": head.submit("tune_gausscse.py", *search, *one),
+        "tune_latte_mix": head.submit("tune_latte_mix.py", *search, *one),
+        "tune_lower_bound": head.submit("tune_lower_bound.py", *search, "--set", "space.lower_bound=0.25"),
+    }
+    results = {}
+    for name, job in started.items():
+        code, output = ended(job)
+        assert code == 0, f"{name}: {output}"
+        results[name] = result(output)
+    assert {row["dataset"] for row in results["evaluate"]["results"]} == {"stsb"}
+    assert Path(results["distill"]["model"]).is_relative_to(storage)
+    assert results["prepare_data"]["rows"] == 200
+    assert all(results[f"tune_{name}"]["trials"] >= 1 for name in ("gausscse", "latte_mix", "lower_bound"))
+    jobs = {path.stem for path in (Path(__file__).parents[2] / "jobs").glob("*.py")}
+    assert jobs == {*started, "train_ensemble", "run"}
+
+
+@pytest.mark.slow
+def test_a_relative_storage_is_refused_in_a_job(head: Head, small_world: Path) -> None:
+    refused = head.submit("run.py", "raw", "--data", small_world, "--storage", "here", *TINY, name="relative")
+    code, output = ended(refused)
+    assert code == 1 and exit_code(head, "relative") == 2 and "absolute" in output

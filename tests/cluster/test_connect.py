@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+import ray
+
+from raysts.cluster.connect import LOOPBACK_SWITCH, connected
+
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def listening() -> dict[str, set[str]]:
+    """Addresses on which the processes below this one, and it itself, take connections, by process."""
+    found: dict[str, set[str]] = {}
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            command = " ".join(process.cmdline())
+            for socket in process.net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    found.setdefault(f"{process.pid} {command[:200]}", set()).add(socket.laddr.ip)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def test_nothing_of_a_private_cluster_listens_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOOPBACK_SWITCH, raising=False)
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+
+    @ray.remote(num_cpus=1)
+    def worker() -> int:
+        return os.getpid()
+
+    with connected("local", dashboard=True) as private:
+        assert private
+        at_work = ray.get(worker.remote())
+        assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+        found = listening()
+    for name in ("gcs_server", "raylet", "dashboard", str(at_work), str(os.getpid())):
+        assert any(name in process for process in found), (name, found)
+    assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}
+    # The next cluster may be a real one.
+    assert LOOPBACK_SWITCH not in os.environ and constants.ENABLE_RAY_CLUSTER is before

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysts.errors import InputError
+from raysts.recipe import Resources
+
+KINDS = {
+    "head": {"resources": {"CPU": 8}},
+    "small": {"resources": {"CPU": 4, "GPU": 1}, "max_workers": 3},
+    "large": {"resources": {"CPU": 48, "GPU": 4}},
+    "none": {"resources": {"CPU": 96}, "max_workers": 0},
+}
+
+
+@pytest.fixture
+def autoscaler(cluster: None, tmp_path: Path) -> Iterator[Any]:
+    """A process with the command line of the cluster's autoscaler."""
+    import ray
+
+    file = tmp_path / "cluster file.yaml"
+    file.write_text(json.dumps({"max_workers": 5, "head_node_type": "head", "available_node_types": KINDS}))
+    script = tmp_path / "monitor.py"
+    script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    started = []
+
+    def start(address: str | None = None) -> None:
+        gcs = address or ray.get_runtime_context().gcs_address
+        words = [sys.executable, script, f"--gcs-address={gcs}", f"--autoscaling-config={file}"]
+        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout is not None and started[-1].stdout.readline() == "ready\n"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler: Any) -> None:
+    from raysts.cluster.growth import node_types, reachable
+    from raysts.cluster.run import check_resources, settled
+
+    autoscaler("127.0.0.1:1")  # that of another cluster
+    assert node_types() == [] and reachable("CPU") == 2 and settled(Resources()).gpus == 0
+    check_resources(Resources(cpus=2), private=True)
+    with pytest.raises(InputError, match=r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"):
+        check_resources(Resources(cpus=3), private=True)
+    check_resources(Resources(cpus=3), private=False)  # somebody may add a node
+
+
+def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
+    from raysts.cluster.growth import announce, node_types, reachable
+    from raysts.cluster.members import _gpu_workers
+    from raysts.cluster.run import check_resources, settled
+
+    autoscaler()
+    assert list(map(str, node_types())) == ["small (4 CPUs, 1 GPU; at most 3)", "large (48 CPUs, 4 GPUs; at most 5)"]
+    assert reachable("GPU") == 3 * 1 + 5 * 4 and settled(Resources()).gpus == 1
+    assert _gpu_workers(Resources(gpus=0.5)) == 46  # members are spread over GPUs that are not there yet
+    check_resources(Resources(cpus=48, gpus=4), private=False)
+    said: list[str] = []
+    announce(Resources(cpus=2, gpus=0), said.append)
+    assert said == []
+    announce(Resources(cpus=3, gpus=0), said.append)
+    assert len(said) == 1 and said[0].startswith(
+        "no node with 3 CPUs, 0 GPUs is there yet; the cluster may start small"
+    )
+    for resources in (Resources(cpus=49), Resources(gpus=5)):
+        with pytest.raises(InputError, match=r"no node can hold.*may start: small \(4 CPUs, 1 GPU; at most 3\), large"):
+            check_resources(resources, private=False)
+
+
+def test_who_waits_for_a_node_is_said_once(autoscaler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from processes import wait_until
+
+    from raysts.cluster import growth
+
+    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
+    autoscaler()
+    said: list[str] = []
+    waiting = growth.Waiting(Resources(cpus=3, gpus=0), said.append)
+    groups = [ray.util.placement_group([{"CPU": cpus}]) for cpus in (3, 3, 2, 5)]
+    wait_until(lambda: waiting._pending() == 2, 60)
+    for _ in range(4):
+        waiting.update(unfinished=4)
+    assert said == [
+        "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; it may start "
+        "small (4 CPUs, 1 GPU; at most 3), large (48 CPUs, 4 GPUs; at most 5)"
+    ]
+    ray.util.remove_placement_group(groups[0])
+    wait_until(lambda: waiting._pending() == 1, 60)
+    for _ in range(3):
+        waiting.update(unfinished=4)
+    assert len(said) == 2 and "for 1 training run:" in said[1]
+    for group in groups:
+        ray.util.remove_placement_group(group)
+    wait_until(lambda: not waiting._pending(), 60)
+    for _ in range(3):
+        waiting.update(unfinished=4)
+    assert len(said) == 2
+
+
+def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from processes import wait_until
+
+    from raysts.cluster import growth
+
+    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
+    said: list[str] = []
+    for cpus in (2, 3):
+        groups = [ray.util.placement_group([{"CPU": cpus}]) for _ in range(2)]
+        waiting = growth.Waiting(Resources(cpus=cpus), said.append)
+        wait_until(lambda w=waiting, n=cpus - 1: w._pending() == n, 60)  # type: ignore[misc]
+        for _ in range(3):
+            waiting.update(unfinished=2)
+        for group in groups:
+            ray.util.remove_placement_group(group)
+    assert said == [
+        "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: "
+        "2 CPUs, 0 GPUs"
+    ]

@@ -1,0 +1,156 @@
+"""What a stranger's model directory may not do, and what may not be written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import commands
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from raysts.cli import written_down
+
+SECRETS = {
+    "HF_TOKEN": "hf_VerySecretOfTheTest",
+    "AWS_SECRET_ACCESS_KEY": "aws/SecretOfTheTest+42",
+    "RAY_AUTH_TOKEN": "0123456789abcdefsecret",
+}
+
+
+class Trap:
+    """Its unpickling makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def zipped(trap: Trap, path: Path) -> None:
+    torch.save({"embeddings.word_embeddings.weight": torch.zeros(2), "x": trap}, path)
+
+
+def plain(trap: Trap, path: Path) -> None:
+    path.write_bytes(pickle.dumps(trap))
+
+
+@pytest.mark.parametrize("save", [zipped, plain])
+def test_a_pickle_that_would_run_code_is_refused(
+    save: Callable[[Trap, Path], None], tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    model, sprung = copy_of(tiny_backbone, "trap"), tmp_path / "sprung"
+    (model / "model.safetensors").unlink()
+    save(Trap(sprung), model / "pytorch_model.bin")
+    storage = tmp_path / "storage"
+    for arguments in (
+        ["run", "nli", "--set", f"backbone={model}", "--storage", storage, "--address", "none"],
+        ["plan", "nli", "--set", f"backbone={model}", "--storage", storage],
+        ["evaluate", model, "--tasks", "stsb"],
+        ["export", model, "--to", tmp_path / "exported"],
+    ):
+        outcome = commands.raysts(*arguments)
+        assert outcome.code == 2, outcome.err
+        assert "pickle" in outcome.err and "safetensors" in outcome.err and "weights_only" not in outcome.err
+    assert not sprung.exists() and not storage.exists()
+    # The trap is a real one: unpickled the usual way it goes off.
+    torch.load(model / "pytorch_model.bin", weights_only=False) if save is zipped else pickle.loads(
+        (model / "pytorch_model.bin").read_bytes()
+    )
+    assert sprung.exists()
+
+
+def test_pickled_tensors_are_weights_like_others(
+    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    from raysts.models import store
+
+    model = copy_of(tiny_backbone, "pickled")
+    torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+    store.check(model)
+    assert (store.load(model).encode(["A man."]) == store.load(tiny_backbone).encode(["A man."])).all()
+
+
+@pytest.mark.parametrize("file, kind", [("config.json", "AutoModel"), ("tokenizer_config.json", "AutoTokenizer")])
+def test_code_of_a_model_is_refused_and_not_run(
+    file: str, kind: str, tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    model, sprung = copy_of(tiny_backbone, "code"), tmp_path / "sprung"
+    (model / "own.py").write_text(f"import os; os.mkdir({str(sprung)!r})\nfrom transformers import BertModel as Own")
+    config = json.loads((model / file).read_text())
+    (model / file).write_text(json.dumps(config | {"auto_map": {kind: "own.Own"}}))
+    for arguments in (
+        ["run", "nli", "--set", f"backbone={model}", "--storage", tmp_path / "storage", "--address", "none"],
+        ["evaluate", model, "--tasks", "stsb"],
+    ):
+        outcome = commands.raysts(*arguments)
+        assert outcome.code == 2 and "own.Own" in outcome.err and file in outcome.err, outcome.err
+    assert not sprung.exists() and not (tmp_path / "storage").exists()
+
+
+def test_a_module_of_a_models_own_is_refused(
+    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    model, sprung = copy_of(tiny_backbone, "module"), tmp_path / "sprung"
+    (model / "own.py").write_text(f"import os; os.mkdir({str(sprung)!r})")
+    (model / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]))
+    outcome = commands.raysts("evaluate", model, "--tasks", "stsb")
+    assert outcome.code == 2 and "own.Own" in outcome.err and not sprung.exists()
+
+
+# -- secrets -------------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path) -> dict[Path, str]:
+    """The text of every file of a folder, that of Parquet files unpacked."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        path: str(pq.read_table(path).to_pydict()) + str(pq.read_schema(path).metadata)
+        if path.suffix == ".parquet"
+        else path.read_bytes().decode("utf-8", "replace")
+        for path in files
+    }
+
+
+def test_no_secret_is_written_down(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    storage = tmp_path / "storage"
+    arguments = ["run", "nli-sed", "--data", small_world, "--storage", storage, "--address", "none"]
+    sets = commands.overrides(commands.TINY, commands.EVALUATION, {"sed.data.sample": 60})
+    outcome = commands.raysts(*arguments, *sets, "--name", "named-hf_Very", "--json")
+    assert outcome.code == 0, outcome.err
+    texts = written(storage)
+    assert len(texts) > 20 and any("named-hf_Very" in text for text in texts.values())  # the search finds what is there
+    for name, value in SECRETS.items():
+        assert value not in outcome.out + outcome.err, name
+        assert not [str(path) for path, text in texts.items() if value in text or value in str(path)], name
+
+
+def test_a_command_names_the_secrets_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LANGUAGE_KEYS", "ordinary-value")
+    monkeypatch.setenv("SHORT_KEY", "run")
+    shown = written_down(["run", "nli", "--data", f"s3://id:{SECRETS['AWS_SECRET_ACCESS_KEY']}@bucket/ordinary-value"])
+    assert shown == "raysts run nli --data 's3://id:${AWS_SECRET_ACCESS_KEY}@bucket/ordinary-value'"
+
+
+def test_no_code_of_ours_asks_for_code_of_others() -> None:
+    """Nothing in raysts unpickles or runs what a model directory brings."""
+    import raysts
+
+    for path in Path(raysts.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"pickle\.loads?\(|weights_only=False|trust_remote_code=True\b(?!`)", text), path
+        assert text.count("torch.load(") == len(re.findall(r"torch\.load\([^\n]*weights_only=True", text)), path
