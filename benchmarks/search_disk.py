@@ -56,7 +56,7 @@ def main() -> None:
 
     def look() -> None:
         nonlocal most
-        while not end.wait(0.05):
+        while not end.wait(0.1):
             most = max(most, bytes_in(storage))
 
     def say(text: str) -> None:

@@ -174,6 +174,16 @@ def test_everything_wrong_is_said_at_once() -> None:
         named.search("lower-bounds")
 
 
+def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """What is maximised is the score on a dev set: without that there is nothing to search by."""
+    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    shutil.rmtree(data / "sts/stsb_dev") if (data / "sts/stsb_dev").is_dir() else (
+        data / "sts/stsb_dev.parquet"
+    ).unlink()
+    with pytest.raises(InputError, match="a search goes by the dev score, and .* has no table 'sts/stsb_dev'"):
+        api_tune.planned("lower-bound", {"backbone": str(tiny_backbone)}, data, tmp_path / "storage")
+
+
 def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> None:
     with pytest.raises(InputError, match="give choices instead of a range"):
         study("lower-bound", {"space.train.max_length": "int(16,32)", "num_samples": 3})

@@ -111,6 +111,7 @@ def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
         ray.tune.with_parameters(RaystsTrial, **shared),
         {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
     )
+    trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
     searcher = _Trials(tasks)
     watch.ids = searcher.ids
     # A grid asks for all its room at once, for an autoscaler to see; a sampler is asked as late as can be.
