@@ -12,7 +12,7 @@ from raysts.report.study_charts import Shown, figure, numeric
 MOST = 12
 """Values of an option beyond which the cells would be too small to read."""
 
-_LEFT, _TOP, _BOTTOM, _CELL, _WIDTH = 64, 12, 42, 30, 560
+_LEFT, _TOP, _BOTTOM, _CELL, _WIDTH = 64, 12, 42, 30.0, 560
 
 
 def fits_grid(options: Sequence[str], points: Sequence[Shown]) -> bool:
