@@ -180,8 +180,11 @@ def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backb
     shutil.rmtree(data / "sts/stsb_dev") if (data / "sts/stsb_dev").is_dir() else (
         data / "sts/stsb_dev.parquet"
     ).unlink()
-    with pytest.raises(InputError, match="a search goes by the dev score, and .* has no table 'sts/stsb_dev'"):
-        api_tune.planned("lower-bound", {"backbone": str(tiny_backbone)}, data, tmp_path / "storage")
+    for keep in ("best", "last"):
+        overrides = {"backbone": str(tiny_backbone), "train.keep": keep}
+        with pytest.raises(InputError, match="sts/stsb_dev"):
+            api_tune.planned("lower-bound", overrides, data, tmp_path / "storage")
+    assert not (tmp_path / "storage").exists()
 
 
 def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> None:

@@ -35,7 +35,7 @@ class Peak:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def _look(self) -> None:
-        while not self._end.wait(0.002):
+        while not self._end.wait(0.01):
             self.most = max(self.most, bytes_in(*self.folders))
 
     def __enter__(self) -> Peak:
