@@ -122,10 +122,11 @@ def _run(
     study.tidy()
     view = View(study.folder / "optuna.db", study.name, study.search.space, study.search.seeds, say)
     view.rebuild(study.records.values())
-    for record in study.records.values():
-        trackers.ended(record, partial(study.metrics, record))
     failures: list[str] = []
-    with Progress(study, say) as progress:
+    with Progress(study, say) as progress, trackers:
+        trackers.say = progress.say
+        for record in study.records.values():
+            trackers.ended(record, partial(study.metrics, record))
         progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
         if not study.complete:
 
@@ -162,6 +163,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         yield OptunaHere, lambda tasks, progress: run_here(tasks, progress, cpus)
         return
     try:
+        from raysts.cluster import growth, room
         from raysts.cluster import tune as on_tune
         from raysts.cluster.connect import connected
         from raysts.cluster.run import OnRay, check_resources
@@ -172,10 +174,11 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         ) from None
     with connected(address) as private:
         study.plan.write_backbone()
-        resources = on_tune.trial_resources(study)
+        resources = room.trial_resources(study)
         check_resources(resources, private)
-        room = on_tune.room(resources)
-        _prepare(study, OnRay(), min(room, study.search.concurrency or room), say)
+        growth.announce(resources, say)
+        at_once = room.trials_at_once(resources)
+        _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
         yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
 
 

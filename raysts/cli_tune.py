@@ -46,5 +46,6 @@ def tune(options: argparse.Namespace, command: str) -> Outcome:
     )
     lines = [found.pop("table"), f"study:  {found['study']}", f"report: {found['report']}"]
     lines.append(f"dashboard: optuna-dashboard sqlite:///{found['study']}/optuna.db")
+    lines.append(f"scalars: tensorboard --logdir {found['study']}/tensorboard")
     lines.append(f"next:   raysts distill --from-study {found['name']} --storage {found['storage']}")
     return found, "\n".join(lines)

@@ -174,6 +174,19 @@ def test_everything_wrong_is_said_at_once() -> None:
         named.search("lower-bounds")
 
 
+def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """What is maximised is the score on a dev set: without that there is nothing to search by."""
+    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    shutil.rmtree(data / "sts/stsb_dev") if (data / "sts/stsb_dev").is_dir() else (
+        data / "sts/stsb_dev.parquet"
+    ).unlink()
+    for keep in ("best", "last"):
+        overrides = {"backbone": str(tiny_backbone), "train.keep": keep}
+        with pytest.raises(InputError, match="sts/stsb_dev"):
+            api_tune.planned("lower-bound", overrides, data, tmp_path / "storage")
+    assert not (tmp_path / "storage").exists()
+
+
 def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> None:
     with pytest.raises(InputError, match="give choices instead of a range"):
         study("lower-bound", {"space.train.max_length": "int(16,32)", "num_samples": 3})
@@ -417,62 +430,6 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     assert len(said) == 1 and "the search does not need it" in said[0]
 
 
-def lines_of(record: Record) -> list[dict[str, Any]]:
-    return [
-        {"step": 5, "steps": 10, "loss": 1.5, "dev": 0.3},
-        {"step": 10, "steps": 10, "loss": 1.0, "dev": record.value},
-    ]
-
-
-def test_mlflow_gets_a_run_per_trial_once(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
-    from raysts.search.tracking import Trackers
-
-    said: list[str] = []
-    uri = f"file:{tmp_path}/runs"
-    for session in range(2):
-        trackers = Trackers("s", tmp_path, mlflow=uri, wandb=None, say=said.append)
-        for seed in range(1 + session):
-            found = record(0.3, seed, value=0.5 + seed)
-            trackers.ended(found, lambda found=found: lines_of(found))
-    assert said == []
-    client = MlflowClient(tracking_uri=uri)
-    runs = client.search_runs([client.get_experiment_by_name("s").experiment_id])
-    assert (
-        sorted(run.data.tags["seed"] for run in runs) == ["0", "1"] and len({r.data.tags["point"] for r in runs}) == 1
-    )
-    (first,) = [run for run in runs if run.data.tags["seed"] == "0"]
-    assert first.data.params[BOUND] == "0.3" and first.data.metrics["kept"] == 0.5
-    history = client.get_metric_history(first.info.run_id, "dev")
-    assert [(point.step, point.value) for point in history] == [(5, 0.3), (10, 0.5)]
-    broken = Trackers("s", tmp_path / "x", mlflow="http://127.0.0.1:1", wandb=None, say=said.append)
-    broken.tools = {name: lambda record, metrics: (_ for _ in ()).throw(OSError("no server")) for name in broken.tools}
-    broken.ended(record(0.4, 0), list)
-    broken.ended(record(0.4, 1), list)
-    assert len(said) == 1 and "no longer sent there" in said[0]
-
-
-def test_wandb_gets_a_run_per_trial_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    from raysts.search.tracking import Trackers
-
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    said: list[str] = []
-    for _ in range(2):
-        trackers = Trackers("s", tmp_path, mlflow=None, wandb="p", say=said.append)
-        trackers.ended(record(0.3, 0), lambda: lines_of(record(0.3, 0)))
-    assert said == [] and len(list((tmp_path / "wandb").glob("offline-run-*-0.3-0"))) == 1
-
-
-def test_a_tool_that_is_not_installed_is_refused(tmp_path: Path) -> None:
-    from raysts.search.tracking import check_installed
-
-    with pytest.raises(InputError, match="pip install nothing_of_that_name"):
-        check_installed("nothing_of_that_name")
-
-
 # -- one trial -----------------------------------------------------------------------------------------------------------
 
 
@@ -532,7 +489,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     folder = Path(found["study"])
     assert folder == storage / "studies" / "lower-bound"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "optuna.db", "study.json", "tensorboard", "trials", "trials.parquet"
+        "optuna.db", "study.json", "tensorboard", "tracked.json", "trials", "trials.parquet"
     ]  # fmt: skip
     assert pq.read_table(folder / "trials.parquet").num_rows == 4
     assert len(list((folder / "tensorboard").glob("*/events*"))) == 4

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ray
 import yaml
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
+from ray.experimental.internal_kv import _internal_kv_get
 
 from raysts.recipe import Resources
 from raysts.training.here import Say
@@ -61,6 +65,21 @@ def node_types() -> list[NodeType]:
         has = kind.get("resources") or {}
         found.append(NodeType(name, float(has.get("CPU", 0)), float(has.get("GPU", 0)), min(its, most)))
     return [kind for kind in found if kind.most]
+
+
+def may_grow() -> bool:
+    """Whether the cluster may get more nodes: not one that no autoscaler looks after, as far as that can be told.
+
+    Ray's monitor runs on every head; without an autoscaler it names each node's type after the node itself.
+    """
+    status = _internal_kv_get(DEBUG_AUTOSCALING_STATUS)
+    types = _types(json.loads(status)) if status else {}
+    return not types or any(kind != f"node_{node}" for node, kind in types.items())
+
+
+def _types(status: Mapping[str, Any]) -> dict[str, str]:
+    """Type by id of every node that the monitor knows."""
+    return dict((status.get("autoscaler_report") or {}).get("node_type_mapping") or {})
 
 
 def _cluster_file(gcs_address: str) -> Path | None:

@@ -80,7 +80,7 @@ def settled(resources: Resources) -> Resources:
 def check_resources(resources: Resources, private: bool) -> None:
     """Refuse a worker that no node of this cluster can hold, however it grows.
 
-    A cluster of several nodes without an autoscaler that can be asked is one to which nodes may be added by hand.
+    Where nobody can tell whether it grows, it is waited for.
 
     Args:
         resources: of a training run.
@@ -90,7 +90,11 @@ def check_resources(resources: Resources, private: bool) -> None:
         InputError: no node, and no kind of node that may be started, has that many CPUs or GPUs.
     """
     resources, kinds = settled(resources), growth.node_types()
-    if growth.fits_now(resources) or any(kind.holds(resources) for kind in kinds) or not (private or kinds):
+    if (
+        growth.fits_now(resources)
+        or any(kind.holds(resources) for kind in kinds)
+        or not (private or kinds or not growth.may_grow())
+    ):
         return
     more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
     raise InputError(

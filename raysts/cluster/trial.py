@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from dataclasses import replace
@@ -28,7 +29,12 @@ class RaystsTrial(ray.tune.Trainable):
     """
 
     def setup(
-        self, config: dict[str, Any], dev: Dev | None = None, resources: Resources | None = None, waits: bool = False
+        self,
+        config: dict[str, Any],
+        dev: Dev | None = None,
+        resources: Resources | None = None,
+        waits: bool = False,
+        study: str = "",
     ) -> None:
         """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store.
 
@@ -37,13 +43,18 @@ class RaystsTrial(ray.tune.Trainable):
             dev: the development set.
             resources: what a trial has.
             waits: after each dev score, wait for the decision whether to go on.
+            study: name of the study, which Ray's dashboard shows.
         """
         assert resources is not None and resources.gpus is not None
-        self.dev, self.resources, self.waits = dev, resources, waits
+        self.dev, self.resources, self.waits, self.study = dev, resources, waits, study
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
             # A trial that runs out of memory has used up its own part, never a neighbour's.
             torch.cuda.set_per_process_memory_fraction(resources.gpus)
         self._begin(config)
+
+    def __repr__(self) -> str:
+        """What Ray's dashboard calls the process."""
+        return f"trials of {self.study}"
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """The next trial, in the same process."""
@@ -64,6 +75,8 @@ class RaystsTrial(ray.tune.Trainable):
         self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.stopping, self.going_on = threading.Event(), threading.Event()
         job = replace(config["job"], dev=self.dev)
+        # What has been imported is here to stay: collections need not look at it again (0.1 s each).
+        gc.freeze()
         # A daemon: the process ends when Ray ends it, whatever the thread is doing.
         self.thread = threading.Thread(target=self._train, args=(job,), daemon=True)
         self.thread.start()

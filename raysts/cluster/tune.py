@@ -25,24 +25,20 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from raysts.cluster.run import settled
+from raysts.cluster.room import offers, trials_at_once
 from raysts.cluster.trial import FRACTION, RaystsTrial
 from raysts.errors import RunFailed
 from raysts.recipe import Resources
 from raysts.search.attempt import Outcome
 from raysts.search.progress import Progress
-from raysts.search.retention import weights
 from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
-from raysts.search.space import Point
+from raysts.search.space import Point, text_of
 from raysts.search.study import Study
 from raysts.search.tasks import METRIC, Tasks
 
 DEATHS = 3
 """Deaths of its process that a trial survives, each from its last checkpoint."""
-
-SMALL = 200 * 2**20
-"""Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
 
 MEMORY_KILLS = 2
 """Kills for want of memory after which a point is infeasible: the first may have been a neighbour's fault."""
@@ -73,27 +69,6 @@ def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSe
         points_to_evaluate=[dict(point) for point in first],
         sampler=tpe(search, seed),
     )
-
-
-def trial_resources(study: Study) -> Resources:
-    """What a trial asks for: several small ones share a GPU unless the search says how much one takes."""
-    asked = study.search.pipeline.resources
-    found = settled(asked)
-    if asked.gpus is None and found.gpus and weights(study.plan.backbone) < SMALL:
-        return replace(found, gpus=0.25)
-    return found
-
-
-def room(resources: Resources) -> int:
-    """Trials that the cluster as it is holds at once."""
-    count = 0
-    for node in ray.nodes():
-        there = node["Resources"]
-        if node["Alive"]:
-            fits = [int(there.get("CPU", 0) // resources.cpus)]
-            fits += [int(there.get("GPU", 0) / resources.gpus + 1e-9)] if resources.gpus else []
-            count += min(fits)
-    return max(1, count)
 
 
 def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
@@ -131,14 +106,16 @@ def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
 def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
     """One Tuner over what is left."""
     study, search = tasks.study, tasks.search
+    shared = {"dev": study.dev, "resources": resources, "waits": search.asha is not None, "study": study.name}
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(RaystsTrial, dev=study.dev, resources=resources, waits=search.asha is not None),
+        ray.tune.with_parameters(RaystsTrial, **shared),
         {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
     )
+    trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
     searcher = _Trials(tasks)
     watch.ids = searcher.ids
     # A grid asks for all its room at once, for an autoscaler to see; a sampler is asked as late as can be.
-    pending = room(resources) if search.num_samples is None else 1
+    pending = trials_at_once(resources) if search.num_samples is None else 1
     with _tune_folder(study.folder) as folder, _environment({"TUNE_MAX_PENDING_TRIALS_PG": str(pending)}):
         tuner = ray.tune.Tuner(
             trainable,
@@ -147,7 +124,7 @@ def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
                 scheduler=scheduler(study),
                 num_samples=-1,  # until the searcher says that nothing is left
                 reuse_actors=True,
-                trial_name_creator=lambda each: f"{study.name}-{each.trial_id}",
+                trial_name_creator=lambda each: f"{study.name} {searcher.titles.get(each.trial_id, each.trial_id)}",
                 trial_dirname_creator=lambda each: each.trial_id,
             ),
             run_config=ray.tune.RunConfig(
@@ -175,6 +152,7 @@ class _Trials(Searcher):
         self.tasks = tasks
         self.error: Exception | None = None
         self.ids: dict[str, str] = {}
+        self.titles: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next training run."""
@@ -184,6 +162,7 @@ class _Trials(Searcher):
         if trial is None:
             return Searcher.FINISHED
         self.ids[trial_id] = trial.id
+        self.titles[trial_id] = f"{text_of(trial.point)} seed {trial.seed}"
         return {"job": replace(trial.job, dev=None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -193,6 +172,7 @@ class _Trials(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
         run_id = self.ids.pop(trial_id)
+        self.titles.pop(trial_id)
         if error or result is None:
             outcome = Outcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
         elif "outcome/status" in result:
@@ -204,6 +184,10 @@ class _Trials(Searcher):
         except Exception as problem:
             self.error = problem
             raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Tune pickles what it is given for a restore that never comes, and we hold threads and databases."""
+        return {}
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study's records are what a search goes on from."""
@@ -243,6 +227,10 @@ class _Watch(ray.tune.Callback):
         self.actors: dict[str, str] = {}
         """What each actor trains, or has trained last."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing, as of :class:`_Trials`."""
+        return {}
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """An actor begins with a trial."""
         self.actors[trial.temporary_state.ray_actor._actor_id.hex()] = self.ids[trial.trial_id]
@@ -254,10 +242,9 @@ class _Watch(ray.tune.Callback):
             self.progress.running(list(self.tasks.running.values()))
         elif time.monotonic() - self.idle_since > WAIT and not self.said:
             self.said = True
-            there = {name: ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")}
             self.progress.say(
                 f"waiting for room: a trial asks for {self.resources.cpus} CPUs and {self.resources.gpus:g} GPUs; the "
-                f"cluster has {there['CPU']:g} CPUs and {there['GPU']:g} GPUs in all, and may grow"
+                f"cluster's nodes have: {offers()}; it may grow, or what else runs there may end"
             )
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from raysts.files import aside
 from raysts.report.markup import Markup, duration, hundredfold, join, tag
 from raysts.report.study_charts import Shown, best_so_far, numeric, parallel_chart, score_chart
+from raysts.report.study_grid import fits_grid, grid_chart
 from raysts.report.style import STYLE
 from raysts.report.tables import facts_table
 
 _MORE = """
 .error { stroke: var(--series); stroke-width: 1.4; opacity: .6; } .faint { fill: var(--series); opacity: .35; }
 .best polyline { fill: none; stroke: var(--accent); stroke-width: 1.6; }
+.cell { fill: var(--series); }
 .other polyline { fill: none; stroke: var(--wait); stroke-width: .9; opacity: .4; }
 """
 """What the charts of a study need beyond the common style sheet."""
@@ -36,6 +38,7 @@ class StudyData:
         ended: dev scores of finished trials in the order in which they ended.
         importance: share of each option in how the scores differ; empty where it cannot be told.
         table: head and rows of the trials.
+        outcomes: how many trials ended in which way.
         trial_seconds: training time of all trials together.
         facts: what a reader needs to judge it.
         notes: what the reader must know.
@@ -51,6 +54,7 @@ class StudyData:
     ended: Sequence[float]
     importance: dict[str, float]
     table: tuple[Sequence[str], Sequence[Sequence[Any]]]
+    outcomes: dict[str, int]
     trial_seconds: float
     facts: dict[str, str]
     notes: Sequence[str]
@@ -74,7 +78,7 @@ def render_study(data: StudyData) -> str:
             tag("h1", data.name),
             tag("p", "raysts study, report made ", tag("time", made, datetime=data.created_at), class_="meta"),
             tag("div", *(tag("p", sentence) for sentence in data.headline), class_="result"),
-            tag("ul", tag("li", f"{duration(data.trial_seconds)} of training in all trials"), class_="chips"),
+            tag("ul", *(tag("li", text) for text in _cost(data)), class_="chips"),
         ),
         _section("What was found", *_charts(data)),
         _section("What was searched", facts_table("Options and their values", data.options)),
@@ -98,6 +102,13 @@ def _section(title: str, *content: object) -> Markup:
     return tag("section", tag("h2", title), *content)
 
 
+def _cost(data: StudyData) -> list[str]:
+    count = sum(data.outcomes.values())
+    found = [f"{number} {status}" for status, number in data.outcomes.items() if number]
+    found.append(f"{duration(data.trial_seconds)} of training in all trials")
+    return [*found, f"{duration(data.trial_seconds / count)} a trial"] if count else found
+
+
 def _charts(data: StudyData) -> list[Markup]:
     if not data.points:
         return [tag("p", "No trial has finished.", class_="empty")]
@@ -106,7 +117,9 @@ def _charts(data: StudyData) -> list[Markup]:
         for i, option in enumerate(data.options)
         if numeric([point.values[option] for point in data.points])
     ]
-    if len(data.options) > 1:
+    if fits_grid(list(data.options), data.points):
+        charts.insert(0, grid_chart("grid", list(data.options), data.points))
+    elif len(data.options) > 1:
         charts.insert(0, parallel_chart("parallel", list(data.options), data.points))
     charts.append(best_so_far("best", data.ended))
     hint = "A bar is one standard deviation over the seeds to both sides; a ring marks the chosen point."

@@ -57,7 +57,7 @@ def score_chart(name: str, option: str, points: Sequence[Shown]) -> Markup:
             parts.append(tag("circle", cx=place, cy=middle, r=7, class_="ring"))
     best = max(shown, key=lambda point: point.mean)
     text = f"Dev score against {option}; best {hundredfold(best.mean)} at {best.values[option]}."
-    return _figure(name, f"Dev score × 100 against {option}", text, parts)
+    return figure(name, f"Dev score × 100 against {option}", text, parts)
 
 
 def parallel_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -> Markup:
@@ -82,7 +82,7 @@ def parallel_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -
     parts += _upright(WIDTH - _LEFT, "dev × 100", [(scores(value), tick_text(value)) for value in scores.ticks(5)])
     best = ranked[-1]
     text = f"{len(ranked)} points; best {hundredfold(best.mean)} at {best.values}."
-    return _figure(name, "Every point: its options and its dev score; the best tenth in colour", text, parts)
+    return figure(name, "Every point: its options and its dev score; the best tenth in colour", text, parts)
 
 
 def best_so_far(name: str, scores: Sequence[float]) -> Markup:
@@ -92,12 +92,14 @@ def best_so_far(name: str, scores: Sequence[float]) -> Markup:
     best, line = -math.inf, []
     parts = _grid(x, y, "trial")
     for number, score in enumerate(scores, start=1):
+        if best > -math.inf:  # a step, not a slope
+            line.append(f"{x(number):.1f},{y(100 * best):.1f}")
         best = max(best, score)
         line.append(f"{x(number):.1f},{y(100 * best):.1f}")
         label = tag("title", f"trial {number}: {hundredfold(score)}")
         parts.append(tag("circle", label, cx=x(number), cy=y(100 * score), r=2.2, class_="faint"))
     parts.append(tag("polyline", points=" ".join(line), class_="line"))
-    return _figure(name, "Best dev score × 100 so far", f"{len(scores)} trials, best {hundredfold(best)}.", parts)
+    return figure(name, "Best dev score × 100 so far", f"{len(scores)} trials, best {hundredfold(best)}.", parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +158,16 @@ def _upright(x: float, label: str, marks: Sequence[tuple[float, str]]) -> list[M
     return parts
 
 
-def _figure(name: str, title: str, described: str, parts: Sequence[Markup]) -> Markup:
+def figure(name: str, title: str, described: str, parts: Sequence[Markup], height: float = HEIGHT) -> Markup:
+    """A drawing with its caption; what it shows is also said in words."""
     drawing = tag(
         "svg",
         tag("title", title, id=f"{name}-t"),
         tag("desc", described, id=f"{name}-d"),
         tag("g", *parts, class_="s0"),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        viewBox=f"0 0 {WIDTH} {height:g}",
         width=WIDTH,
-        height=HEIGHT,
+        height=height,
         role="img",
         aria_labelledby=f"{name}-t {name}-d",
         class_="chart",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from raysts.search.attempt import TrialRuntime, attempt
 from raysts.search.progress import Progress
+from raysts.search.study import Trial
 from raysts.search.tasks import Tasks
 from raysts.training.runtime import Runtime
 
@@ -19,8 +22,12 @@ def run_here(tasks: Tasks, progress: Progress, threads: int | None, device: str 
     """
     while (trial := tasks.next()) is not None:
 
-        def runtime(run_id: str = trial.id) -> Runtime:
-            return TrialRuntime(device, threads=threads, report=lambda line: tasks.report(run_id, line))
+        def looked(shown: Trial = trial) -> bool:
+            progress.running([shown])
+            return False  # nothing stops it
 
-        progress.running([trial])
+        def runtime(run_id: str = trial.id) -> Runtime:
+            report = partial(tasks.report, run_id)
+            return TrialRuntime(device, threads=threads, report=report, stopped=looked)  # noqa: B023
+
         tasks.done(trial.id, attempt(trial.job, runtime))

@@ -34,7 +34,10 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+            console = Console(stderr=True)
+            if console.is_dumb_terminal:  # it cannot draw over what is there
+                return self
+            self.live = Live(console=console, transient=True, auto_refresh=False)
             self.live.start()
             self.say = partial(self.live.console.print, markup=False, highlight=False)
         return self

@@ -12,6 +12,7 @@ from raysts.files import read_json
 from raysts.report.study import StudyData, score_text, write_study_report
 from raysts.report.study_charts import Shown
 from raysts.reporting import git_commit
+from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean
 from raysts.search.space import text_of
@@ -27,7 +28,7 @@ def report_data(study: Study) -> StudyData:
     """Everything the report shows."""
     every, known = study.scores(), read_json(study.folder / "study.json") or {}
     best, space = by_mean(every), study.search.space
-    records = sorted(study.records.values(), key=lambda r: -(r.value if r.status == "finished" and r.value else -1.0))
+    records = sorted(study.records.values(), key=_place)
     head = [*(key.rsplit(".", 1)[-1] for key in space), "seed", "dev × 100", "status", "step", "seconds", "run"]
     rows = [
         [
@@ -53,6 +54,10 @@ def report_data(study: Study) -> StudyData:
         ended=[r.value for r in study.records.values() if r.status == "finished" and r.value is not None],
         importance=importance(study.search, every),
         table=(head, rows),
+        outcomes={
+            shown: sum(r.status == status for r in records)
+            for status, shown in (("finished", "finished"), ("stopped", "stopped early"), ("infeasible", "infeasible"))
+        },
         trial_seconds=sum(r.seconds or 0.0 for r in study.records.values()),
         facts={
             **(first.get("versions") or {}),
@@ -65,6 +70,11 @@ def report_data(study: Study) -> StudyData:
         },
         notes=[f"{text_of(each.point)}: {each.remark}." for each in every if each.remark] + _tiny(study),
     )
+
+
+def _place(record: Record) -> float:
+    """Best first, then those that did not finish."""
+    return -record.value if record.status == "finished" and record.value is not None else float("inf")
 
 
 def _headline(study: Study, every: list[PointScores]) -> list[str]:

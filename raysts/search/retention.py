@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from raysts.errors import InputError
 from raysts.files import read_json, write_json
+from raysts.models.store import load
+from raysts.objectives import OBJECTIVES
+from raysts.recipe import Recipe
+from raysts.report.study_charts import numeric
 from raysts.search.record import Record
+from raysts.search.search import Search
+from raysts.search.space import corners
+from raysts.training import checkpoint
 
 if TYPE_CHECKING:
     from raysts.search.study import Study
 
-RUNNING = 9
-"""Times its weights that a running trial takes at most: two checkpoints of weights and two moments while one replaces the
-other, the best weights twice, its model."""
+RECORDS = 200_000
+"""Bytes that recipe, records, metrics, error log and scalars of a trial take at most."""
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".onnx", ".msgpack")
+"""Endings of files that hold weights."""
 
 
 def best(study: Study) -> list[Record]:
@@ -53,11 +69,64 @@ def retain(study: Study) -> None:
             shutil.rmtree(folder / "model", ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a trial's files: ``model``, the kept model; ``trained``, the weights that training changes, in float32."""
+
+    model: int
+    trained: int
+
+    @property
+    def running(self) -> int:
+        """A running trial: two checkpoints of weights and two moments while one replaces the other, the best weights twice,
+        its model."""
+        return 8 * self.trained + self.model
+
+
+def sizes(study: Study) -> Sizes:
+    """The largest that a trial of the space has: heads and decoders depend on the point. Reads the backbone, trains nothing."""
+    backbone, found = study.plan.backbone, []
+    recipes = {recipe.settings: recipe for recipe in _extremes(study.search)}
+    encoder = load(backbone, device="cpu", heads=study.kind.post == "pooled").encoder
+    for settings, recipe in recipes.items():
+        with torch.device("meta"):  # what is new takes no memory
+            objective = OBJECTIVES[recipe.objective].variant(settings)(settings, encoder)
+        kept = max(_bytes(candidate.state_dict().values()) for candidate in objective.candidates().values())
+        found.append((kept, _bytes(checkpoint.trained_state(objective).values())))
+    other = sum(path.stat().st_size for path in backbone.iterdir() if path.is_file() and path.suffix not in WEIGHTS)
+    return Sizes(max(kept for kept, _ in found) + other, max(trained for _, trained in found))
+
+
 def disk_bound(study: Study, concurrent: int) -> int:
-    """Bytes that models and checkpoints of a study take at most, with so many trials at once."""
-    seeds = study.search.seeds if study.search.by == "point" else 1
-    begun = -(-2 * concurrent // seeds) + 1 if study.search.by == "point" else 1
-    return weights(study.plan.backbone) * ((study.search.keep + begun) * seeds + RUNNING * concurrent)
+    """Bytes that a study and its runs take on disk at most, with so many trials at once.
+
+    Not counted: token stores, the report, and runs that another pipeline or study uses.
+    """
+    search, each = study.search, sizes(study)
+    if search.by == "point":
+        # Points that trials at once may belong to, before and after one more has come to its end.
+        begun = -(-2 * concurrent // search.seeds) + 1
+        models = (search.keep + begun) * search.seeds
+    else:
+        models = search.keep + 1
+    return each.model * models + each.running * concurrent + RECORDS * search.points * search.seeds
+
+
+def _extremes(search: Search) -> Iterator[Recipe]:
+    """Recipes of every combination of the settings' smallest and largest values; what has no order is taken whole."""
+    first = corners(search.space)[0]
+    ends = {
+        key: sorted({min(each.ends), max(each.ends)}) if numeric(each.ends) else each.ends
+        for key, each in search.space.items()
+        if key.startswith(f"{search.stage}.settings.")
+    }
+    for values in itertools.product(*ends.values()):
+        with contextlib.suppress(InputError):  # values that do not go together are no point
+            yield search.recipe({**first, **dict(zip(ends, values, strict=True))})
+
+
+def _bytes(values: Iterable[torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in values)
 
 
 def weights(model: Path) -> int:

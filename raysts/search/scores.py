@@ -80,13 +80,13 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
 def by_mean(scores: Sequence[PointScores]) -> PointScores | None:
     """The point with the best mean over its seeds, of those that have all; where none has, of all."""
     whole = [each for each in scores if each.whole] or [each for each in scores if each.values]
-    return max(whole, key=lambda each: each.mean or float("-inf"), default=None)
+    return max(whole, key=lambda each: float("-inf") if each.mean is None else each.mean, default=None)
 
 
 def by_best_run(scores: Sequence[PointScores]) -> Record | None:
     """The single best trial."""
     finished = [record for each in scores for record in each.finished]
-    return max(finished, key=lambda record: record.value or float("-inf"), default=None)
+    return max(finished, key=lambda record: float("-inf") if record.value is None else record.value, default=None)
 
 
 def table(scores: Sequence[PointScores], most: int = 60) -> str:

@@ -25,8 +25,7 @@ from raysts.search.record import Record, as_table, read_records
 from raysts.search.retention import retain
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
-from raysts.search.space import Point, grid, text_of
-from raysts.search.tracking import write_scalars
+from raysts.search.space import Point, grid
 from raysts.seeds import derive_seed
 from raysts.training import checkpoint
 from raysts.training.checkpoint import read_metrics
@@ -232,8 +231,6 @@ class Study:
             curve=curve,
             finished_at=_now(),
         )
-        title = f"{text_of(trial.point)} seed={trial.seed} {trial.id[:6]}".replace("/", "_")
-        write_scalars(self.folder / "tensorboard" / title, lines)
         write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
         self.clear(record)

@@ -1,0 +1,88 @@
+"""How much disk a search takes: never more than what it says before its first trial."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysts import api_tune
+from raysts.models.store import load
+from raysts.search import retention
+
+
+def bytes_in(*folders: Path) -> int:
+    """What the files in them take now; files come and go meanwhile."""
+    total = 0
+    for folder in folders:
+        for path in folder.rglob("*"):
+            try:
+                total += path.stat().st_size if path.is_file() else 0
+            except FileNotFoundError:
+                continue
+    return total
+
+
+class Peak:
+    """The most that a storage's runs and studies have taken, looked at again and again."""
+
+    def __init__(self, storage: Path) -> None:
+        self.folders, self.most, self._end = (storage / "runs", storage / "studies"), 0, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def _look(self) -> None:
+        while not self._end.wait(0.01):
+            self.most = max(self.most, bytes_in(*self.folders))
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    monkeypatch.setattr(retention, "RECORDS", 20_000)  # short trials: the bound is to be near
+    torch.set_num_threads(1)
+    overrides: dict[str, Any] = {
+        "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
+        "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,
+        "train.max_length": 24, "data.sample": 64, "latte.data.sources": [],
+        **{f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")},
+    }  # fmt: skip
+    said: list[str] = []
+    with Peak(tmp_path) as peak:
+        found = api_tune.tune("latte-mix", overrides, small_world, tmp_path, address="none", say=said.append)
+    (line,) = [text for text in said if "MB on disk" in text]
+    stated = float(re.search(r"at most ([\d.,]+) MB", line)[1].replace(",", "")) * 1e6  # type: ignore[index]
+    best = sorted(found["points"], key=lambda point: -point["value"])[:2]
+    kept = sorted(path.parent.name for path in tmp_path.glob("runs/*/model"))
+    assert found["trials"] == 8 and kept == sorted(point["run"] for point in best)
+    model = bytes_in(tmp_path / "runs" / kept[0] / "model")
+    assert 3 * model < peak.most <= stated < 30 * model
+    assert 8 * model > bytes_in(tmp_path / "runs")  # beaten models are gone
+
+
+def test_the_size_of_a_trial_is_that_of_the_largest_point(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    def sizes(classes: list[int]) -> retention.Sizes:
+        overrides = {"backbone": str(tiny_backbone), "space.settings.classes": classes}
+        return retention.sizes(api_tune.planned("latte-mix", overrides, small_world, tmp_path))
+
+    small, large = sizes([4]), sizes([4, 400])
+    encoder = load(tiny_backbone, device="cpu").encoder
+    frozen = sum(4 * parameter.numel() for parameter in encoder.parameters())
+    assert small.model > frozen > small.trained  # the backbone is kept with the head, and never saved while training
+    # With the most variables, 128, of 396 more classes each: what gives their logits from 32 numbers, and its bias.
+    assert large.model - small.model == 4 * 396 * 128 * (32 + 1) and large.trained > small.trained
+    assert sizes([10**13]).model > 10**15  # said without making such a tensor
