@@ -155,7 +155,8 @@ def run(
         say: takes progress, a line at a time.
 
     Returns:
-        status, storage, name, model (path or None), report (path), results (rows).
+        status, storage, name, model (path or None), report (path), results (rows), left_out (members that failed where
+        ``min_members`` allows it: number and reason).
     """
     made = plan(recipe, overrides, data, storage)
     if name and name_problem(name):
