@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -48,9 +49,16 @@ class Nodes:
         self.sessions = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))  # short: it becomes the name of a socket
         self.commands: list[Command] = []
         self.address = ""
+        # A token of its own: Ray asks for one, and keeps the user's in the home folder.
+        self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self.environment |= {"RAY_raylet_start_wait_time_s": "300"}
 
     def start(self) -> None:
-        """Start all that are missing, the head first; a new head has a new address."""
+        """Start all that are missing or have ended, the head first; a new head has a new address."""
+        if self.commands and self.commands[0].ended():
+            self.kill(0)
+        for command in [command for command in self.commands if command.ended()]:
+            self.kill(self.commands.index(command))
         if not self.commands:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -65,8 +73,8 @@ class Nodes:
 
     def _add(self, *arguments: str) -> None:
         log = self.folder / f"node-{len(list(self.folder.glob('node-*.log'))):03d}.log"
-        command = ["-m", "ray.scripts.scripts", "start", "--node-ip-address", "127.0.0.1", *arguments, *SMALL]
-        self.commands.append(Command(command, log))
+        command = ["-m", "ray.scripts.scripts", "start", *arguments, *SMALL]
+        self.commands.append(Command(command, log, self.environment))
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(self.address.split(":")[1])), 1):
@@ -89,15 +97,16 @@ class Nodes:
 class Driver:
     """The command, started again whenever it ends badly."""
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
-        self.folder, self.arguments = folder, arguments
+    def __init__(self, folder: Path, arguments: list[str], environment: dict[str, str] | None = None) -> None:
+        self.folder, self.arguments, self.environment = folder, arguments, environment
         self.commands: list[Command] = []
         self.codes: list[int] = []
 
     def start(self, storage: Path, address: str, recipe: str = "quickstart") -> None:
         """Once more."""
         command = ["-m", "raysts", "run", recipe, "--storage", str(storage), "--json", "--address", address]
-        self.commands.append(Command([*command, *self.arguments], self.folder / f"run-{len(self.commands):03d}.log"))
+        log = self.folder / f"run-{len(list(self.folder.glob('run-*.log'))):03d}.log"
+        self.commands.append(Command([*command, *self.arguments], log, self.environment))
 
     @property
     def current(self) -> Command:
@@ -163,14 +172,15 @@ class Chaos:
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options, self.dice = folder, options, random.Random(options.seed)
-        self.nodes, self.driver = Nodes(folder), Driver(folder, options.arguments)
+        self.nodes = Nodes(folder)
+        self.driver = Driver(folder, options.arguments, self.nodes.environment)
         self.kills: list[tuple[float, str, int]] = []
         self.peak = 0
 
     def run(self) -> dict[str, Any]:
         """The calm run, the rounds, and what was found wrong."""
         began = time.monotonic()
-        calm = Driver(self.folder, self.options.arguments)
+        calm = Driver(self.folder, self.options.arguments)  # what an earlier try has left of it is not done again
         calm.start(self.folder / "calm", "none")
         if calm.current.process.wait() != 0:
             raise SystemExit(f"the undisturbed run failed:\n{calm.current.stderr()}")
@@ -218,14 +228,18 @@ class Chaos:
                     f"no end {self.options.patience:g} minutes after the last kill: {self.driver.current.stderr()}"
                 )
             self.peak = max(self.peak, size(storage))
-            if code is not None:  # not by us: a node or the head took it along
-                self.driver.codes.append(code)
+            head = self.nodes.commands[0]
+            if any(command.ended() for command in self.nodes.commands):  # not by us
                 self.nodes.start()
+            if code is not None or self.nodes.commands[0] is not head:
+                if code is not None:
+                    self.driver.codes.append(code)
+                self.driver.current.sweep()
                 self.driver.start(storage, self.nodes.address)
             elif now >= due and now < self.stop_at:
                 self.kill(storage)
                 due = self._next()
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def _next(self) -> float:
         return time.monotonic() + self.options.every * self.dice.uniform(0.5, 1.5)

@@ -50,10 +50,10 @@ def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> 
     print("|---|---|---|---|---|---|")
     for count in counts:
         storage, nodes = folder / f"nodes-{count}", Nodes(folder, count)
-        driver = Driver(folder, [*arguments(members, steps)])
+        driver = Driver(folder, arguments(members, steps), nodes.environment)
         try:
             nodes.start()
-            wait_until(lambda n=nodes: all("Local node IP" in c.output.read_text() for c in n.commands), 300)
+            wait_until(lambda n=nodes: all("Ray runtime started" in c.output.read_text() for c in n.commands), 300)
             began = time.monotonic()
             driver.start(storage, nodes.address, "nli")
             if driver.current.process.wait() != 0:
@@ -75,7 +75,7 @@ def recovery(folder: Path, steps: int) -> None:
     print("\n| killed | goes on after, s | load |\n|---|---|---|")
     for kind in ("worker", "node"):
         storage, nodes = folder / f"killed-{kind}", Nodes(folder, 2)
-        driver = Driver(folder, [*arguments(1, 1000 * steps, 10)])
+        driver = Driver(folder, arguments(1, 1000 * steps, 10), nodes.environment)
         try:
             nodes.start()
             driver.start(storage, nodes.address, "nli")
