@@ -160,7 +160,8 @@ def run(
 
     Returns:
         status, storage, name, model (path or None), report (path), results (rows), contamination (one per model and
-        task, see :mod:`raysts.evaluation.contamination`), notes (the same in words).
+        task, see :mod:`raysts.evaluation.contamination`), notes (the same in words), left_out (members that failed where
+        ``min_members`` allows it: number and reason).
     """
     made = plan(recipe, overrides, data, storage)
     if strict_contamination:

@@ -186,6 +186,7 @@ def _result(found: dict[str, Any]) -> str:
     from raysts.results import format_table, summary
 
     lines = [format_table(summary(found["results"])), *found.get("notes", [])]
+    lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in found["left_out"]]
     if found["model"]:
         lines.append(f"model:  {found['model']}")
     lines.append(f"report: {found['report']}")

@@ -61,3 +61,27 @@ def gather(x_BD: Tensor) -> Tensor:
     sizes = [torch.zeros((), dtype=torch.int64, device=x_BD.device) for _ in range(world_size())]
     dist.all_gather(sizes, torch.tensor(x_BD.shape[0], device=x_BD.device))
     return _Gather.apply(x_BD, [int(size) for size in sizes])
+
+
+class Vote:
+    """The largest number that any process gave, known to all of them at the same call.
+
+    With several processes it is that of the call before: nobody waits for the others. After an answer above 0 the next
+    one is 0, so that whoever goes on asking until he is answered is answered once.
+    """
+
+    def __init__(self) -> None:
+        self._cast: tuple[Tensor, Any] | None = None
+
+    def __call__(self, number: int, device: torch.device) -> int:
+        """Give a number (0 for nothing) and get the answer."""
+        if world_size() == 1:
+            return number
+        found = 0
+        if self._cast is not None:
+            given, work = self._cast
+            work.wait()
+            found = int(given)
+        given = torch.tensor(0 if found else number, device=device)
+        self._cast = given, dist.all_reduce(given, dist.ReduceOp.MAX, async_op=True)
+        return found

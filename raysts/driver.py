@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,13 @@ class _Driver:
         self.say(f"{self.name}: {len(plan.nodes)} nodes, {len(plan.nodes) - len(waiting)} done")
         plan.write_backbone()
         self._tokens()
-        self._train(plan.chains)
+        plan = self._members()
         if plan.teacher is not None:
             self._teacher(plan.teacher)
         if plan.student_chains:
             self._student_start()
-            self._train(plan.student_chains)
+            if failures := self._train(plan.student_chains):
+                raise self._failed(failures, len(plan.student_chains), len(plan.student_chains) - len(failures))
         for line in harness.left_out(plan.corpus, plan.tasks):
             self.say(line)
         for node in plan.evaluations:
@@ -100,6 +102,7 @@ class _Driver:
             "results": rows,
             "contamination": text.entries(plan.pipeline.name),
             "notes": text.lines(plan.pipeline.name),
+            "left_out": plan.left_out,
         }
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -115,21 +118,36 @@ class _Driver:
                     self.plan.corpus.write_derived(spec.table)
                     self.executor.tokenize(spec, self.plan.groups(spec), self.plan.backbone, folder, self.say)
 
-    def _train(self, chains: list[list[Node]]) -> None:
+    def _members(self) -> Plan:
+        """Train the members; the plan of what is made of those that finished, where not all need to (``min_members``)."""
+        chains, least = self.plan.chains, self.plan.pipeline.min_members
+        failures = self._train(chains)
+        done = [chain[-1].status == "done" for chain in chains]
+        if failures and (least is None or sum(done) < least):
+            raise self._failed(failures, len(chains), sum(done), least)
+        if failures:
+            self.plan = replace(self.plan, without=frozenset(i for i, finished in enumerate(done) if not finished))
+            self.say(f"going on with {sum(done)} of {len(chains)} members (min_members={least}); the others failed")
+            self._note()
+        return self.plan
+
+    def _train(self, chains: list[list[Node]]) -> list[str]:
+        """Train what is left of the chains; why some failed."""
         left = [[node for node in chain if node.status != "done"] for chain in chains]
         left = [chain for chain in left if chain]
         if not left:
-            return
+            return []
         jobs = [[node.job for node in chain if node.job is not None] for chain in left]
         outcomes = self.executor.train(jobs, self.plan.pipeline.resources, self.say)
-        failures = [reason for reason in outcomes if reason is not None]
-        if failures:
-            write(self.plan, self.name, self.command, self.seconds)
-            done = len(outcomes) - len(failures)
-            raise RunFailed(
-                "\n".join(failures)
-                + f"\n{done} of {len(outcomes)} finished; run the same command again to go on from there"
-            )
+        return [reason for reason in outcomes if reason is not None]
+
+    def _failed(self, failures: list[str], count: int, done: int, least: int | None = None) -> RunFailed:
+        write(self.plan, self.name, self.command, self.seconds)
+        needed = "" if least is None else f", and min_members={least}"
+        return RunFailed(
+            "\n".join(failures)
+            + f"\n{done} of {count} finished{needed}; run the same command again to go on from there"
+        )
 
     def selected(self) -> list[Node]:
         """The members that form the ensemble: all, or the best on STS-B dev."""

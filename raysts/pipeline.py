@@ -87,12 +87,14 @@ class Plan:
         corpus: the data.
         storage: storage folder.
         locate: folder of a backbone named in the recipe (resolves run ids).
+        without: numbers of members that failed and are left out of what is made of the members (``min_members``).
     """
 
     pipeline: Pipeline
     corpus: Corpus
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
+    without: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
@@ -326,7 +328,21 @@ class Plan:
     @cached_property
     def members(self) -> list[Node]:
         """What the ensemble is made of: the last stage of every member, or the models named as teachers."""
-        return [chain[-1] for chain in self.chains] or self.teacher_models
+        there = [chain[-1] for member, chain in enumerate(self.chains) if member not in self.without]
+        return there or self.teacher_models
+
+    @property
+    def left_out(self) -> list[dict[str, Any]]:
+        """The members that are left out, each with the reason it failed."""
+        return [
+            {
+                "member": member,
+                "reason": next(
+                    (node.record.get("reason") for node in self.chains[member] if node.status == "failed"), None
+                ),
+            }
+            for member in sorted(self.without)
+        ]
 
     @cached_property
     def teacher_models(self) -> list[Node]:

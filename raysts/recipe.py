@@ -121,7 +121,8 @@ class Train:
         keep: the encoder that is kept: of the ``last`` step or ``best`` on dev; for ct ``second`` (encoder 2 of the
             last step) or ``dev`` (best of both encoders over all dev evaluations).
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
-        checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps.
+        checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps, and after 10 seconds
+            in any case (or 20 times as long as it takes to write one).
         patience: stop after this many dev evaluations without a better score; none: never.
         eval_first: evaluate before the first step too, so that the untrained model may be the best.
         drop_last: leave out an epoch's last batch where it is smaller than the others.
@@ -243,7 +244,9 @@ class Resources:
     """What one training run asks of the cluster.
 
     Attributes:
-        workers: processes that train one member together.
+        workers: processes that train one member together; where ``min_workers`` is given, at most.
+        min_workers: the member begins, and after a loss goes on, with as few as that, and takes more as there is room for
+            them; the global batch stays. None: always ``workers``.
         cpus: CPUs per worker; also its number of threads.
         gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
         stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
@@ -251,12 +254,17 @@ class Resources:
     """
 
     workers: int = 1
+    min_workers: int | None = None
     cpus: int = 1
     gpus: float | None = None
     stack: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.workers >= 1, f"workers={self.workers} must be at least 1")
+        _require(
+            self.min_workers is None or 1 <= self.min_workers <= self.workers,
+            f"min_workers={self.min_workers} must be from 1 to workers, {self.workers}, or none",
+        )
         _require(self.cpus >= 1, f"cpus={self.cpus} must be at least 1")
         _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
         _require(self.stack is None or self.stack >= 1, f"stack={self.stack} must be at least 1, or none")
@@ -280,6 +288,7 @@ class Pipeline:
         name: the system's name.
         backbone: a run id, a model directory, a Hugging Face name, a file of word vectors, or ``tiny``.
         members: number of ensemble members; they differ in their seeds alone.
+        min_members: where some fail, go on with those that finished if they are at least so many; none: all must finish.
         seed: root of every seed.
         stages: recipes of a member's training stages, in order.
         combine: ``sed`` distils a student from the members, ``ensemble`` averages them, none leaves them apart.
@@ -298,6 +307,7 @@ class Pipeline:
     name: str
     backbone: str = "tiny"
     members: int = 4
+    min_members: int | None = None
     seed: int = 0
     stages: dict[str, Recipe] = field(default_factory=dict)
     combine: Literal["sed", "ensemble"] | None = None
@@ -315,6 +325,10 @@ class Pipeline:
         problem = name_problem(self.name)
         _require(problem is None, str(problem))
         _require(self.members >= 1, f"members={self.members} must be at least 1")
+        _require(
+            self.min_members is None or 1 <= self.min_members <= self.members,
+            f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all",
+        )
         for stage, recipe in (*self.stages.items(), *self.post.items()):
             _require(
                 STAGE.fullmatch(stage) is not None and stage != "sed",
@@ -347,6 +361,10 @@ class Pipeline:
         _require(
             self.select_top is None or 1 <= self.select_top <= count,
             f"select_top={self.select_top} must be from 1 to the number of members, {count}",
+        )
+        _require(
+            self.min_members is None or (self.select_top or 1) <= self.min_members,
+            f"min_members={self.min_members} must be at least select_top, {self.select_top}: so many are chosen from them",
         )
         check_layers(self.student_pooling)
 

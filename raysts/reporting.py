@@ -60,6 +60,11 @@ def report_data(
         notes.append(
             "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
         )
+    for gone in plan.left_out:
+        notes.append(
+            f"Member {gone['member']} failed and is left out: ensemble and student are made of the "
+            f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {gone['reason']}"
+        )
     chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
     if chosen_by_labels:
         notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(chosen_by_labels)}.")

@@ -49,13 +49,22 @@ def stage(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus, tiny_b
 
 
 @pytest.fixture(scope="session")
-def two_processes(
+def processes(
     tmp_path_factory: pytest.TempPathFactory, stage: small_runs.Stage
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What two gloo processes found (one dict a rank), and what one process finds for the same jobs: one spawn for all."""
+) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
+    """What two, three and four gloo processes found (one dict a rank), and what one finds for the same jobs: one spawn
+    for all."""
     import gloo_ranks
 
     return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(OBJECTIVES))
+
+
+@pytest.fixture(scope="session")
+def two_processes(
+    processes: tuple[dict[int, list[dict[str, Any]]], dict[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What two of them found, and one."""
+    return processes[0][2], processes[1]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What two gloo processes do for the tests, all in one spawn: a spawn costs seconds, the checks do not."""
+"""What two, three and four gloo processes do for the tests, all in one spawn: a spawn costs seconds, the checks do not."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from raysts.objectives import OBJECTIVES, Objective
 from raysts.recipe import Optim
 from raysts.training.loop import Job, train
 from raysts.training.runtime import Runtime
+from raysts.training.saving import Ended, Notice
 
-WORLD = 2
-ROWS = (3, 5)
-"""Rows of rank 0 and rank 1 in the checks of the collectives."""
+ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
+"""Rows per rank in the checks of the collectives, for each number of processes."""
+WORLDS = tuple(ROWS)
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 RESUMED = "nli"
 """The objective whose runs are also interrupted and resumed."""
 
 
 def batch_of(kind: type[Objective]) -> tuple[int, int]:
-    """(batch, rows): a batch that 2 does not divide where the objective allows one, a last batch of a single group."""
-    batch = next((size for size in (5, 7, 9) if kind.problem(size) is None), None)
+    """(batch, rows): a batch that neither 2 nor 3 divides where the objective allows one, a last batch of a single group."""
+    batch = next((size for size in (5, 7, 11) if kind.problem(size) is None), None)
     batch = batch or next(size for size in range(2, 129) if kind.problem(size) is None and size >= 16)
     first = next(rows for rows in range(1, 129) if kind.examples(rows))
     return batch, 2 * kind.rows_per_batch(batch) + first
@@ -72,16 +73,30 @@ class Gloo(Runtime):
         dist.barrier()
 
 
+class Told(Gloo):
+    """The second process is told to end after its third step."""
+
+    steps = 0
+
+    def notice(self) -> Notice:
+        self.steps += 1
+        return Notice.END if self.rank == 1 and self.steps >= 3 else Notice.NONE
+
+
 def run(
     folder: Path, stage: small_runs.Stage, names: list[str]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # fmt: skip
-    """Results of rank 0 and 1, and of one process."""
-    pairs, alone = jobs(folder / "two", stage, names), jobs(folder / "one", stage, names)
+) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
+    """For each number of processes the results of its ranks; and those of one process."""
+    together = {str(world): jobs(folder / str(world), stage, names) for world in WORLDS}
+    whole, alone = together["2"][RESUMED], jobs(folder / "one", stage, names)
+    told = small_runs.replace(whole.recipe, train=small_runs.replace(whole.recipe.train, checkpoint_every=1000))
     extra = {
-        "interrupted": small_runs.without(pairs[RESUMED], folder=folder / "two" / "interrupted"),
-        "grown": small_runs.without(pairs[RESUMED], folder=folder / "two" / "grown"),
+        "interrupted": small_runs.without(whole, folder=folder / "2" / "interrupted"),
+        "grown": small_runs.without(whole, folder=folder / "2" / "grown"),
+        "shrunk": small_runs.without(whole, folder=folder / "2" / "shrunk"),
+        "told": small_runs.without(whole, folder=folder / "2" / "told", recipe=told),
     }
-    (folder / "jobs.pickle").write_bytes(pickle.dumps({**pairs, **extra}))
+    (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra}))
     # A run that begins in one process and goes on in two.
     try:
         train(extra["grown"], small_runs.Watched(read=small_runs.interrupted_at(3)))
@@ -91,7 +106,7 @@ def run(
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MASTER_ADDR")}
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        torch.multiprocessing.spawn(rank_main, (str(folder), names), nprocs=WORLD)
+        torch.multiprocessing.spawn(rank_main, (str(folder),), nprocs=max(WORLDS))
     finally:
         for name, value in before.items():
             if value is None:
@@ -103,32 +118,59 @@ def run(
         runtime = small_runs.Watched(threads=1)
         train(job, runtime)
         single["weights"][name], single["metrics"][name] = runtime.weights(), small_runs.metrics(job.folder)
-    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(WORLD)]
-    for name in (*names, *extra):
-        ranks[0]["metrics"][name] = small_runs.metrics(folder / "two" / name)
-    return ranks, single
+    found = {
+        world: [torch.load(folder / f"{world}-rank{rank}.pt", weights_only=True) for rank in range(world)]
+        for world in WORLDS
+    }
+    for world, ranks in found.items():
+        for name in (*names, *(extra if world == 2 else ())):
+            ranks[0]["metrics"][name] = small_runs.metrics(folder / str(world) / name)
+    return found, single
 
 
-def rank_main(rank: int, folder: str, names: list[str]) -> None:
-    """One process."""
+def rank_main(rank: int, folder: str) -> None:
+    """One process; with four, three and two together, those of higher ranks leaving."""
     torch.set_num_threads(1)
     root = Path(folder)
-    dist.init_process_group("gloo", init_method=f"file://{root / 'rendezvous'}", rank=rank, world_size=WORLD)
-    found: dict[str, Any] = {"weights": {}, "metrics": {}, **_collectives(rank)}
-    made: dict[str, Job] = pickle.loads((root / "jobs.pickle").read_bytes())  # noqa: S301
-    for name in names:
-        found["weights"][name] = _weights(made[name], Gloo(rank, WORLD))
+    made: dict[str, dict[str, Job]] = pickle.loads((root / "jobs.pickle").read_bytes())  # noqa: S301
+    for world in sorted(WORLDS, reverse=True):
+        if rank >= world:
+            return
+        dist.init_process_group(
+            "gloo", init_method=f"file://{root / f'rendezvous-{world}'}", rank=rank, world_size=world
+        )
+        found: dict[str, Any] = {"weights": {}, "metrics": {}, **_collectives(rank, world)}
+        for name, job in made[str(world)].items():
+            found["weights"][name] = _weights(job, Gloo(rank, world))
+        if world == 2:
+            found |= _pair(rank)
+            _goes_on(made["extra"], rank, found)
+        elif world == 3:
+            _until(
+                small_runs.Interrupted, made["extra"]["shrunk"], Gloo(rank, world, read=small_runs.interrupted_at(3))
+            )
+        torch.save(found, root / f"{world}-rank{rank}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _goes_on(made: dict[str, Job], rank: int, found: dict[str, Any]) -> None:
+    """Runs that were interrupted: two of these two processes, one of a single process, one of three."""
+    _until(small_runs.Interrupted, made["interrupted"], Gloo(rank, 2, read=small_runs.interrupted_at(4)))
+    _until(Ended, made["told"], Told(rank, 2))
+    found["told_at"] = [path.name for path in (made["told"].folder / "checkpoints").glob("step-*.pt")]
+    dist.barrier()
+    for name, job in made.items():
+        found["weights"][name] = _weights(job, Gloo(rank, 2))
+
+
+def _until(end: type[BaseException], job: Job, runtime: Runtime) -> None:
     dist.barrier()
     try:
-        train(made["interrupted"], Gloo(rank, WORLD, read=small_runs.interrupted_at(4)))
-        raise AssertionError("the run was to be interrupted")
-    except small_runs.Interrupted:
-        pass
-    dist.barrier()
-    for name in ("interrupted", "grown"):
-        found["weights"][name] = _weights(made[name], Gloo(rank, WORLD))
-    torch.save(found, root / f"rank{rank}.pt")
-    dist.destroy_process_group()
+        train(job, runtime)
+        raise AssertionError(f"the run was to end with {end.__name__}")
+    except end:
+        dist.barrier()
 
 
 def _weights(job: Job, runtime: Gloo) -> dict[str, Tensor]:
@@ -139,7 +181,7 @@ def _weights(job: Job, runtime: Gloo) -> dict[str, Tensor]:
 def rows_of_all() -> tuple[Tensor, Tensor]:
     """(rows [8, 4], weights [8]) of all ranks in the checks of the collectives; a function of nothing."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(sum(ROWS), 4, generator=generator, dtype=torch.float64)
+    rows = torch.randn(sum(ROWS[2]), 4, generator=generator, dtype=torch.float64)
     return rows, torch.tensor([1.0, 0.0, 2.0, 1.0, 1.0, 0.5, 0.0, 3.0], dtype=torch.float64)
 
 
@@ -148,16 +190,16 @@ def cross_loss(rows_BD: Tensor) -> Tensor:
     return torch.logsumexp(rows_BD @ rows_BD.T, dim=1).mean()
 
 
-def _collectives(rank: int) -> dict[str, Any]:
+def _collectives(rank: int, world: int) -> dict[str, Any]:
     rows, weights = rows_of_all()
-    first = sum(ROWS[:rank])
-    mine, weight = rows[first : first + ROWS[rank]], weights[first : first + ROWS[rank]]
+    first = sum(ROWS[world][:rank])
+    mine, weight = rows[first : first + ROWS[world][rank]], weights[first : first + ROWS[world][rank]]
 
     w = torch.linspace(-1, 1, 4, dtype=torch.float64, requires_grad=True)
     mean = collective.mean((mine @ w).square(), weight)
     mean.backward()
     dist.all_reduce(w.grad)
-    found: dict[str, Any] = {"mean": mean.detach(), "mean_gradient": w.grad / WORLD, "world": collective.world_size()}
+    found: dict[str, Any] = {"mean": mean.detach(), "mean_gradient": w.grad / world, "world": collective.world_size()}
 
     v = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4).requires_grad_()
     gathered = collective.gather(mine @ v)
@@ -165,13 +207,18 @@ def _collectives(rank: int) -> dict[str, Any]:
     loss = cross_loss(gathered)
     loss.backward()
     dist.all_reduce(v.grad)
-    found |= {"cross": loss.detach(), "cross_gradient": v.grad / WORLD}
+    return found | {"cross": loss.detach(), "cross_gradient": v.grad / world}
 
+
+def _pair(rank: int) -> dict[str, Any]:
+    """What is checked with two processes alone."""
+    rows, _ = rows_of_all()
+    mine = rows[: ROWS[2][0]] if rank == 0 else rows[ROWS[2][0] :]
     # The gradient that reaches gather reaches the other summand as well.
-    x, beside = mine.clone().requires_grad_(), torch.zeros(sum(ROWS), 4, dtype=torch.float64, requires_grad=True)
+    x, beside = mine.clone().requires_grad_(), torch.zeros(len(rows), 4, dtype=torch.float64, requires_grad=True)
     earlier = 1.0 * beside  # made before the gather, so its backward runs after the gather's
     ((collective.gather(x) + earlier) * (rank + 1)).sum().backward()
-    found |= {"beside_gradient": beside.grad, "x_gradient": x.grad}
+    found: dict[str, Any] = {"beside_gradient": beside.grad, "x_gradient": x.grad}
 
     lone = mine[: 3 if rank == 0 else 0].clone().requires_grad_()
     all_of_zero = collective.gather(lone)
@@ -180,4 +227,6 @@ def _collectives(rank: int) -> dict[str, Any]:
 
     value = torch.full((2,), float(rank + 1), requires_grad=True)
     total = collective.total(value)
-    return found | {"total": total, "total_has_gradient": total.requires_grad}
+    vote, given = collective.Vote(), ((0, 1, 1, 0, 0), (0, 0, 0, 2, 0))[rank]
+    votes = [vote(number, torch.device("cpu")) for number in given]
+    return found | {"total": total, "total_has_gradient": total.requires_grad, "votes": votes}

@@ -111,6 +111,7 @@ def test_a_run_id_does_not_change_with_place_or_resources(plan: Planner, small_w
         plan("nli-ct-sed", storage=tmp_path / "other"),
         plan("nli-ct-sed", corpus=elsewhere),
         plan("nli-ct-sed", {"resources.workers": 2, "resources.cpus": 3, "resources.gpus": 0.5}),
+        plan("nli-ct-sed", {"resources.workers": 2, "resources.min_workers": 1, "min_members": 1}),
         plan("nli-ct-sed", {"name": "another", "evaluation.resamples": 10, "evaluation.layers": [2, 1]}),
     ):
         assert ids(other) == ids(before) and student(other).id == student(before).id

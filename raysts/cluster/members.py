@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -14,24 +16,41 @@ import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.execution.callback import WorkerCallback
+from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2.api.config import LoggingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from torch import nn
 
-from raysts.cluster.connect import quiet_data
+from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.cluster.growth import Waiting, reachable
 from raysts.errors import RunFailed
 from raysts.recipe import Resources
+from raysts.training import checkpoint
 from raysts.training.here import Say, fail, train_chains
 from raysts.training.loop import Job, finished, train
 from raysts.training.progress import Progress
 from raysts.training.runtime import Runtime
+from raysts.training.saving import Ended, Notice
 from raysts.training.stacked import stacks
 
 DEATHS = 3
-"""Deaths of its processes that a member survives, each from its last checkpoint."""
+"""Deaths of its processes that a member survives without getting on in between, each from its last checkpoint."""
+
+RESIZE_SECONDS = 30.0
+"""How often a member of variable size looks whether there is room for more workers."""
+
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+ELASTIC_START_SECONDS = "15"
+"""A member of variable size asks for what Ray believes to be free, which for 20 seconds may be a node that has died:
+then it asks again, for less."""
+
+END_SECONDS = 15.0
+"""A worker that is told to end (SIGTERM) and has not reached the end of a step by then ends all the same."""
+
+_told_to_end = threading.Event()
 
 
 class RayRuntime(Runtime):
@@ -60,21 +79,45 @@ class RayRuntime(Runtime):
         if self.world > 1:
             torch.distributed.barrier()
 
+    def notice(self) -> Notice:
+        """END after SIGTERM; SAVE when a node of this run is being drained (Ray Train's watcher tells every worker)."""
+        if _told_to_end.is_set():
+            return Notice.END
+        # Not ray.train.get_preemption_info: it makes all workers meet in an actor, at every step.
+        draining = get_train_context().preemption_context.preemption_info is not None
+        return Notice.SAVE if draining else Notice.NONE
 
-class _Slim:
+
+class _EndOnSigterm(WorkerCallback):
+    """Lets a worker that gets SIGTERM come to the end of its step and save, where Ray ends it at once."""
+
+    def after_init_train_context(self) -> None:
+        signal.signal(signal.SIGTERM, _told)
+
+
+def _told(number: int, frame: Any) -> None:
+    if not _told_to_end.is_set():
+        _told_to_end.set()
+        late = threading.Timer(END_SECONDS, os._exit, [128 + number])
+        late.daemon = True
+        late.start()
+
+
+class _Ours:
     """Leaves out two of Ray Train's helpers, each an actor process of its own per run, that have nothing to do here:
-    one feeds datasets given to the trainer (ours are read by the workers), one polls the dashboard."""
+    one feeds datasets given to the trainer (ours are read by the workers), one polls the dashboard. Adds our own."""
 
     def _create_default_callbacks(self) -> list[Any]:
         without = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
-        return [c for c in super()._create_default_callbacks() if type(c).__name__ not in without]  # type: ignore[misc]
+        kept = [c for c in super()._create_default_callbacks() if type(c).__name__ not in without]  # type: ignore[misc]
+        return [*kept, _EndOnSigterm()]
 
 
-class _OneWorker(_Slim, DataParallelTrainer):
+class _OneWorker(_Ours, DataParallelTrainer):
     """A run of one worker needs no process group, and its controller no torch."""
 
 
-class _ManyWorkers(_Slim, TorchTrainer):
+class _ManyWorkers(_Ours, TorchTrainer):
     """A run of several workers."""
 
 
@@ -120,47 +163,64 @@ def _run(
 
 
 def _fit(chains: list[list[Job]], resources: Resources) -> list[str | None]:
-    """One Ray Train run over the chains; per chain None or the reason it failed."""
-    first, last = chains[0][0].facts, chains[-1][0].facts
-    who = first["stage"] if first.get("member") is None else f"{first.get('role', 'member')}-{first['member']}"
-    more = f"-to-{last['member']}" if len(chains) > 1 else ""
-    name = f"{first['system']}-{who}{more}-{chains[0][0].id[:6]}"
-    for attempt in range(DEATHS + 1):
-        kind, options = (
-            (_OneWorker, {})
-            if resources.workers == 1
-            else (_ManyWorkers, {"torch_config": TorchConfig(backend="nccl" if resources.gpus else "gloo")})
-        )
-        trainer = kind(
-            _work,
-            train_loop_config={"chains": chains, "resources": resources},
-            scaling_config=ScalingConfig(
-                num_workers=resources.workers,
-                use_gpu=bool(resources.gpus),
-                resources_per_worker={"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
-            ),
-            run_config=RunConfig(
-                name=name,
-                # raysts keeps its own checkpoints; Ray Train writes no more than a marker here.
-                storage_path=str(chains[0][0].folder.parent.parent / "ray"),
-                failure_config=FailureConfig(max_failures=DEATHS),
-                logging_config=LoggingConfig(log_level="CRITICAL"),
-            ),
-            **options,
-        )
+    """Train the chains to their ends, however often processes die, as long as they get on in between; per chain None or
+    the reason it failed."""
+    deaths = 0
+    os.environ[START_TIMEOUT] = ELASTIC_START_SECONDS if resources.min_workers else SETTINGS[START_TIMEOUT]
+    while True:
+        before = _stand(chains)
         try:
-            return trainer.fit().return_value["reasons"]
+            return _trainer(chains, resources).fit().return_value["reasons"]
         except WorkerGroupError as error:
-            cause = next(iter(error.worker_failures.values()), error)
-            unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
-            return [None if job is None else fail(job, cause) for job in unfinished]
+            cause, times = next(iter(error.worker_failures.values()), error), DEATHS + 1  # Ray has tried that often
         except (ControllerError, ray.exceptions.RayActorError) as error:
             # A worker that dies in its first moments, or a controller, is reported so and not retried by Ray.
             cause = getattr(error, "controller_failure", error)
-            if attempt == DEATHS or not isinstance(cause, ray.exceptions.RayActorError):
-                return [f"{name}: its processes died {attempt + 1} times: {error}"] * len(chains)
-            time.sleep(1)
-    raise AssertionError
+            times = 1 if isinstance(cause, ray.exceptions.RayActorError) else DEATHS + 1
+        deaths = deaths + times if _stand(chains) == before else 0
+        if deaths > DEATHS:
+            if isinstance(cause, ray.exceptions.RayActorError):
+                cause = RunFailed(f"its processes died {deaths} times without getting on, the last time so: {cause}")
+            unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
+            return [None if job is None else fail(job, cause) for job in unfinished]
+        time.sleep(1)
+
+
+def _stand(chains: list[list[Job]]) -> list[object]:
+    """How far the runs have come, on disk."""
+    jobs = [job for chain in chains for job in chain]
+    return [finished(job) is not None or checkpoint.last(job.folder / "checkpoints") for job in jobs]
+
+
+def _trainer(chains: list[list[Job]], resources: Resources) -> DataParallelTrainer:
+    """One Ray Train run over the chains."""
+    first, last = chains[0][0].facts, chains[-1][0].facts
+    who = first["stage"] if first.get("member") is None else f"{first.get('role', 'member')}-{first['member']}"
+    more = f"-to-{last['member']}" if len(chains) > 1 else ""
+    kind, options = (
+        (_OneWorker, {})
+        if resources.workers == 1
+        else (_ManyWorkers, {"torch_config": TorchConfig(backend="nccl" if resources.gpus else "gloo")})
+    )
+    return kind(
+        _work,
+        train_loop_config={"chains": chains, "resources": resources},
+        scaling_config=ScalingConfig(
+            num_workers=(resources.min_workers, resources.workers) if resources.min_workers else resources.workers,
+            elastic_resize_monitor_interval_s=RESIZE_SECONDS,
+            use_gpu=bool(resources.gpus),
+            resources_per_worker={"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+        ),
+        run_config=RunConfig(
+            name=f"{first['system']}-{who}{more}-{chains[0][0].id[:6]}",
+            # raysts keeps its own checkpoints; Ray Train writes no more than a marker here.
+            storage_path=str(chains[0][0].folder.parent.parent / "ray"),
+            # A node that is taken away is nobody's fault: it is not counted, however often.
+            failure_config=FailureConfig(max_failures=DEATHS, max_preemption_failures=-1),
+            logging_config=LoggingConfig(log_level="CRITICAL"),
+        ),
+        **options,
+    )
 
 
 def _work(config: dict[str, Any]) -> dict[str, Any]:
@@ -169,10 +229,13 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     quiet_data()
     runtime = RayRuntime(config["resources"])
-    if runtime.world == 1:
-        return {"reasons": train_chains(config["chains"], lambda job: runtime)}
-    (chain,) = config["chains"]
-    return {"reasons": [_train_together(chain, runtime)]}
+    try:
+        if runtime.world == 1:
+            return {"reasons": train_chains(config["chains"], lambda job: runtime)}
+        (chain,) = config["chains"]
+        return {"reasons": [_train_together(chain, runtime)]}
+    except Ended:
+        os._exit(128 + signal.SIGTERM)  # the run goes on in another process
 
 
 def _train_together(chain: list[Job], runtime: Runtime) -> str | None:

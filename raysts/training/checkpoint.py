@@ -97,13 +97,18 @@ def _apart(value: Tensor) -> Tensor:
     return value.clone() if value.nbytes < value.untyped_storage().nbytes() else value
 
 
+def last(folder: Path) -> Path | None:
+    """File of the last checkpoint."""
+    return max(folder.glob("step-*.pt"), default=None)
+
+
 def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``Progress`` when there is none."""
-    saved = sorted(folder.glob("step-*.pt"))
-    if not saved:
+    saved = last(folder)
+    if saved is None:
         return Progress()
     device = next(module.parameters()).device
-    state = torch.load(saved[-1], map_location=device, weights_only=True)
+    state = torch.load(saved, map_location=device, weights_only=True)
     load_trained_state(module, state["module"])
     optimizer.load_state_dict(state["optimizer"])
     return Progress(**state["progress"])

@@ -27,6 +27,7 @@ from raysts.recipe import Recipe
 from raysts.seeds import derive_seed
 from raysts.training import checkpoint, optim, record
 from raysts.training.runtime import Runtime
+from raysts.training.saving import Ended, Notice, Saving
 from raysts.training.selection import evaluate, name_of
 
 ORPHAN_WAIT = 60.0
@@ -106,7 +107,12 @@ Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dic
 
 
 def train_runs(runs: Sequence[Run], update: Update) -> None:
-    """Train runs that stand at the same step to their ends. One that fails keeps the reason; the others go on."""
+    """Train runs that stand at the same step to their ends. One that fails keeps the reason; the others go on.
+
+    Raises:
+        Ended: this process was told to end; the runs have saved where they stand.
+    """
+    saving = Saving()
     while True:
         for run in runs:
             if run.over:
@@ -115,11 +121,14 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
         if not runs:
             return
         batches = [run.next_batch() for run in runs]
-        for run, (loss, scalars) in zip(runs, update(runs, batches), strict=True):
+        found, notice = update(runs, batches), saving.now(runs)
+        for run, (loss, scalars) in zip(runs, found, strict=True):
             try:
-                run.take_note(loss, scalars)
+                run.take_note(loss, scalars, save=bool(notice))
             except RunFailed as error:
                 run.failed = error
+        if notice == Notice.END:
+            raise Ended
 
 
 def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
@@ -197,6 +206,7 @@ class Run:
         self.shares: Iterator[Share] | None = None
         self.before, self.examples_since = self.progress.seconds, 0
         self.resumed = self.last_log = time.monotonic()
+        self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
 
     @property
     def over(self) -> bool:
@@ -225,8 +235,13 @@ class Run:
         batch = self.objective.collate(share._replace(progress=step / self.steps))
         return {name: value.to(runtime.device, non_blocking=True) for name, value in batch.items()}
 
-    def take_note(self, loss: Tensor, scalars: dict[str, Tensor]) -> None:
+    def take_note(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
         """Count a step; when due, evaluate, write a metrics line and a checkpoint.
+
+        Args:
+            loss: of the step.
+            scalars: what else the objective tells of it.
+            save: write a checkpoint in any case. Nothing else depends on it: such a moment does not come again.
 
         Raises:
             RunFailed: the loss or a weight is not finite.
@@ -239,9 +254,11 @@ class Run:
         last = progress.step == self.steps
         due_eval = job.dev is not None and (progress.step % self.eval_every == 0 or last)
         due_save = progress.step % self.save_every == 0
-        if not (last or due_eval or due_save or progress.step % self.log_every == 0):
+        due_line = last or due_eval or due_save or progress.step % self.log_every == 0
+        if not (due_line or save):
             return
-        mean_loss = float(progress.loss_sum) / progress.loss_count
+        progress.loss_sum = float(progress.loss_sum)
+        mean_loss = progress.loss_sum / progress.loss_count
         # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
         wrong = f"the loss is {mean_loss}" if not math.isfinite(mean_loss) else "weights are not finite"
         if not math.isfinite(mean_loss) or not _finite(self.objective):
@@ -251,31 +268,38 @@ class Run:
             )
         now = time.monotonic()
         progress.seconds = self.before + now - self.resumed
-        line: dict[str, Any] = {
-            "step": progress.step,
-            "steps": self.steps,
-            "epoch": round(progress.step / self.order.steps_per_epoch, 4),
-            "loss": mean_loss,
-            "lr": self.rate(progress.step - 1),
-            **{name: float(value) for name, value in scalars.items()},
-            "examples_per_second": self.examples_since / max(1e-9, now - self.last_log),
-            "seconds": round(progress.seconds, 3),
-        }
-        progress.loss_sum, progress.loss_count = 0.0, 0
-        if due_eval:
-            line["dev"] = self._evaluate()
-            patience = recipe.train.patience
-            progress.stopped = patience is not None and progress.since_best >= patience
-        if self.log is not None:
-            self.log.write(line)
+        if due_line:
+            line: dict[str, Any] = {
+                "step": progress.step,
+                "steps": self.steps,
+                "epoch": round(progress.step / self.order.steps_per_epoch, 4),
+                "loss": mean_loss,
+                "lr": self.rate(progress.step - 1),
+                **{name: float(value) for name, value in scalars.items()},
+                "examples_per_second": self.examples_since / max(1e-9, now - self.last_log),
+                "seconds": round(progress.seconds, 3),
+            }
+            progress.loss_sum, progress.loss_count = 0.0, 0
+            if due_eval:
+                line["dev"] = self._evaluate()
+                patience = recipe.train.patience
+                progress.stopped = patience is not None and progress.since_best >= patience
+            if self.log is not None:
+                self.log.write(line)
         last = last or progress.stopped
-        if due_save or last:
-            if self.runtime.rank == 0:
-                checkpoint.save(job.folder / "checkpoints", self.objective, self.optimizer, progress)
-            self.runtime.barrier()
+        if due_save or save or last:
+            self._save()
         if due_eval or last:
             self.runtime.report(line)
-        self.last_log, self.examples_since = time.monotonic(), 0
+        if due_line:
+            self.last_log, self.examples_since = time.monotonic(), 0
+
+    def _save(self) -> None:
+        began = time.monotonic()
+        if self.runtime.rank == 0:
+            checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.progress)
+        self.runtime.barrier()
+        self.saved = time.monotonic(), time.monotonic() - began
 
     def _evaluate(self) -> float:
         return evaluate(self.job, self.runtime, self.objective.candidates(), self.model, self.progress)

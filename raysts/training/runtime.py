@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from raysts.data.batches import Reader, read_here
+from raysts.training.saving import Notice
 
 
 class Runtime:
@@ -49,6 +50,10 @@ class Runtime:
 
     def barrier(self) -> None:
         """Wait for the other processes."""
+
+    def notice(self) -> Notice:
+        """What this process has been told about its end; it never takes back what it has said."""
+        return Notice.NONE
 
 
 def progress_text(line: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,29 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A private cluster of two CPUs, whatever else runs on this machine."""
+@pytest.fixture
+def cluster() -> None:
+    """A private cluster of two CPUs, whatever else runs on this machine; one for all tests in a row that want it."""
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=2,
-        object_store_memory=256 << 20,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
-    yield
-    ray.shutdown()
+    if not ray.is_initialized():
+        ray.init(
+            address="local",
+            num_cpus=2,
+            object_store_memory=256 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the cluster where the next test has no use for it."""
+    if "cluster" in item.fixturenames and (nextitem is None or "cluster" not in nextitem.fixturenames):
+        import ray
+
+        ray.shutdown()
 
 
 PlanMaker = Callable[..., Plan]

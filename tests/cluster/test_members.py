@@ -20,10 +20,11 @@ from raysts.files import read_json
 from raysts.models.store import load_tokenizer
 from raysts.pipeline import Node, Plan
 from raysts.recipe import Resources
+from raysts.training.checkpoint import read_metrics
 from raysts.training.here import Here
 from raysts.training.loop import Job
 
-SHORT = {"train.max_steps": 60, "train.checkpoint_every": 10, "train.max_length": 40, "batch": 32}
+SHORT = {"train.max_steps": 30, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32}
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +49,13 @@ def _jobs(chain: list[Node]) -> list[Job]:
 
 
 class _Watch(threading.Thread):
-    """Takes note of the processes that train in each run folder, and kills one in the middle of its training."""
+    """Takes note of the processes that train in each run folder; one is killed, another told to end, in mid-training."""
 
-    def __init__(self, folders: list[Path], victim: Path) -> None:
+    def __init__(self, folders: list[Path], victim: Path, told: Path) -> None:
         super().__init__(daemon=True)
-        self.folders, self.victim, self.killed = folders, victim, 0
+        self.folders, self.victim, self.told = folders, victim, told
+        self.killed = self.ended = 0
+        self.saved: list[Path] = []
         self.writers: dict[Path, set[int]] = defaultdict(set)
         self.stop = threading.Event()
 
@@ -60,44 +63,52 @@ class _Watch(threading.Thread):
         while not self.stop.is_set():
             for folder in self.folders:
                 self.writers[folder] |= {pid for pid in [writer_of(folder)] if pid}
-            if not self.killed and (self.victim / "checkpoints/step-0000020.pt").exists():
+            if not self.killed and any((self.victim / "checkpoints").glob("step-*.pt")):
                 self.killed = writer_of(self.victim) or 0
                 os.kill(self.killed, signal.SIGKILL)
+            if not self.ended and len(read_metrics(self.told / "metrics.jsonl")) >= 5:
+                self.ended = writer_of(self.told) or 0
+                os.kill(self.ended, signal.SIGTERM)
+            self.saved = self.saved or list((self.told / "checkpoints").glob("step-*.pt"))
             time.sleep(0.005)
 
 
 def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, cluster: None) -> None:
-    """Three members of two stages on two CPUs, one of them killed, beside one that fails for a reason of its own."""
+    """On two CPUs: two members of two stages, one of them killed; one that is told to end, which saves first; and one that
+    fails for a reason of its own and is not tried again."""
     from raysts.cluster.members import train_members
 
-    overrides = {**SHORT, "members": 3}
-    here = _made(planned, tmp_path / "here", "nli-ct", overrides)
-    for chain in here.chains:
-        assert Here(threads=1).train([_jobs(chain)], Resources(), lambda text: None) == [None]
+    # The one that is told writes no checkpoint of its own accord.
+    plans = {"nli-ct": {**SHORT, "members": 2}, "nli": {**SHORT, "members": 1, "train.checkpoint_every": 10_000}}
+    here = [_made(planned, tmp_path / "here", name, overrides) for name, overrides in plans.items()]
+    for plan in here:
+        for chain in plan.chains:
+            assert Here(threads=1).train([_jobs(chain)], Resources(), lambda text: None) == [None]
 
-    there = _made(planned, tmp_path / "there", "nli-ct", overrides)
+    there, told = (_made(planned, tmp_path / "there", name, overrides) for name, overrides in plans.items())
     failing = _made(planned, tmp_path / "there", "nli", {**SHORT, "members": 1, "seed": 5, "nli.optim.lr": 1e30})
-    chains = [_jobs(chain) for chain in (there.chains[0], failing.chains[0], *there.chains[1:])]
+    chains = [_jobs(plan.chains[i]) for plan, i in ((there, 0), (failing, 0), (told, 0), (there, 1))]
     folders = [job.folder for chain in chains for job in chain]
-    victim = there.chains[1][0].job.folder
-    watch, said = _Watch(folders, victim), []
+    watch, said = _Watch(folders, there.chains[0][0].job.folder, told.chains[0][0].job.folder), []
     watch.start()
     outcomes = train_members(chains, Resources(), said.append)
     watch.stop.set()
     watch.join()
 
-    assert outcomes[0] is outcomes[2] is outcomes[3] is None
+    assert outcomes[0] is outcomes[2] is outcomes[3] is None, outcomes
     assert "the loss is nan" in outcomes[1] and "nli.optim.lr (1e+30)" in outcomes[1]
     assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
     failed = read_json(failing.chains[0][0].job.folder / "run.json")
     assert failed["status"] == "failed" and "the loss is nan" in failed["reason"]
     assert Path(outcomes[1].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
 
-    assert watch.killed and {folder: len(found) for folder, found in watch.writers.items()} == {
-        folder: 2 if folder == victim else 1 for folder in folders
+    assert watch.killed and watch.ended and watch.saved, "told to end, it saved and ended"
+    assert {folder: len(found) for folder, found in watch.writers.items()} == {
+        folder: 2 if folder in (watch.victim, watch.told) else 1 for folder in folders
     }
-    for a, b in zip(here.chains, there.chains, strict=True):
-        for one, other in zip(a, b, strict=True):
+    pairs = [pair for a, b in zip(here, (there, told), strict=True) for pair in zip(a.chains, b.chains, strict=True)]
+    for one_chain, other_chain in pairs:
+        for one, other in zip(one_chain, other_chain, strict=True):
             assert (one.model / "model.safetensors").read_bytes() == (other.model / "model.safetensors").read_bytes()
             assert other.record["where"].startswith("Ray Train") and one.record["where"] == "in-process"
             assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
@@ -110,29 +121,25 @@ def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, 
     assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
 
 
-def test_two_workers_train_the_member_of_one(planned, tmp_path: Path, cluster: None) -> None:
+def test_two_workers_train_the_member_of_one_or_fail_together(planned, tmp_path: Path, cluster: None) -> None:
+    """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line."""
     from raysts.cluster.members import train_members
 
     # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.
-    exact = {**SHORT, "train.max_steps": 12, "train.dropout": False, "train.precision": "fp32", "nli.optim.lr": 1e-4}
-    one = _made(planned, tmp_path / "one", "nli-ct", {**exact, "batch": 24})
+    exact = {**SHORT, "train.max_steps": 8, "train.dropout": False, "train.precision": "fp32", "nli.optim.lr": 1e-4}
+    exact |= {"batch": 24, "members": 1}
+    one = _made(planned, tmp_path / "one", "nli", exact)
     assert Here(threads=1).train([_jobs(one.chains[0])], Resources(), lambda text: None) == [None]
-    two = _made(planned, tmp_path / "two", "nli-ct", {**exact, "batch": 24, "resources.workers": 2})
+    two = _made(planned, tmp_path / "two", "nli", {**exact, "resources.workers": 2})
+    failing = _made(planned, tmp_path / "two", "nli", {**exact, "nli.optim.lr": 1e30, "resources.workers": 2})
     assert [node.id for node in one.chains[0]] == [node.id for node in two.chains[0]]
-    assert train_members([_jobs(two.chains[0])], two.pipeline.resources, lambda text: None) == [None]
-    for a, b in zip(one.chains[0], two.chains[0], strict=True):
-        assert (a.record["layout"]["world_size"], b.record["layout"]["world_size"]) == (1, 2)
-        weights, others = (load_file(node.model / "model.safetensors") for node in (a, b))
-        assert weights.keys() == others.keys()
-        start = load_file(one.backbone / "model.safetensors")
-        assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
-        assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
-
-
-def test_a_failure_of_two_workers_ends_both(planned, tmp_path: Path, cluster: None) -> None:
-    """The other worker waits in a collective; the reason still reaches the user, in one line."""
-    from raysts.cluster.members import train_members
-
-    made = _made(planned, tmp_path, "nli", {**SHORT, "nli.optim.lr": 1e30, "resources.workers": 2})
-    (outcome,) = train_members([_jobs(made.chains[0])], made.pipeline.resources, lambda text: None)
-    assert outcome is not None and "the loss is nan" in outcome and "Traceback" not in outcome, outcome
+    jobs = [_jobs(plan.chains[0]) for plan in (two, failing)]
+    outcome, reason = train_members(jobs, two.pipeline.resources, lambda text: None)
+    assert outcome is None and reason is not None
+    assert "the loss is nan" in reason and "Traceback" not in reason, reason
+    (a,), (b,) = one.chains[0], two.chains[0]
+    assert (a.record["layout"]["world_size"], b.record["layout"]["world_size"]) == (1, 2)
+    start, weights, others = (load_file(f / "model.safetensors") for f in (one.backbone, a.model, b.model))
+    assert weights.keys() == others.keys()
+    assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
+    assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5

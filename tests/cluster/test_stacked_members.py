@@ -19,8 +19,8 @@ from raysts.training.loop import Job
 
 # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.
 SHORT = {
-    "train.max_steps": 40, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32, "train.dropout": False,
-    "train.precision": "fp32", "nli.optim.lr": 1e-4, "members": 3,
+    "train.max_steps": 16, "train.checkpoint_every": 4, "train.max_length": 40, "batch": 32, "train.dropout": False,
+    "train.precision": "fp32", "nli.optim.lr": 1e-4, "members": 2,
 }  # fmt: skip
 
 
@@ -34,12 +34,12 @@ def _chains(made: Plan) -> list[list[Job]]:
 
 
 def test_a_stack_of_members_is_one_run_and_comes_back(planned, tmp_path: Path, cluster: None) -> None:
-    """Three members of two stages, at most two as one; the worker of the two is killed in its first stage."""
+    """Two members of two stages as one; their worker is killed in the first stage."""
     from raysts.cluster.members import train_members
 
     torch.set_num_threads(1)
     alone, together = (_chains(planned(tmp_path / name, "nli-ct", SHORT)) for name in ("alone", "together"))
-    assert Here(threads=1).train(alone, Resources(), lambda text: None) == [None] * 3
+    assert Here(threads=1).train(alone, Resources(), lambda text: None) == [None] * 2
     killed: list[int] = []
 
     def kill() -> None:
@@ -49,12 +49,12 @@ def test_a_stack_of_members_is_one_run_and_comes_back(planned, tmp_path: Path, c
         os.kill(killed[0], signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    assert train_members(together, Resources(stack=2), lambda text: None) == [None] * 3
+    assert train_members(together, Resources(stack=2), lambda text: None) == [None] * 2
     assert killed and writer_of(together[1][0].folder) not in killed, "another process went on"
     writers = [writer_of(chain[-1].folder) for chain in together]
-    assert writers[0] == writers[1] != writers[2]
+    assert writers[0] == writers[1]
     where = [read_json(chain[-1].folder / "run.json")["where"] for chain in together]
-    assert ["one of 2 trained as one" in text for text in where] == [True, True, False], where
+    assert ["one of 2 trained as one" in text for text in where] == [True, True], where
     for a, b in zip(alone, together, strict=True):
         for one, other in zip(a, b, strict=True):
             weights, others = (load_file(job.folder / "model" / "model.safetensors") for job in (one, other))

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from gloo_ranks import RESUMED, batch_of
+from gloo_ranks import RESUMED, WORLDS, batch_of
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import Order, read_here
@@ -24,6 +24,7 @@ from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
 
 Found = tuple[list[dict[str, Any]], dict[str, Any]]
+Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
 
 REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05, "flow": -2.0}
 """Loss that 150 steps on 16 fixed examples reach; of an objective that is not named here, a tenth of the first loss."""
@@ -206,24 +207,29 @@ def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage:
             assert value.isfinite().all()
 
 
-# -- two processes -------------------------------------------------------------------------------------------------------
+# -- several processes ---------------------------------------------------------------------------------------------------
 
 
 @every
-def test_two_processes_are_one(name: str, two_processes: Found) -> None:
-    """Same global batch, dropout off, fp32; a batch that 2 does not divide, a last batch that leaves a rank empty."""
-    (first, second), alone = two_processes
+@pytest.mark.parametrize("world", WORLDS)
+def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> None:
+    """Same global batch, dropout off, fp32; batches that 3 (and mostly 2) does not divide, a last one of one group.
+
+    Ranks without a row in it take part all the same, and those that do not score the dev set wait for the one that does.
+    """
+    ranks, alone = processes[0][world], processes[1]
     kind = OBJECTIVES[name]
     batch, rows = batch_of(kind)
     order = Order(np.array([rows]), kind, batch, 0)
-    assert order.steps_per_epoch == 3 and len(kind.examples(order.rows_in(2))) < batch
-    assert difference(first["weights"][name], second["weights"][name]) == 0.0, "both ranks end with the same weights"
-    assert difference(first["weights"][name], alone["weights"][name]) < 1e-5
-    lines, expected = first["metrics"][name], alone["metrics"][name]
+    assert batch % 3 and order.steps_per_epoch == 3 and len(kind.examples(order.rows_in(2))) < batch
+    for other in ranks[1:]:
+        assert difference(ranks[0]["weights"][name], other["weights"][name]) == 0.0, "all end with the same weights"
+    assert difference(ranks[0]["weights"][name], alone["weights"][name]) < 1e-5
+    lines, expected = ranks[0]["metrics"][name], alone["metrics"][name]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    for line, other in zip(lines, expected, strict=True):
-        assert line.keys() == other.keys()
-        assert line == pytest.approx(other, abs=2e-5)
+    for line, one in zip(lines, expected, strict=True):
+        assert line.keys() == one.keys()
+        assert line == pytest.approx(one, abs=2e-5)
 
 
 def test_the_batches_of_two_processes_are_uneven_somewhere() -> None:
@@ -231,18 +237,23 @@ def test_the_batches_of_two_processes_are_uneven_somewhere() -> None:
     assert any(size % 2 for size in sizes)
 
 
-def test_two_processes_resume_bit_for_bit(two_processes: Found) -> None:
+@pytest.mark.parametrize("run", ["interrupted", "told"])
+def test_two_processes_resume_bit_for_bit(run: str, two_processes: Found) -> None:
+    """Interrupted between two checkpoints; one of them told to end."""
     (first, second), _ = two_processes
     for rank in (first, second):
-        assert difference(rank["weights"]["interrupted"], rank["weights"][RESUMED]) == 0.0
-    assert first["metrics"]["interrupted"] == first["metrics"][RESUMED]
+        assert difference(rank["weights"][run], rank["weights"][RESUMED]) == 0.0
+        assert rank["told_at"] == ["step-0000004.pt"], "both saved at the step after the one of the notice"
+    assert first["metrics"][run] == first["metrics"][RESUMED]
 
 
-def test_a_run_of_one_process_goes_on_in_two(two_processes: Found) -> None:
+@pytest.mark.parametrize("run", ["grown", "shrunk"])
+def test_a_run_of_another_size_goes_on_in_two(run: str, two_processes: Found) -> None:
+    """Begun in one process, and in three."""
     (first, second), alone = two_processes
-    assert difference(first["weights"]["grown"], second["weights"]["grown"]) == 0.0
-    assert difference(first["weights"]["grown"], alone["weights"][RESUMED]) < 1e-5
-    assert [line["step"] for line in first["metrics"]["grown"]] == [1, 2, 3, 4, 5, 6]
+    assert difference(first["weights"][run], second["weights"][run]) == 0.0
+    assert difference(first["weights"][run], alone["weights"][RESUMED]) < 1e-5
+    assert [line["step"] for line in first["metrics"][run]] == [1, 2, 3, 4, 5, 6]
 
 
 # -- many members as one -------------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+"""What do more Ray nodes bring, what does a death cost, and what do checkpoints cost? All on this machine.
+
+1. Members an hour of one ensemble (nli on the embedded world, the tiny backbone) on 1, 2 and 4 Ray nodes of one CPU each,
+   from the first start of a member to the last end. Nodes are processes: more of them than cores bring nothing.
+2. Seconds from the SIGKILL of a worker, or of its whole node, until a checkpoint that no process had reached before.
+3. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
+
+    python benchmarks/cluster_scaling.py --members 4 --steps 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from chaos import Driver, Nodes, committed
+from processes import trainer, wait_until  # on the path since chaos is imported
+
+from raysts.files import read_json
+
+CHECKPOINTS = (1, 10, 100, None)
+
+
+def records(storage: Path) -> list[dict[str, Any]]:
+    """Records of the runs that are done."""
+    found = [read_json(path) or {} for path in storage.glob("runs/*/run.json")]
+    return [record for record in found if record.get("status") == "done"]
+
+
+def arguments(members: int, steps: int, checkpoint_every: int | None = None) -> list[str]:
+    """Of a run of so many members."""
+    sets = {
+        "backbone": "tiny", "members": members, "train.max_steps": steps, "train.eval_every": steps,
+        "train.checkpoint_every": checkpoint_every or "none", "evaluation.tasks": "[stsb]", "evaluation.resamples": 0,
+    }  # fmt: skip
+    return [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
+
+
+def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> None:
+    """Part 1."""
+    print("\n| nodes of 1 CPU | members | first start to last end, s | members an hour | command in all, s | load |")
+    print("|---|---|---|---|---|---|")
+    for count in counts:
+        storage, nodes = folder / f"nodes-{count}", Nodes(folder, count)
+        driver = Driver(folder, arguments(members, steps), nodes.environment)
+        try:
+            nodes.start()
+            wait_until(lambda n=nodes: all("Ray runtime started" in c.output.read_text() for c in n.commands), 300)
+            began = time.monotonic()
+            driver.start(storage, nodes.address, "nli")
+            if driver.current.process.wait() != 0:
+                raise SystemExit(driver.current.stderr())
+            whole = time.monotonic() - began
+        finally:
+            driver.current.sweep()
+            nodes.close()
+        times = [[datetime.fromisoformat(r[key]) for key in ("started_at", "finished_at")] for r in records(storage)]
+        span = (max(t[1] for t in times) - min(t[0] for t in times)).total_seconds()
+        hourly = 3600 * members / max(1.0, span)
+        print(
+            f"| {count} | {members} | {span:.0f} | {hourly:.0f} | {whole:.0f} | {os.getloadavg()[0]:.1f} |", flush=True
+        )
+
+
+def recovery(folder: Path, steps: int) -> None:
+    """Part 2."""
+    print("\n| killed | goes on after, s | load |\n|---|---|---|")
+    for kind in ("worker", "node"):
+        storage, nodes = folder / f"killed-{kind}", Nodes(folder, 2)
+        driver = Driver(folder, arguments(1, 1000 * steps, 10), nodes.environment)
+        try:
+            nodes.start()
+            driver.start(storage, nodes.address, "nli")
+            wait_until(lambda s=storage: trainer(s) and committed(s) > 60, 600)
+            pid, before = trainer(storage), committed(storage)
+            assert pid is not None
+            if kind == "worker":
+                os.kill(pid, signal.SIGKILL)
+            else:
+                owner = next((i for i, c in enumerate(nodes.commands) if pid in c.family()), 0)
+                if owner == 0:
+                    print(f"| {kind} | not measured: the member was on the head's node | |", flush=True)
+                    continue
+                nodes.kill(owner)
+            began = time.monotonic()
+            wait_until(lambda s=storage, b=before: committed(s) > b + 20, 600, 0.1)
+            print(f"| {kind} | {time.monotonic() - began:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+        finally:
+            driver.current.sweep()
+            nodes.close()
+
+
+def checkpoints(folder: Path, steps: int, turns: int = 2) -> None:
+    """Part 3."""
+    found: dict[int | None, list[float]] = {every: [] for every in CHECKPOINTS}
+    for turn in range(turns):
+        for every in CHECKPOINTS if turn % 2 == 0 else CHECKPOINTS[::-1]:
+            storage = folder / f"checkpoints-{every}-{turn}"
+            driver = Driver(folder, arguments(1, steps, every))
+            driver.start(storage, "none", "nli")
+            if driver.current.process.wait() != 0:
+                raise SystemExit(driver.current.stderr())
+            found[every].append(records(storage)[0]["timings"]["train_seconds"])
+    print(f"\n| checkpoint every | {steps} steps, s (median of {turns}) | s each | load |\n|---|---|---|---|")
+    for every, seconds in found.items():
+        print(
+            f"| {'default' if every is None else every} | {statistics.median(seconds):.2f} | {json.dumps(seconds)} | "
+            f"{os.getloadavg()[0]:.1f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """All three, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=300, help="of a member")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--parts", nargs="+", default=["scaling", "recovery", "checkpoints"])
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="raysts-scaling-"))
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {folder}", flush=True)
+    if "checkpoints" in options.parts:
+        checkpoints(folder, options.steps)
+    if "recovery" in options.parts:
+        recovery(folder, options.steps)
+    if "scaling" in options.parts:
+        scaling(folder, options.members, options.steps, tuple(options.nodes))
+
+
+if __name__ == "__main__":
+    main()

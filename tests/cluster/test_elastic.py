@@ -1,0 +1,134 @@
+"""Nodes that come, go and give notice: a member goes on with the workers there is room for. Slow: Ray takes its time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import wait_until
+
+from raysts.data.windows import tokenize_table
+from raysts.files import read_json
+from raysts.models.store import load_tokenizer
+from raysts.pipeline import Plan
+from raysts.recipe import Resources
+from raysts.training import checkpoint
+from raysts.training.checkpoint import read_metrics
+from raysts.training.loop import Job
+
+pytestmark = pytest.mark.slow
+
+QUICK = {"train.max_length": 16, "batch": 16, "members": 1, "train.eval_every": 100_000}
+
+
+@pytest.fixture
+def nodes() -> Iterator[Any]:
+    """A private cluster whose head has no CPU; nodes are added by the test."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20},
+    )
+    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _job(made: Plan) -> Job:
+    made.write_backbone()
+    for spec in made.specs.values():
+        tokenize_table(made.corpus, spec, load_tokenizer(made.backbone), made.store_folder(spec))
+    job = made.chains[0][0].job
+    assert job is not None
+    return job
+
+
+def _started(job: Job, resources: Resources) -> tuple[threading.Thread, list[str | None]]:
+    from raysts.cluster.members import train_members
+
+    found: list[str | None] = []
+    run = threading.Thread(
+        target=lambda: found.extend(train_members([[job]], resources, lambda text: None)), daemon=True
+    )
+    run.start()
+    return run, found
+
+
+def _step(job: Job) -> int:
+    saved = checkpoint.last(job.folder / "checkpoints")
+    return int(saved.stem.split("-")[1]) if saved else 0
+
+
+def _lines(job: Job) -> int:
+    return len(read_metrics(job.folder / "metrics.jsonl"))
+
+
+def _drain(node_id: str, seconds: float) -> None:
+    import ray
+    from ray.core.generated import autoscaler_pb2
+
+    accepted, why = ray._private.worker.global_worker.gcs_client.drain_node(
+        node_id,
+        autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+        "to be taken away",
+        int(1000 * (time.time() + seconds)),
+    )
+    assert accepted, why
+
+
+def test_a_node_that_is_drained_is_worth_a_checkpoint(
+    planned: Callable[..., Plan], tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe asks for none before the end; the notice makes one, and on another node the run goes on from there."""
+    monkeypatch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "1")
+    monkeypatch.setenv("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "0.5")
+    first = nodes.add_node(num_cpus=1)
+    job = _job(planned(tmp_path, "nli", {**QUICK, "train.max_steps": 4000, "train.checkpoint_every": 100_000}))
+    run, found = _started(job, Resources())
+    wait_until(lambda: _lines(job) >= 2)
+    assert _step(job) == 0
+    _drain(first.node_id, 20.0)
+    wait_until(lambda: _step(job) > 0)
+    saved = _step(job)
+    nodes.add_node(num_cpus=1)
+    nodes.remove_node(first, allow_graceful=False)
+    wait_until(lambda: not run.is_alive())
+    assert found == [None] and (read_json(job.folder / "run.json") or {})["status"] == "done"
+    assert 0 < saved < 4000
+
+
+def test_a_member_goes_on_with_fewer_workers_and_then_with_more(
+    planned: Callable[..., Plan], tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysts.cluster.members.RESIZE_SECONDS", 5.0)
+    first, second = (nodes.add_node(num_cpus=1) for _ in range(2))
+    del first
+    job = _job(planned(tmp_path, "nli", {**QUICK, "train.epochs": 1000, "train.checkpoint_every": 20}))
+    run, found = _started(job, Resources(workers=2, min_workers=1))
+
+    def world() -> int:
+        return int((read_json(job.folder / "run.json") or {"layout": {"world_size": 0}})["layout"]["world_size"])
+
+    def got_on(size: int, beyond: int) -> bool:
+        assert run.is_alive(), found
+        return world() == size and _step(job) > beyond
+
+    reached = 0
+    for size, change in (
+        (2, lambda: nodes.remove_node(second, allow_graceful=False)),
+        (1, lambda: nodes.add_node(num_cpus=1)),
+        (2, lambda: None),
+    ):
+        wait_until(lambda size=size, reached=reached: got_on(size, reached), 240)
+        reached = _step(job)
+        change()
+    steps = [line["step"] for line in read_metrics(job.folder / "metrics.jsonl")]
+    assert steps == sorted(set(steps)), "every step once, whatever the number of workers"

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+
+from raysts.recipe import Train
+from raysts.training import checkpoint, loop, saving
+from raysts.training.loop import Job, train
+from raysts.training.saving import Ended, Notice
+from raysts.training.stacked import train_stack
+
+
+class Told(Watched):
+    """Gets a notice after a number of steps."""
+
+    def __init__(self, after: int, notice: Notice) -> None:
+        super().__init__()
+        self.after, self.told, self.steps = after, notice, 0
+
+    def notice(self) -> Notice:
+        self.steps += 1
+        return self.told if self.steps >= self.after else Notice.NONE
+
+
+def saved(folder: Path) -> list[int]:
+    return sorted(int(path.stem.split("-")[1]) for path in (folder / "checkpoints").glob("step-*.pt"))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint by the clock after every step."""
+    for name in ("FIRST", "EVERY", "DEAR"):
+        monkeypatch.setattr(saving, name, 0.0)
+
+
+def job(stage: Stage, folder: Path, **train: Any) -> Job:
+    """15 steps with dropout."""
+    return stage.job("nli", folder, rows=80, eval_every=7, dev=True, **train)
+
+
+def test_by_the_clock_a_killed_run_loses_a_step_and_not_a_bit(stage: Stage, tmp_path: Path, impatient: None) -> None:
+    calm, killed = (Watched() for _ in range(2))
+    train(job(stage, tmp_path / "calm", checkpoint_every=1000), calm)
+    once = without(job(stage, tmp_path / "killed"), id="test-nli")
+    with pytest.raises(Interrupted):
+        train(once, Watched(read=interrupted_at(9)))
+    assert saved(once.folder) == [9]
+    train(once, killed)
+    assert difference(calm.weights(), killed.weights()) == 0.0
+    assert metrics(tmp_path / "calm") == metrics(tmp_path / "killed")
+
+
+def test_a_recipe_that_counts_steps_has_no_clock(stage: Stage, tmp_path: Path, impatient: None) -> None:
+    made = job(stage, tmp_path, checkpoint_every=4)
+    with pytest.raises(Interrupted):
+        train(made, Watched(read=interrupted_at(7)))
+    assert saved(tmp_path) == [4]
+
+
+def test_a_loss_between_two_lines_is_counted_though_a_checkpoint_comes_between(
+    stage: Stage, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines every 5 steps; killed between them: the mean is over all five."""
+    start = loop.Run.__init__
+
+    def sparse(self: Any, *arguments: Any) -> None:
+        start(self, *arguments)
+        self.log_every = 5
+
+    monkeypatch.setattr(loop.Run, "__init__", sparse)
+    train(job(stage, tmp_path / "calm", checkpoint_every=1000), Watched())
+    for step in (3, 8, 9):
+        with pytest.raises(Interrupted):
+            train(job(stage, tmp_path / "killed"), Watched(read=interrupted_at(step)))
+    train(job(stage, tmp_path / "killed"), Watched())
+    lines = metrics(tmp_path / "calm")
+    assert [line["step"] for line in lines] == [5, 7, 10, 14, 15] and metrics(tmp_path / "killed") == lines
+
+
+def test_dear_checkpoints_are_rarer() -> None:
+    def due(ago: float, seconds: float | None, every: int | None = None, rank: int = 0) -> bool:
+        now = time.monotonic()
+        recipe = SimpleNamespace(train=Train(checkpoint_every=every))
+        run: Any = SimpleNamespace(
+            job=SimpleNamespace(recipe=recipe), runtime=SimpleNamespace(rank=rank), resumed=now - ago,
+            saved=None if seconds is None else (now - ago, seconds),
+        )  # fmt: skip
+        return saving._due(run)
+
+    assert due(4, None) and not due(2, None), "the first comes early: who is killed soon gets on all the same"
+    assert due(11, 0.1) and not due(9, 0.1)
+    assert due(101, 5.0) and not due(99, 5.0), "5 % of the time at most"
+    assert not due(1000, None, every=100) and not due(1000, None, rank=1)
+
+
+def test_who_is_told_to_end_saves_first(stage: Stage, tmp_path: Path) -> None:
+    train(job(stage, tmp_path / "calm", checkpoint_every=1000), calm := Watched())
+    told = job(stage, tmp_path / "told", checkpoint_every=1000)
+    with pytest.raises(Ended):
+        train(told, Told(6, Notice.END))
+    assert saved(told.folder) == [6]
+    train(told, after := Told(1, Notice.NONE))
+    assert after.steps == 15 - 6 and difference(calm.weights(), after.weights()) == 0.0
+
+
+def test_who_is_warned_saves_once_and_goes_on(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *a: (steps.append(a[3].step), save(*a))[1])
+    record = train(job(stage, tmp_path, checkpoint_every=1000), Told(6, Notice.SAVE))
+    assert record["status"] == "done" and steps == [6, 15]
+
+
+def test_a_stack_saves_at_one_step(stage: Stage, tmp_path: Path) -> None:
+    jobs = [
+        without(job(stage, tmp_path / str(k), checkpoint_every=1000, dropout=False), seed=k, id=f"run-{k}")
+        for k in range(2)
+    ]
+    runtime = Told(5, Notice.END)
+    runtime.wrap = lambda module: module  # type: ignore[method-assign]
+    with pytest.raises(Ended):
+        train_stack(jobs, lambda job: runtime)
+    assert [saved(job.folder) for job in jobs] == [[5], [5]]
+    assert train_stack(jobs, lambda job: Watched()) == [None, None]
