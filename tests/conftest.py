@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_server
 import small_runs
 import torch
 
@@ -56,6 +57,21 @@ def two_processes(
     import gloo_ranks
 
     return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(OBJECTIVES))
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of an S3 server of this session's own."""
+    pytest.importorskip("moto.server")
+    with s3_server.server(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a storage in a bucket of its own, with mirrors in ``tmp_path / "mirrors"``."""
+    s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+    return f"s3://{s3_server.new_bucket()}/some/prefix"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from torch import nn
 
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.data import read_streamed
-from raysts.errors import RunFailed
+from raysts.errors import RunFailed, StoreFailed
 from raysts.recipe import Resources
 from raysts.training.here import Say, fail, train_chains
 from raysts.training.loop import Job, finished, train
@@ -181,6 +181,8 @@ def _train_together(chain: list[Job], runtime: Runtime) -> str | None:
     for job in chain:
         try:
             train(job, runtime)
+        except StoreFailed:
+            raise  # of one worker alone
         except RunFailed as error:
             return fail(job, error) if runtime.rank == 0 else str(error)
     return None

@@ -19,6 +19,7 @@ from raysts.models.gaussian import NAMES
 from raysts.recipes import grammar, names
 from raysts.report.data import Row
 from raysts.schema import RESULTS
+from raysts.storage import fetch
 from raysts.tree import set_path
 
 NOT_ON_RECORD = "backbone not on record"
@@ -56,6 +57,7 @@ def measured(storage: Path) -> list[Measured]:
     by_part = {node: record for record in records for node in record.get("nodes", ())}
     backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
     found = []
+    fetch(storage / "results", (".parquet",))
     for path in sorted((storage / "results").glob("*.parquet")):
         if path.name.startswith("."):
             continue
@@ -106,7 +108,7 @@ def _made_here(backbone: str, storage: Path) -> bool:
     runs = storage.absolute() / "runs"
     if "/" in backbone:
         return runs in Path(backbone).absolute().parents
-    return any(runs.glob(f"{backbone}*/model"))
+    return any(runs.glob(f"{backbone}*/run.json"))
 
 
 def _of_pipeline(row: Row, record: Mapping[str, Any]) -> Measured:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raysts.files import aside
 from raysts.report.markup import Markup, join, tag
 from raysts.report.paper import PaperTable
 from raysts.report.paper_text import MARK, caption, describe_source, measured, printed, remarks, system_label
 from raysts.report.published import Paper
 from raysts.report.style import STYLE
+from raysts.storage import aside
 
 _STYLE = STYLE + ".measured { background: var(--panel); } tbody .group th { color: var(--soft); font-weight: 650; }\n"
 

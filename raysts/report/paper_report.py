@@ -12,6 +12,10 @@ from raysts.report.measured import measured
 from raysts.report.paper import PaperTable, paper_tables
 from raysts.report.paper_page import write_paper_page
 from raysts.report.paper_text import format_papers
+from raysts.storage import fetch
+
+RECORDS = ("run.json", "recipe.json")
+"""What the tables need of the runs in a storage."""
 
 
 def report_paper(paper: str, storage: Path) -> dict[str, Any]:
@@ -27,6 +31,8 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
         known = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
     source = published.load(paper)
+    for folder in ("pipelines", "studies", "runs"):
+        fetch(storage / folder, named=RECORDS if folder == "runs" else ())
     tables = paper_tables(paper, measured(storage))
     path = write_paper_page(source, tables, storage / "reports" / f"paper-{paper}")
     text = f"{format_papers(source, tables)}\n\nreport: {path}"

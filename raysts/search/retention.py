@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysts.files import read_json, write_json
+from raysts.files import read_json
+from raysts.manifests import remove
 from raysts.search.record import Record
+from raysts.storage import fetch, place_of, write_json
 
 if TYPE_CHECKING:
     from raysts.search.study import Study
@@ -37,9 +38,10 @@ def retain(study: Study) -> None:
     if study.search.by == "point":
         keep |= {record.id for scores in study.scores() if scores.missing for record in scores.records}
     folders = [study.run_folder(run_id) for run_id in study.records if run_id not in keep]
-    beaten = [folder for folder in folders if (folder / "model").is_dir()]
+    beaten = [folder for folder in folders if (folder / "model").is_dir() or _is_stored(folder)]
     if not beaten:
         return
+    fetch(study.plan.storage / "pipelines")
     used = {
         node
         for path in (study.plan.storage / "pipelines").glob("*.json")
@@ -50,7 +52,12 @@ def retain(study: Study) -> None:
         if run.get("study") == study.name and folder.name not in used:
             # First the record: a run without a model must not count as done.
             write_json(folder / "run.json", {**run, "status": "pruned"})
-            shutil.rmtree(folder / "model", ignore_errors=True)
+            remove(folder / "model")
+
+
+def _is_stored(folder: Path) -> bool:
+    """Whether the model of a run is in an object store."""
+    return place_of(folder) is not None and (read_json(folder / "run.json") or {}).get("status") == "done"
 
 
 def disk_bound(study: Study, concurrent: int) -> int:
