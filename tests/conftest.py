@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,7 +63,8 @@ def two_processes(
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of an S3 server of this session's own."""
-    pytest.importorskip("moto.server")
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("needs moto[server,s3]")
     with s3_server.server(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
         yield endpoint
 
