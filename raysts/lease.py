@@ -7,6 +7,7 @@ Ages are differences of the store's own times: no two clocks are compared.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.files import process_lives, start_of
 from raysts.object_store import Bucket
 
@@ -82,7 +83,8 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
         if self.lost is None:
-            self.bucket.delete(f"{self.key}/{self.name}")
+            with contextlib.suppress(StoreFailed):  # the claim of a process that has ended delays nobody for long
+                Bucket(self.bucket.uri, tries=2).delete(f"{self.key}/{self.name}")
 
     def check(self) -> None:
         """Raise a RunFailed when another process has taken the lock, because this one seemed to be dead."""

@@ -20,8 +20,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from raysts.errors import InputError, StoreFailed
 from raysts.files import aside
 
-SCHEMES = ("s3", "gs", "abfs", "abfss")
-"""Stores in which an object appears whole; any other file system is a folder once it is mounted."""
+SCHEMES = ("s3", "gs")
+"""Stores in which an object appears whole; any other file system is a folder once it is mounted. (Arrow's Azure client
+would do, but without credentials it aborts the process.)"""
 
 OPTIONS = ("endpoint_override", "region", "scheme")
 """What may follow the ``?`` of a URI."""
@@ -31,8 +32,18 @@ TRIES = 7
 
 CONNECT_SECONDS = 3.0
 CHUNK = 8 << 20
-FINAL = ("ACCESS_DENIED", "HTTP status 403", "HTTP status 401", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH",
-         "INVALID_CLIENT_TOKEN", "UNRECOGNIZED_CLIENT", "NO_SUCH_BUCKET", "MISSING_AUTHENTICATION")  # fmt: skip
+FINAL = (
+    "ACCESS_DENIED",
+    "HTTP status 403",
+    "HTTP status 401",
+    "INVALID_ACCESS_KEY",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "INVALID_CLIENT_TOKEN",
+    "UNRECOGNIZED_CLIENT",
+    "NO_SUCH_BUCKET",
+    "MISSING_AUTHENTICATION",
+    "OAuth2 access token",
+)
 """Answers that asking again does not change."""
 
 T = TypeVar("T")
@@ -57,8 +68,7 @@ def canonical(text: str) -> str:
             f"file system and give its path"
         )
     user, at, host = parts.netloc.rpartition("@")
-    allowed = (scheme.startswith("abfs") and ":" not in user) or (scheme == "gs" and user == "anonymous")
-    if (at and not allowed) or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
+    if (at and (scheme, user) != ("gs", "anonymous")) or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
         raise InputError(
             f"{what}: holds no credentials and no options but {', '.join(OPTIONS)}; credentials come from the environment "
             f"(AWS_ACCESS_KEY_ID, AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS) or the machine's role"
@@ -102,8 +112,6 @@ class Bucket:
         self.uri, self.tries = uri, tries
         parts = urlsplit(uri)
         self.bucket = parts.netloc.rpartition("@")[2]
-        if parts.scheme.startswith("abfs"):
-            self.bucket = parts.netloc.partition("@")[0]
         self.prefix = "/".join(part for part in (self.bucket, parts.path.strip("/")) if part)
 
     def read(self, path: str) -> bytes | None:
@@ -256,13 +264,13 @@ class Bucket:
         raise AssertionError
 
 
-def check_inside(name: str, where: str) -> None:
-    """Refuse a name that leads out of its folder.
+def check_inside(name: str, where: str, folders: bool = True) -> None:
+    """Refuse a name that leads out of its folder, or without ``folders`` into one below.
 
     Raises:
         InputError: it does.
     """
-    if not is_inside(name):
+    if not is_inside(name) or ("/" in name and not folders):
         raise InputError(
             f"{where} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "
             f"remove the object"
@@ -303,7 +311,9 @@ def _remedy(error: str, uri: str) -> str:
     if "NO_SUCH_BUCKET" in error or "not found" in error:
         return "there is no such bucket; make it first, or check the name"
     if any(answer in error for answer in FINAL):
-        return "the credentials are not valid; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE"
+        names = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE"
+        names = "GOOGLE_APPLICATION_CREDENTIALS" if uri.startswith("gs:") else names
+        return f"there are no valid credentials; check {names} or the machine's role"
     endpoint = dict(parse_qsl(urlsplit(uri).query)).get("endpoint_override")
     return f"the store{f' at {endpoint}' if endpoint else ''} does not answer; check the network and AWS_ENDPOINT_URL"
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from raysts import manifests, storage
+from raysts import files, manifests, storage
+from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.object_store import Bucket
+from raysts.search.record import read_records
 
 
 @pytest.fixture
@@ -143,6 +145,17 @@ def test_a_listing_cannot_name_a_file_outside_its_folder(root: Path, tmp_path: P
     with pytest.raises(InputError, match="must stay in its folder"):
         storage.fetch(root / "pipelines")
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["/etc", "..", "../x", "a/b"])
+def test_records_and_token_stores_cannot_name_other_folders(name: str, tmp_path: Path) -> None:
+    record = {"id": name, "point": {}, "seed": 0, "status": "finished", "finished_at": "2026"}
+    files.write_json(tmp_path / "study/trials/a.json", record)
+    with pytest.raises(InputError, match="a trial names .* must stay in its folder"):
+        read_records(tmp_path / "study")
+    files.write_json(tmp_path / "tokens/manifest.json", {"parts": [{"file": name, "windows": [1]}]})
+    with pytest.raises(InputError, match="manifest.json names .* must stay in its folder"):
+        Windows(tmp_path / "tokens")
 
 
 def test_a_local_storage_has_neither_manifests_nor_anything_to_fetch(tmp_path: Path) -> None:

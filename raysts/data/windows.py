@@ -22,6 +22,7 @@ from raysts.data.labels import label_codes
 from raysts.errors import InputError
 from raysts.files import read_json
 from raysts.models.tokens import Tokens, tokenize
+from raysts.object_store import check_inside
 from raysts.recipe import Data
 from raysts.schema import NLI_LABELS
 from raysts.seeds import content_id
@@ -204,6 +205,8 @@ class Windows:
         manifest = read_json(folder / "manifest.json")
         if manifest is None:
             raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
+        for part in manifest["parts"]:
+            check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
         self.folder, self.teacher = folder, teacher
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
