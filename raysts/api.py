@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from raysts.evaluation.contamination import Contamination
 from raysts.evaluation.pairs_file import load_pairs_file
 from raysts.evaluation.training_text import trained_on
 from raysts.files import lock, read_json, writable
+from raysts.manifests import has_folder, need_folder
 from raysts.models import onnx, store
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors, l2_of_vectors
@@ -30,8 +32,11 @@ from raysts.models.sentence_model import SentenceModel
 from raysts.overrides import apply_overrides
 from raysts.recipe import Pipeline, Resources, name_problem
 from raysts.recipes import names, stages
+from raysts.refresh import refresh
 from raysts.reporting import git_commit
 from raysts.seeds import content_id, folder_id
+from raysts.storage import check, fetch, location, mirror, place_of
+from raysts.training import stored
 from raysts.training.here import Executor, Here, Say
 from raysts.tree import build, to_plain
 
@@ -53,6 +58,10 @@ def corpus_of(data: str | Path | None, recipe: str | None = None) -> Corpus:
     if data is None and recipe != "quickstart":
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
+        if "://" in str(data):
+            raise InputError(
+                f"--data '{data}': must be a folder that every node can reach; copy or mount the data there"
+            )
         return Corpus(Path(data).absolute())
     try:
         return Corpus(world_path())
@@ -64,17 +73,16 @@ def corpus_of(data: str | Path | None, recipe: str | None = None) -> Corpus:
 
 
 def storage_of(storage: str | Path | None) -> Path:
-    """The storage folder, which need not exist yet.
+    """The storage folder, which need not exist yet: of an object store its mirror on this machine.
 
     The working directory of a Ray job is a copy that Ray removes later: there the default lies in the home folder, and a
     relative path is refused.
     """
     text = str(storage or DEFAULT_STORAGE)
     if "://" in text:
-        raise InputError(
-            f"--storage '{text}': object stores are not supported by this version; give a path on a file system that "
-            f"every node can reach"
-        )
+        root = mirror(text)
+        check(root)
+        return root
     if JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
         if storage:
             raise InputError(
@@ -95,13 +103,26 @@ def _home_storage() -> Path:
 def locate(model: str | Path, storage: Path) -> Path:
     """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors."""
     runs = storage / "runs"
-    if runs.is_dir() and str(model) and "/" not in str(model):
-        found = [path for path in runs.glob(f"{model}*") if (path / "model").is_dir()]
+    if str(model) and "/" not in str(model):
+        found = _runs(str(model), runs)
         if len(found) == 1:
-            return found[0] / "model"
+            stored.look(runs / found[0])
+            need_folder(runs / found[0] / "model")
+            return runs / found[0] / "model"
         if len(found) > 1:
             raise InputError(f"model '{model}' is the beginning of {len(found)} run ids in {runs}; give more of it")
     return store.find(model)
+
+
+def _runs(model: str, runs: Path) -> list[str]:
+    """Ids of the runs that begin with ``model`` and have a model."""
+    place = place_of(runs)
+    if place is None:
+        return [path.name for path in runs.glob(f"{model}*") if (path / "model").is_dir()] if runs.is_dir() else []
+    if not re.fullmatch(r"[0-9a-f]{1,16}", model):
+        return []
+    known = [model] if len(model) == 16 else place.bucket.folders(place.path)
+    return [name for name in known if name.startswith(model) and has_folder(runs / name / "model")]
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
@@ -129,6 +150,7 @@ def plan(
         pipeline=chosen, corpus=corpus_of(data, chosen.name), storage=folder, locate=lambda model: locate(model, folder)
     )
     found.check()
+    refresh(found.nodes)
     return found
 
 
@@ -169,6 +191,7 @@ def run(
     if name and name_problem(name):
         raise InputError(f"--{name_problem(name)}")
     _check_writable(made.storage, "--storage")
+    check(made.storage, writes=True)
     with executor(address, made) as chosen:
         shown = command or f"raysts.run({made.pipeline.name!r}, {dict(overrides or {})!r})"
         return raysts.driver.run(made, chosen, name or made.pipeline.name, shown, say)
@@ -302,7 +325,7 @@ def evaluate(
             results.write(folder, f"{results.EVALUATION}{part}", rows)
         except OSError as error:  # what was measured is shown all the same
             say_on_stderr(f"the results are not kept for reports: {folder} cannot be written to ({error.strerror})")
-    found = {"status": "done", "storage": str(folder), "model": str(path), "results": rows}
+    found = {"status": "done", "storage": location(folder), "model": str(path), "results": rows}
     if corpus is not None:
         found |= {
             "contamination": text.entries(str(model)),
@@ -377,7 +400,7 @@ def export(
         onnx.save(loaded, target.absolute())
     else:
         store.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
-    return {"status": "done", "storage": str(folder), "model": str(target)}
+    return {"status": "done", "storage": location(folder), "model": str(target)}
 
 
 def distill(
@@ -432,6 +455,7 @@ def distill(
 
 def run_record(storage: Path, name: str) -> dict[str, Any]:
     """What the storage remembers of the run called ``name``."""
+    fetch(storage / "pipelines")
     found = read_json(storage / "pipelines" / f"{name}.json")
     if found is None:
         known = sorted(path.stem for path in (storage / "pipelines").glob("*.json"))
@@ -443,7 +467,7 @@ def _finished_members(known: dict[str, Any], storage: Path) -> list[str]:
     """Run ids of a run's members."""
     if not known["members"]:
         raise InputError(f"--from-run {known['name']}: it has no members to distil from")
-    left = [member for member in known["members"] if not (storage / "runs" / member / "model").is_dir()]
+    left = [member for member in known["members"] if not has_folder(storage / "runs" / member / "model")]
     if left:
         raise InputError(
             f"--from-run {known['name']}: {len(left)} of its {len(known['members'])} members are not finished; finish "
@@ -552,7 +576,8 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
         from raysts.report.paper_report import report_paper
 
         _check_writable(folder, "--storage")
-        return {"status": "done", "storage": str(folder), **report_paper(paper, folder)}
+        return {"status": "done", "storage": location(folder), **report_paper(paper, folder)}
+    fetch(folder / "pipelines")
     known = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
     if not known:
         raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
@@ -571,8 +596,9 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
                 f"run '{each}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
                 f"report cannot be made again; the one it has stays ({folder / 'reports' / each / 'index.html'})"
             )
+        refresh(made.nodes)
         paths.append(str(raysts.reporting.write(made, each, record["command"], record["seconds"])))
-    return {"status": "done", "storage": str(folder), "reports": paths}
+    return {"status": "done", "storage": location(folder), "reports": paths}
 
 
 def data_fetch(

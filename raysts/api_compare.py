@@ -22,6 +22,7 @@ from raysts.models import store
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
 from raysts.pipeline import TINY
+from raysts.storage import location
 from raysts.training.here import Say
 
 ROLES = ("student", "ensemble", "members")
@@ -108,7 +109,7 @@ def compare(
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     return {
         "status": "done",
-        "storage": str(folder),
+        "storage": location(folder),
         "a": sides[0].text,
         "b": sides[1].text,
         "layers": str(at),

@@ -15,6 +15,7 @@ from raysts.models import store
 from raysts.pipeline import Plan, describe
 from raysts.recipe import Pipeline, name_problem
 from raysts.recipes import experiments
+from raysts.storage import location
 from raysts.training.here import Say
 
 
@@ -106,7 +107,7 @@ def run(
         raise RunFailed("\n".join(failures))
     return {
         "status": "done",
-        "storage": str(folder),
+        "storage": location(folder),
         "name": name,
         "model": None,
         "report": str(report),
@@ -135,7 +136,7 @@ def described(
             nodes.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
     first = next(iter(plans.values()))
     return {
-        "storage": str(first.storage),
+        "storage": location(first.storage),
         **describe(first, []),
         "name": recipe.partition("@")[0],
         "nodes": list(nodes.values()),

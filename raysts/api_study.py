@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from raysts import api, api_experiment, overlap
 from raysts.api_tune import planned, study_record, tune
 from raysts.errors import InputError
+from raysts.manifests import has_folder
 from raysts.overrides import apply_overrides
 from raysts.pipeline import describe
 from raysts.recipe import Pipeline
@@ -19,6 +20,7 @@ from raysts.search import named, scores
 from raysts.search.record import Record
 from raysts.search.search import OWN
 from raysts.search.space import grid, text_of
+from raysts.storage import location
 from raysts.tree import build, to_plain
 
 GRID_SED = "sts-grid-sed"
@@ -90,7 +92,7 @@ def _best_point(known: dict[str, Any], records: list[Record], name: str, top: in
 def _best_models(known: dict[str, Any], records: list[Record], storage: Path, top: int | None) -> list[str]:
     """Run ids of the best trials of a study that it keeps."""
     finished = sorted((r for r in records if r.status == "finished"), key=lambda r: -(r.value or 0.0))
-    kept = [record.id for record in finished if (storage / "runs" / record.id / "model").is_dir()]
+    kept = [record.id for record in finished if has_folder(storage / "runs" / record.id / "model")]
     if not kept:
         raise InputError(f"--from-study {known['name']}: it keeps no model; go on with it: {known['command']}")
     if top is not None and not 1 <= top <= len(kept):
@@ -149,7 +151,7 @@ def described(
         return api_experiment.described(recipe, overrides, data, storage)
     if not _is_grid_sed(recipe):
         made = api.plan(recipe, overrides, data, storage)
-        return {"storage": str(made.storage), **describe(made)}
+        return {"storage": location(made.storage), **describe(made)}
     before, after = grid_sed_overrides(overrides or {})
     study = planned(_grid_search(recipe), before, data, storage, GRID_SED)
     study.read()
@@ -168,7 +170,7 @@ def described(
     later = [node for node in describe(rest)["nodes"] if node["id"] not in known]
     if best is None:  # which runs, the grid decides: what they cost is known, their ids are not
         later = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(later)]
-    return {"storage": str(study.plan.storage), **found, "name": GRID_SED, "nodes": [*found["nodes"], *later]}
+    return {"storage": location(study.plan.storage), **found, "name": GRID_SED, "nodes": [*found["nodes"], *later]}
 
 
 def shown(recipe: str, overrides: Mapping[str, Any] | None = None) -> Any:

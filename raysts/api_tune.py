@@ -11,7 +11,7 @@ from typing import Any
 
 from raysts import api
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.files import lock, read_json
+from raysts.files import read_json
 from raysts.pipeline import Plan
 from raysts.recipe import name_problem
 from raysts.search import named, retention, scores, stores
@@ -25,6 +25,7 @@ from raysts.search.space import Point
 from raysts.search.study import Study
 from raysts.search.tasks import MakeSampler, Tasks
 from raysts.search.tracking import Trackers
+from raysts.storage import check, fetch, location, lock
 from raysts.training.here import Executor, Here, Say
 
 RunTrials = Callable[[Tasks, Progress], None]
@@ -75,9 +76,11 @@ def tune(
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=say)
     api._check_writable(study.plan.storage, "--storage")
-    shown = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
+    check(study.plan.storage, writes=True)
+    line = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
     with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
-        study.open(shown)
+        fetch(study.folder)
+        study.open(line)
         return _run(study, earlier, trackers, address, say)
 
 
@@ -110,6 +113,7 @@ def planned(
             f"{chosen.name}: a search goes by the dev score, and {plan.corpus.root} has no table '{study.kind.dev}'; "
             f"'raysts data check' says what is there"
         )
+    fetch(study.folder)
     stores.check(study)
     study.check()
     return study
@@ -197,7 +201,7 @@ def _result(study: Study, report: Path) -> dict[str, Any]:
     best, run = scores.by_mean(every), scores.by_best_run(every)
     return {
         "status": "done",
-        "storage": str(study.plan.storage),
+        "storage": location(study.plan.storage),
         "name": study.name,
         "study": str(study.folder),
         "report": str(report),
@@ -219,6 +223,7 @@ def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]
     Raises:
         InputError: there is none.
     """
+    fetch(storage / "studies")
     found = read_json(storage / "studies" / name / "study.json")
     if found is None:
         there = sorted(path.parent.name for path in (storage / "studies").glob("*/study.json"))

@@ -524,7 +524,11 @@ def _common(command: argparse.ArgumentParser) -> None:
 
 
 def _storage(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--storage", metavar="PATH", help="where runs and results live (default ./raysts-storage)")
+    command.add_argument(
+        "--storage",
+        metavar="PATH",
+        help="where runs and results live: a folder, s3://... or gs://... (default ./raysts-storage)",
+    )
 
 
 def _strict(command: argparse.ArgumentParser) -> None:

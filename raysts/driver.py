@@ -16,7 +16,8 @@ from raysts.card import model_card
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation import harness
-from raysts.files import aside, lock, read_json, remove_drafts, write_json
+from raysts.files import read_json, remove_drafts
+from raysts.manifests import need_folder, push_folder
 from raysts.models import store
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors
@@ -25,7 +26,9 @@ from raysts.models.sentence_model import Representation
 from raysts.overrides import dump
 from raysts.pipeline import TINY, Node, Plan
 from raysts.recipes import names
+from raysts.refresh import refresh
 from raysts.reporting import git_commit, stored_rows, write
+from raysts.storage import aside, bring, location, lock, write_json
 from raysts.training import teacher
 from raysts.training.here import Executor, Say
 from raysts.tree import to_plain
@@ -63,12 +66,14 @@ class _Driver:
     def __init__(self, plan: Plan, executor: Executor, name: str, command: str, say: Say) -> None:
         self.plan, self.executor, self.name, self.command, self.say = plan, executor, name, command, say
         self.record_file = plan.storage / "pipelines" / f"{name}.json"
+        bring(self.record_file)
         self.seconds: dict[str, float] = (read_json(self.record_file) or {}).get("seconds", {})
 
     def run(self) -> dict[str, Any]:
         plan = self.plan
         for folder in ("backbones", "results", "reports", "pipelines", "contamination"):
             remove_drafts(plan.storage / folder)
+        refresh(plan.nodes)  # another driver may have ended since the plan was made
         self._note()
         waiting = [node for node in plan.nodes if node.status != "done"]
         self.say(f"{self.name}: {len(plan.nodes)} nodes, {len(plan.nodes) - len(waiting)} done")
@@ -89,13 +94,14 @@ class _Driver:
         report = write(plan, self.name, self.command, self.seconds)
         kept = self._kept()
         if kept is not None:
+            need_folder(kept.model)
             self._card(kept, rows)
         model = kept.model if kept else None if plan.pipeline.combine else plan.backbone
         text = overlap.searched(plan)
         self._note("done")
         return {
             "status": "done",
-            "storage": str(plan.storage),
+            "storage": location(plan.storage),
             "name": self.name,
             "model": str(model) if model else None,
             "report": str(report),
@@ -116,7 +122,7 @@ class _Driver:
                     folder.mkdir(parents=True, exist_ok=True)
                     remove_drafts(folder)
                     self.plan.corpus.write_derived(spec.table)
-                    self.executor.tokenize(spec, self.plan.groups(spec), self.plan.backbone, folder, self.say)
+                    self.executor.tokenize(spec, self.plan.groups(spec), self.plan.start, folder, self.say)
 
     def _members(self) -> Plan:
         """Train the members; the plan of what is made of those that finished, where not all need to (``min_members``)."""
@@ -139,6 +145,7 @@ class _Driver:
             return []
         jobs = [[node.job for node in chain if node.job is not None] for chain in left]
         outcomes = self.executor.train(jobs, self.plan.pipeline.resources, self.say)
+        refresh([node for chain in left for node in chain])
         return [reason for reason in outcomes if reason is not None]
 
     def _failed(self, failures: list[str], count: int, done: int, least: int | None = None) -> RunFailed:
@@ -184,9 +191,13 @@ class _Driver:
         plan = self.plan
         assert plan.student is not None and plan.student.job is not None
         folder, start = plan.student.job.parent, plan.pipeline.student_start
-        if start != "backbone" and not folder.is_dir():
+        if start == "backbone":
+            return
+        need_folder(folder)
+        if not folder.is_dir():
             chosen = [member.model for member in self.selected()]
             store.save(store.average(chosen[:1] if start == "member" else chosen), folder)
+        push_folder(folder)
 
     def _evaluate(self, node: Node) -> None:
         if node.status == "done":
@@ -199,7 +210,7 @@ class _Driver:
         with self._timed(node):
             rows: list[dict[str, Any]] = []
             if what == "backbone":
-                for found in self._embed([plan.backbone], texts, pooling):
+                for found in self._embed([plan.start], texts, pooling):
                     rows += self._score(texts, found, store.similarities(plan.backbone), pooling, "backbone", None)
             else:
                 nodes = plan.members if what == "members" else plan.outcomes

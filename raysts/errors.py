@@ -21,6 +21,10 @@ class RunFailed(RuntimeError):  # noqa: N818
     """A run failed after the work had started (exit code 3): which, why, where its log is, how to go on."""
 
 
+class StoreFailed(RunFailed):
+    """An object store did not answer, or refused, for longer than is worth waiting."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the known name nearest to ``name``, else an empty string."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

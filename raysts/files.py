@@ -80,15 +80,38 @@ def _may_live(draft: str) -> bool:
     if host not in draft:
         return True
     try:
-        pid = int(draft.rsplit(host, 1)[1].split(".")[0])
-        os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/stat")
-        # A killed process that nobody has waited for yet still has a number, and writes no more.
-        return not status.exists() or status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    except (PermissionError, ValueError):
+        return process_lives(int(draft.rsplit(host, 1)[1].split(".")[0]))
+    except ValueError:
         return True
+
+
+def process_lives(pid: int, started: str | None = None) -> bool:
+    """Whether process ``pid`` of this machine is there, and is the one that ``started`` then (:func:`start_of`)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    # A killed process that nobody has waited for yet still has a number, and writes no more.
+    fields = _stat(pid)
+    if fields is None:
+        return not Path("/proc/self/stat").exists()
+    return fields[0] != "Z" and started in (None, fields[19])
+
+
+def start_of(pid: int) -> str | None:
+    """When a process started, in ticks since the machine did; none where the system does not say."""
+    fields = _stat(pid)
+    return fields[19] if fields else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/<pid>/stat`` behind the name: the state is the first."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

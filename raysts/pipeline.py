@@ -6,6 +6,7 @@ A node reads files and writes files; its id is a hash of what goes in. Nodes of 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,15 +25,20 @@ from raysts.data.world import WORLD_VERSION, write_tiny_backbone
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.dev import LOADERS, Dev
-from raysts.files import read_json
+from raysts.files import aside, read_json
+from raysts.manifests import need_folder, push_folder
 from raysts.models.layers import Layers
 from raysts.models.static import is_static
 from raysts.models.store import find, tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.recipe import Pipeline, Recipe
 from raysts.seeds import content_id, derive_seed, folder_id
+from raysts.storage import place_of
 from raysts.training.loop import Job, total_steps
 from raysts.tree import to_plain
+
+OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
+"""What a model directory may hold that raysts does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,13 @@ class Plan:
         return self.locate(self.pipeline.backbone).absolute()
 
     @property
+    def start(self) -> Path:
+        """Folder of the backbone as nodes read it: one from elsewhere is copied into an object store."""
+        if place_of(self.storage) is None or self.backbone.is_relative_to(self.storage):
+            return self.backbone
+        return self.storage / "backbones" / f"copy-{self.backbone_id}"
+
+    @property
     def _of_word_vectors(self) -> bool:
         try:
             return self.pipeline.backbone != TINY and is_static(self.backbone)
@@ -137,9 +150,15 @@ class Plan:
         return tokenizer_id(self.backbone)
 
     def write_backbone(self) -> None:
-        """Write the tiny backbone, if that is what the pipeline starts from and it is not there."""
-        if self.pipeline.backbone == TINY and not self.backbone.is_dir():
-            write_tiny_backbone(self.backbone, self._tiny_seed)
+        """Write the tiny backbone, if that is what the pipeline starts from and it is not there, or the copy of another."""
+        need_folder(self.start)
+        if not self.start.is_dir() and self.pipeline.backbone == TINY:
+            write_tiny_backbone(self.start, self._tiny_seed)
+        elif not self.start.is_dir():
+            with aside(self.start) as draft:
+                shutil.copytree(self.backbone, draft, ignore=shutil.ignore_patterns(*OTHER_FORMATS))
+        if self.start.parent == self.storage / "backbones":
+            push_folder(self.start)
 
     @cached_property
     def _devs(self) -> dict[str, Dev]:
@@ -248,7 +267,7 @@ class Plan:
 
     def _chain(self, member: int) -> list[Node]:
         nodes: list[Node] = []
-        parent, parent_id = self.backbone, self.backbone_id
+        parent, parent_id = self.start, self.backbone_id
         for stage, recipe in self.pipeline.stages.items():
             seed = derive_seed(self.pipeline.seed, stage, member)
             node = self._train_node(
@@ -416,7 +435,7 @@ class Plan:
         """Folder and id of what the student starts from; the members' average is written by the driver."""
         start = self.pipeline.student_start
         if start == "backbone":
-            return self.backbone, self.backbone_id
+            return self.start, self.backbone_id
         made = content_id([start, teacher.id])
         return self.storage / "backbones" / f"{start}-{made}", made
 

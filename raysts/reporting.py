@@ -12,6 +12,7 @@ from raysts import overlap, results
 from raysts.overrides import dump
 from raysts.pipeline import TINY, Plan
 from raysts.report import ReportData, write_report
+from raysts.storage import location
 from raysts.training.checkpoint import read_metrics
 
 
@@ -82,7 +83,7 @@ def report_data(
         "device": first.get("device", ""),
         "host": os.uname().nodename,
         "data": str(plan.corpus.root),
-        "storage": str(plan.storage),
+        "storage": location(plan.storage),
         "git commit": git_commit() or "",
     }
     return ReportData(

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError
-from raysts.files import aside
 from raysts.schema import RESULTS, SCHEMA_VERSION
+from raysts.storage import aside, fetch, need
 
 Row = dict[str, Any]
 
@@ -46,6 +46,7 @@ def read(storage: Path) -> pa.Table:
     Raises:
         InputError: a part cannot be read or was written by a newer version.
     """
+    fetch(storage / "results", (".parquet",))
     parts = [_part(path) for path in sorted((storage / "results").glob("*.parquet")) if not path.name.startswith(".")]
     return pa.concat_tables(parts) if parts else RESULTS.empty_table()
 
@@ -53,6 +54,7 @@ def read(storage: Path) -> pa.Table:
 def read_part(storage: Path, name: str) -> list[Row]:
     """The rows of one part; none when it is not there."""
     path = storage / "results" / f"{name}.parquet"
+    need(path)
     return _part(path).to_pylist() if path.exists() else []
 
 

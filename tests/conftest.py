@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_server
 import small_runs
 import torch
 
@@ -65,6 +67,22 @@ def two_processes(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What two of them found, and one."""
     return processes[0][2], processes[1]
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of an S3 server of this session's own."""
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("needs moto[server,s3]")
+    with s3_server.server(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a storage in a bucket of its own, with mirrors in ``tmp_path / "mirrors"``."""
+    s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+    return f"s3://{s3_server.new_bucket()}/some/prefix"
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 ROOMS: list[set[str]] = [
     {"errors", "seeds", "files", "tree", "schema", "losses", "similarity", "collective", "gaussian"},
+    {"object_store", "lease", "storage", "manifests"},
     {"models"},
     {"objectives"},
     {"recipe", "overrides"},
@@ -25,7 +26,7 @@ ROOMS: list[set[str]] = [
     {"bulk"},
     {"training"},
     {"checks", "pipeline"},
-    {"overlap"},
+    {"overlap", "refresh"},
     {"results", "card"},
     {"report"},
     {"export"},

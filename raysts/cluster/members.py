@@ -26,7 +26,7 @@ from torch import nn
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.cluster.growth import Waiting, reachable
-from raysts.errors import RunFailed
+from raysts.errors import RunFailed, StoreFailed
 from raysts.recipe import Resources
 from raysts.training import checkpoint
 from raysts.training.here import Say, fail, train_chains
@@ -247,6 +247,8 @@ def _train_together(chain: list[Job], runtime: Runtime) -> str | None:
     for job in chain:
         try:
             train(job, runtime)
+        except StoreFailed:
+            raise  # of one worker alone
         except RunFailed as error:
             return fail(job, error) if runtime.rank == 0 else str(error)
     return None

@@ -18,9 +18,9 @@ from raysts.data.derived import DERIVED
 from raysts.data.derived import VERSION as DERIVED_VERSION
 from raysts.data.labels import label_codes
 from raysts.errors import InputError, nearest
-from raysts.files import aside
 from raysts.schema import TABLES, Column
 from raysts.seeds import content_id
+from raysts.storage import aside, need
 
 READ_ROWS = 65_536
 
@@ -101,7 +101,10 @@ class Corpus:
 
     def write_derived(self, name: str) -> None:
         """Write a derived table that is not there; nothing to do for any other."""
-        if self.sources(name) and not self._derived_file(name).exists():
+        if self.sources(name):
+            need(self._derived_file(name))
+            if self._derived_file(name).exists():
+                return
             with aside(self._derived_file(name)) as draft:
                 pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
 

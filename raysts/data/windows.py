@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 from raysts.data.corpora import Corpus
 from raysts.data.labels import label_codes
 from raysts.errors import InputError
-from raysts.files import aside, read_json, write_json
+from raysts.files import read_json
 from raysts.models.tokens import Tokens, tokenize
+from raysts.object_store import check_inside
 from raysts.recipe import Data
 from raysts.schema import NLI_LABELS
 from raysts.seeds import content_id
+from raysts.storage import aside, need, write_json
 
 WINDOW = 8_192
 STORE_VERSION = 1
@@ -145,6 +147,7 @@ def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.
     columns = [*spec.texts, *spec.values]
     pending: list[pa.Table] = []
     held = done = seen = 0
+    need(Path(group.path))
     file = pq.ParquetFile(group.path)
     for batch in file.iter_batches(batch_size=WINDOW, row_groups=[group.row_group], columns=columns):
         table = pa.Table.from_batches([batch])
@@ -198,9 +201,12 @@ class Windows:
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
+        need(folder / "manifest.json")
         manifest = read_json(folder / "manifest.json")
         if manifest is None:
             raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
+        for part in manifest["parts"]:
+            check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
         self.folder, self.teacher = folder, teacher
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
@@ -216,10 +222,13 @@ class Windows:
     def read(self, window: int) -> pa.Table:
         """The rows of one window in stored order."""
         name, index = self._places[window]
+        need(self.folder / name)
         with pa.memory_map(str(self.folder / name)) as source:
             table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
         if self.teacher is not None:
-            means = pq.read_table(self.teacher / shard_name(window))
+            shard = self.teacher / shard_name(window)
+            need(shard)
+            means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
             table = table.append_column("teacher", means.column("embedding"))
         return table

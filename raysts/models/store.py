@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.files import aside, read_json, write_json
+from raysts.manifests import need_folder
 from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, PoolingMode
 from raysts.models.head import Head, Similarity, cosine_of_vectors
@@ -156,7 +157,7 @@ def find(model: str | Path) -> Path:
     """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot."""
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
-    folder = Path(model)
+    folder = need_folder(Path(model))
     if folder.is_file():
         return vector_files.converted(folder)
     if folder.is_dir():
@@ -206,7 +207,7 @@ def tokenizer_id(folder: Path) -> str:
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
-    paths = [static.input_folder(folder) / name for name in TOKENIZER_FILES]
+    paths = [static.input_folder(need_folder(folder)) / name for name in TOKENIZER_FILES]
     found = [path for path in paths if path.is_file()]
     if not found:  # transformers makes up a tokenizer that knows no word
         raise InputError(
@@ -371,7 +372,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     """Pooling, layers, heads, maximal length and normalisation that a directory asks for."""
     found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False, "heads": []}
     known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
-    for module in _json(folder / "modules.json") or []:
+    for module in _json(need_folder(folder) / "modules.json") or []:
         kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
         config = _json(path / "config.json") or {}
         if kind == "Transformer":

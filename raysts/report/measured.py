@@ -19,6 +19,7 @@ from raysts.models.gaussian import NAMES
 from raysts.recipes import grammar, names
 from raysts.report.data import Row
 from raysts.schema import RESULTS
+from raysts.storage import fetch
 from raysts.tree import set_path
 
 NOT_ON_RECORD = "backbone not on record"
@@ -59,6 +60,7 @@ def measured(storage: Path, subsets: bool = False) -> list[Measured]:
     backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
     named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     found = []
+    fetch(storage / "results", (".parquet",))
     for path in sorted((storage / "results").glob("*.parquet")):
         if path.name.startswith("."):
             continue
@@ -115,7 +117,7 @@ def _made_here(backbone: str, storage: Path) -> bool:
     runs = storage.absolute() / "runs"
     if "/" in backbone:
         return runs in Path(backbone).absolute().parents
-    return any(runs.glob(f"{backbone}*/model"))
+    return any(runs.glob(f"{backbone}*/run.json"))
 
 
 def _of_pipeline(row: Row, record: Mapping[str, Any]) -> Measured:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from raysts.files import aside
 from raysts.report.curves import Series, line_chart
 from raysts.report.data import ReportData, Run, failed, run_name
 from raysts.report.dots import dot_plot
@@ -16,6 +15,7 @@ from raysts.report.markup import Markup, duration, join, tag
 from raysts.report.scores import AVERAGE, Table, standings, views
 from raysts.report.style import STYLE
 from raysts.report.tables import describe, facts_table, nodes_table, pooled, scores_table, time_table
+from raysts.storage import aside
 
 
 def write_report(data: ReportData, folder: Path) -> Path:

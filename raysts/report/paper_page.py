@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raysts.files import aside
 from raysts.report import figure_charts
 from raysts.report.figure_charts import figure_section
 from raysts.report.figures import Figure
@@ -15,6 +14,7 @@ from raysts.report.paper import PaperTable
 from raysts.report.paper_text import MARK, caption, describe_source, measured, printed, remarks, system_label
 from raysts.report.published import Paper
 from raysts.report.style import STYLE
+from raysts.storage import aside
 
 _STYLE = (
     STYLE

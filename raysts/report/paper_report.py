@@ -14,6 +14,10 @@ from raysts.report.measured import measured
 from raysts.report.paper import PaperTable, paper_tables
 from raysts.report.paper_page import write_paper_page
 from raysts.report.paper_text import format_papers
+from raysts.storage import fetch
+
+RECORDS = ("run.json", "recipe.json")
+"""What the tables need of the runs in a storage."""
 
 
 def report_paper(paper: str, storage: Path) -> dict[str, Any]:
@@ -30,6 +34,8 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
         known = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
     source = published.load(paper)
+    for folder in ("pipelines", "studies", "runs"):
+        fetch(storage / folder, named=RECORDS if folder == "runs" else ())
     tables = paper_tables(paper, measured(storage))
     drawn = figures(paper, tables, measured(storage, subsets=True))
     path = write_paper_page(source, tables, drawn, storage / "reports" / f"paper-{paper}")

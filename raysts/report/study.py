@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysts.files import aside
 from raysts.report.markup import Markup, duration, hundredfold, join, tag
 from raysts.report.study_charts import Shown, best_so_far, numeric, parallel_chart, score_chart
 from raysts.report.study_grid import fits_grid, grid_chart
 from raysts.report.style import STYLE
 from raysts.report.tables import facts_table
+from raysts.storage import aside
 
 _MORE = """
 .error { stroke: var(--series); stroke-width: 1.4; opacity: .6; } .faint { fill: var(--series); opacity: .35; }

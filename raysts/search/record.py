@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from raysts.files import read_json
+from raysts.object_store import check_inside
 from raysts.search.space import Point
 
 
@@ -44,8 +45,14 @@ class Record:
 
 
 def read_records(study: Path) -> list[Record]:
-    """The records in a study's folder, in the order in which the trials ended."""
+    """The records in a study's folder, in the order in which the trials ended.
+
+    Raises:
+        InputError: one of them does not name a run.
+    """
     found = [Record(**read_json(path)) for path in (study / "trials").glob("*.json") if not path.name.startswith(".")]
+    for record in found:
+        check_inside(record.id, f"{study}: a trial", folders=False)  # it names a folder that may be removed
     return sorted(found, key=lambda record: (record.finished_at, record.id))
 
 

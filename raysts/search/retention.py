@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from raysts.errors import InputError
-from raysts.files import read_json, write_json
+from raysts.files import read_json
+from raysts.manifests import remove
 from raysts.models.store import load
 from raysts.objectives import OBJECTIVES
 from raysts.recipe import Recipe
@@ -22,6 +22,7 @@ from raysts.report.study_charts import numeric
 from raysts.search.record import Record
 from raysts.search.search import Search
 from raysts.search.space import corners
+from raysts.storage import fetch, place_of, write_json
 from raysts.training import checkpoint
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ def retain(study: Study) -> None:
     if study.search.by == "point":
         keep |= {record.id for scores in study.scores() if scores.missing for record in scores.records}
     folders = [study.run_folder(run_id) for run_id in study.records if run_id not in keep]
-    beaten = [folder for folder in folders if (folder / "model").is_dir()]
+    beaten = [folder for folder in folders if (folder / "model").is_dir() or _is_stored(folder)]
     if not beaten:
         return
+    fetch(study.plan.storage / "pipelines")
     used = {
         node
         for path in (study.plan.storage / "pipelines").glob("*.json")
@@ -66,7 +68,12 @@ def retain(study: Study) -> None:
         if run.get("study") == study.name and folder.name not in used:
             # First the record: a run without a model must not count as done.
             write_json(folder / "run.json", {**run, "status": "pruned"})
-            shutil.rmtree(folder / "model", ignore_errors=True)
+            remove(folder / "model")
+
+
+def _is_stored(folder: Path) -> bool:
+    """Whether the model of a run is in an object store."""
+    return place_of(folder) is not None and (read_json(folder / "run.json") or {}).get("status") == "done"
 
 
 @dataclass(frozen=True, slots=True)

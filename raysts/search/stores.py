@@ -7,6 +7,7 @@ from raysts.errors import InputError
 from raysts.files import remove_drafts
 from raysts.search.space import corners, grid
 from raysts.search.study import Study
+from raysts.storage import need
 from raysts.training.here import Executor, Say
 
 
@@ -42,12 +43,13 @@ def write(study: Study, executor: Executor, say: Say) -> None:
     plan = study.plan
     for spec in specs(study):
         folder = plan.store_folder(spec)
+        need(folder / "manifest.json")
         if not (folder / "manifest.json").exists():
             say(f"tokenise {spec.table} ...")
             folder.mkdir(parents=True, exist_ok=True)
             remove_drafts(folder)
             plan.corpus.write_derived(spec.table)
-            executor.tokenize(spec, plan.groups(spec), plan.backbone, folder, say)
+            executor.tokenize(spec, plan.groups(spec), plan.start, folder, say)
 
 
 def _decides(key: str, stage: str) -> bool:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from raysts import __version__
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
-from raysts.files import aside, read_json, remove_drafts, write_json
+from raysts.files import read_json, remove_drafts
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.pipeline import Node, Plan
 from raysts.search.attempt import Outcome
@@ -27,7 +27,8 @@ from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
 from raysts.search.space import Point, grid
 from raysts.seeds import derive_seed
-from raysts.training import checkpoint
+from raysts.storage import aside, push, write_json
+from raysts.training import checkpoint, stored
 from raysts.training.checkpoint import read_metrics
 from raysts.training.loop import Job
 from raysts.tree import to_plain
@@ -129,6 +130,7 @@ class Study:
         self.tidy()
         with aside(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
+        push(self.folder)  # the views too
         self.note(status)
 
     @property
@@ -186,7 +188,7 @@ class Study:
             stage,
             recipe,
             derive_seed(plan.pipeline.seed, stage, seed),
-            plan.backbone,
+            plan.start,
             plan.backbone_id,
             member=seed,
             role="member",
@@ -206,6 +208,7 @@ class Study:
 
     def harvest(self, trial: Trial) -> Record | None:
         """The record of a trial that was trained already, by this study or for something else; None if it was not."""
+        stored.look(trial.job.folder)
         run = read_json(trial.job.folder / "run.json") or {}
         if run.get("status") not in ("done", "pruned") or (run.get("dev") or {}).get("kept") is None:
             return None
@@ -214,6 +217,7 @@ class Study:
     def finish(self, trial: Trial, outcome: Outcome) -> Record:
         """Record how a trial ended, and remove the models that are beaten."""
         assert outcome.status != "failed"
+        stored.look(trial.job.folder)
         run = read_json(trial.job.folder / "run.json") or {}
         lines = read_metrics(trial.job.folder / "metrics.jsonl")
         curve = tuple((line["step"], line["dev"]) for line in lines if line.get("dev") is not None)

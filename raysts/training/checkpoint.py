@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raysts.files import aside
+from raysts.manifests import remove
 from raysts.models.encoder import Encoder
+from raysts.storage import need
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ def save_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
 
 def load_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
     """Put the weights of the best encoder into ``encoder``."""
+    need(best_file(folder, progress))  # rank 0 may have written it on another machine
     load_trained_state(encoder, load_file(best_file(folder, progress)))
 
 
@@ -116,7 +118,7 @@ def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -
 
 def clear(folder: Path) -> None:
     """Remove all checkpoints of a finished run."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
 
 
 class MetricsLog:

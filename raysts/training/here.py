@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from raysts import storage
 from raysts.bulk import Unit, embed_unit
 from raysts.data.windows import Group, StoreSpec, Windows, finish_store, tokenize_group
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.files import read_json, write_json
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
@@ -169,6 +171,9 @@ def fail(job: Job, error: BaseException) -> str:
             job.folder / "run.json",
             {**(read_json(job.folder / "run.json") or {}), "status": "failed", "reason": reason},
         )
+        with contextlib.suppress(StoreFailed):  # it may be the reason
+            storage.push(log)
+            storage.push(job.folder / "run.json")
     except OSError:
         return f"{title(job)} (run {job.id}): {reason}"  # nothing can be written; the reason still reaches the user
     return f"{title(job)} (run {job.id}): {reason} [log: {log}]"

@@ -17,7 +17,7 @@ from raysts.data.batches import Order
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
-from raysts.files import lock, read_json, write_json
+from raysts.files import read_json
 from raysts.models import kernels
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel, autocast
@@ -25,7 +25,8 @@ from raysts.models.store import load, save
 from raysts.objectives import OBJECTIVES, Batch, Share
 from raysts.recipe import Recipe
 from raysts.seeds import derive_seed
-from raysts.training import checkpoint, optim, record
+from raysts.storage import lock, write_json
+from raysts.training import checkpoint, optim, record, stored
 from raysts.training.runtime import Runtime
 from raysts.training.saving import Ended, Notice, Saving
 from raysts.training.selection import evaluate, name_of
@@ -81,6 +82,8 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
     """
     with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
+        if runtime.rank > 0:
+            stored.receive_beside(job.folder)
         done = finished(job)
         if done is not None:
             return done
@@ -91,9 +94,12 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         return run.record
 
 
-def writing(job: Job) -> contextlib.AbstractContextManager[None]:
-    """The lock of whoever writes into the run folder."""
-    return lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT)
+@contextlib.contextmanager
+def writing(job: Job) -> Iterator[None]:
+    """The lock of whoever writes into the run folder, which holds then what the run goes on from."""
+    with lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT, of=job.folder):
+        stored.receive(job.folder)
+        yield
 
 
 def finished(job: Job) -> dict[str, Any] | None:
@@ -298,6 +304,7 @@ class Run:
         began = time.monotonic()
         if self.runtime.rank == 0:
             checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.progress)
+            stored.send_checkpoint(self.job.folder)
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
@@ -325,6 +332,7 @@ class Run:
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             save(SentenceModel(encoder, self.model.tokenizer, self.model.max_length), job.folder / "model")
+            stored.send_model(job.folder)
             write_json(job.folder / "run.json", self.record)
             checkpoint.clear(job.folder / "checkpoints")
 

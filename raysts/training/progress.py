@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from raysts import storage
+from raysts.errors import StoreFailed
 from raysts.files import read_json
+from raysts.training import stored
 from raysts.training.checkpoint import last_metrics
 
 if TYPE_CHECKING:
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
 EVERY = 1.0
 """Seconds between looks at the files."""
 
+EVERY_REMOTE = 15.0
+"""Seconds between looks at an object store, for runs on other machines."""
+
 
 class Progress:
     """Watches the run folders of ``jobs``; say is called once per finished run, bars are drawn on a terminal."""
@@ -24,7 +31,7 @@ class Progress:
     def __init__(self, jobs: Sequence[Job], say: Callable[[str], None]) -> None:
         self.jobs, self.say = list(jobs), say
         self.finished: set[str] = set()
-        self.looked = 0.0
+        self.looked = self.looked_far = 0.0
         self.bars: Any = None
         self.tasks: dict[str, Any] = {}
 
@@ -49,7 +56,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.looked = 0.0
+        self.looked = self.looked_far = 0.0
         self.update()
         if self.bars is not None:
             self.bars.stop()
@@ -59,6 +66,10 @@ class Progress:
         if time.monotonic() - self.looked < EVERY:
             return
         self.looked = time.monotonic()
+        if time.monotonic() - self.looked_far >= EVERY_REMOTE:
+            self.looked_far = time.monotonic()
+            with contextlib.suppress(StoreFailed):  # whoever trains says so
+                storage.at_once(stored.look, [job.folder for job in self.jobs if job.id not in self.finished])
         for job in self.jobs:
             if job.id in self.finished:
                 continue

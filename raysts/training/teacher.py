@@ -6,7 +6,6 @@ the finished cache. A shard is complete or absent, so a killed pass goes on wher
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data.windows import Windows, columns_of, shard_name
-from raysts.files import aside, read_json, remove_drafts, write_json
+from raysts.files import read_json, remove_drafts
+from raysts.manifests import remove
 from raysts.models.encoder import Encoder
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import represent_tokens
+from raysts.storage import aside, names, need, push, write_json
 
 
 def sum_folder(folder: Path, members: int) -> Path:
@@ -43,12 +44,15 @@ def add_member(
     """
     target = (folder if member + 1 == members else sum_folder(folder, member + 1)) / shard_name(window)
     if target.exists():
+        push(target)  # a killed process may not have come to it
         return
     table = windows.read(window)
     tokens = columns_of(table, ("sentence",), ())["sentence"]
     total_ND = represent_tokens(encoder, tokens, (layers,))[0]["vectors"]
     if member > 0:
-        before = pq.read_table(sum_folder(folder, member) / shard_name(window))
+        sums = sum_folder(folder, member) / shard_name(window)
+        need(sums)
+        before = pq.read_table(sums)
         total_ND = columns_of(before, (), ("embedding",))["embedding"] + total_ND
     if member + 1 == members:
         total_ND = total_ND / np.float32(members)
@@ -67,7 +71,8 @@ def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
 def left(windows: Windows, folder: Path, member: int, members: int) -> list[int]:
     """Windows that this member's pass has still to do."""
     target = folder if member + 1 == members else sum_folder(folder, member + 1)
-    return [window for window in range(len(windows)) if not (target / shard_name(window)).exists()]
+    there = names(target)
+    return [window for window in range(len(windows)) if shard_name(window) not in there]
 
 
 def first_pass(windows: Windows, folder: Path, members: int) -> int:
@@ -80,13 +85,13 @@ def first_pass(windows: Windows, folder: Path, members: int) -> int:
 
 def end_pass(folder: Path, member: int) -> None:
     """Forget the sums that the finished pass of ``member`` was built on."""
-    shutil.rmtree(sum_folder(folder, member), ignore_errors=True)
+    remove(sum_folder(folder, member))
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
     """Write the manifest: the cache is complete."""
-    for path in folder.glob("sum-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    for member in range(1, len(member_ids)):
+        remove(sum_folder(folder, member))
     remove_drafts(folder)
     write_json(folder / "manifest.json", {"members": list(member_ids), "rows": windows.rows, **facts})
 

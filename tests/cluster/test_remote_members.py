@@ -1,0 +1,96 @@
+"""A storage in a bucket on real Ray: workers have nothing but what they bring from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3_server
+import torch
+
+from raysts import api, storage
+from raysts.pipeline import Plan
+from raysts.recipe import Resources
+from raysts.training.here import Here
+
+SHORT = {
+    "members": 2,
+    "train.max_steps": 8,
+    "train.checkpoint_every": 4,
+    "train.max_length": 24,
+    "evaluation.tasks": ["stsb"],
+    "evaluation.resamples": 4,
+}
+WEIGHTS = "model/model.safetensors"
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def mirrors(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where mirrors are; the nodes of a cluster have the credentials in their environment."""
+    folder = tmp_path_factory.mktemp("mirrors")
+    with pytest.MonkeyPatch.context() as patch:
+        s3_server.environment(s3_endpoint, folder, patch.setenv)
+        patch.delenv("RAYSTS_DATA", raising=False)
+        torch.set_num_threads(1)
+        yield folder
+
+
+def prepared(made: Plan) -> Plan:
+    made.write_backbone()
+    for spec in made.specs.values():
+        made.corpus.write_derived(spec.table)
+        folder = made.store_folder(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        Here(threads=1).tokenize(spec, made.groups(spec), made.start, folder, quiet)
+    return made
+
+
+def weights_of(made: Plan) -> list[bytes | None]:
+    paths = [node.marker.parent / WEIGHTS for node in made.members]
+    return [storage.remote(path) if storage.place_of(path) else path.read_bytes() for path in paths]
+
+
+def test_members_bring_what_they_need_and_send_what_they_made(
+    mirrors: Path, cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    from raysts.cluster.members import train_members
+
+    given = {"backbone": str(tiny_backbone), **SHORT}
+    here = prepared(api.plan("nli", given, small_world, tmp_path / "here"))
+    assert Here(threads=1).train([[n.job for n in c if n.job] for c in here.chains], Resources(), quiet) == [None, None]
+
+    there = prepared(api.plan("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
+    shutil.rmtree(there.storage)
+    assert train_members([[n.job for n in c if n.job] for c in there.chains], Resources(), quiet) == [None, None]
+    assert weights_of(there) == weights_of(here)
+    assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
+
+    shutil.rmtree(there.storage)
+    again = api.plan("nli", given, small_world, storage.location(there.storage))
+    assert [node.status for chain in again.chains for node in chain] == ["done", "done"]
+    assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
+
+
+@pytest.mark.slow  # a minute; the test above is its quick sibling
+def test_a_whole_system_on_ray_goes_on_from_the_bucket_alone(
+    mirrors: Path, cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Members, then, without the mirror, teacher means by actors, a student, evaluation: the bits of a local run."""
+    given: dict[str, Any] = {"backbone": str(tiny_backbone), **SHORT}
+    uri = f"s3://{s3_server.new_bucket()}/x"
+    api.run("nli-ensemble", given, small_world, uri, say=quiet)
+    shutil.rmtree(mirrors)
+    given["sed.data.sample"] = 100
+    found = api.run("nli-sed", given, small_world, uri, say=quiet)
+    calm = api.run("nli-sed", given, small_world, tmp_path / "calm", address="none", say=quiet)
+    assert [row["value"] for row in found["results"]] == [row["value"] for row in calm["results"]]
+    root = api.storage_of(uri)
+    for path in (tmp_path / "calm/runs").iterdir():
+        assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()
