@@ -75,8 +75,6 @@ class RaystsTrial(ray.tune.Trainable):
         self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.stopping, self.going_on = threading.Event(), threading.Event()
         job = replace(config["job"], dev=self.dev)
-        # What has been imported is here to stay: collections need not look at it again (0.1 s each).
-        gc.freeze()
         # A daemon: the process ends when Ray ends it, whatever the thread is doing.
         self.thread = threading.Thread(target=self._train, args=(job,), daemon=True)
         self.thread.start()

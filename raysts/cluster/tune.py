@@ -25,7 +25,8 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from raysts.cluster.room import offers, trials_at_once
+from raysts.cluster.growth import offers
+from raysts.cluster.room import trials_at_once
 from raysts.cluster.trial import FRACTION, RaystsTrial
 from raysts.errors import RunFailed
 from raysts.recipe import Resources

@@ -53,7 +53,7 @@ def report_tables(paper: str, numbers: Sequence[int], storage: Path, folder: Pat
     """Write the page of some tables of a paper into ``folder``; its path."""
     source = published.load(paper)
     tables = [shown for shown in paper_tables(paper, measured(storage)) if shown.table.number in numbers]
-    return write_paper_page(source, tables, folder)
+    return write_paper_page(source, tables, [], folder)
 
 
 def as_plain(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
