@@ -50,6 +50,11 @@ class RaystsTrial(ray.tune.Trainable):
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
             # A trial that runs out of memory has used up its own part, never a neighbour's.
             torch.cuda.set_per_process_memory_fraction(resources.gpus)
+        gc.freeze()  # what has been imported is here to stay: collections need not look at it again (0.1 s each)
+        # One thread for all trials: oneDNN keeps what it prepares per thread, and a thread's end does not give it back.
+        # A daemon: the process ends when Ray ends it, whatever the thread is doing.
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
         self._begin(config)
 
     def __repr__(self) -> str:
@@ -70,19 +75,22 @@ class RaystsTrial(ray.tune.Trainable):
     def cleanup(self) -> None:
         """End the thread."""
         self._end()
+        self.jobs.put(None)
 
     def _begin(self, config: dict[str, Any]) -> None:
         self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.stopping, self.going_on = threading.Event(), threading.Event()
-        job = replace(config["job"], dev=self.dev)
-        # A daemon: the process ends when Ray ends it, whatever the thread is doing.
-        self.thread = threading.Thread(target=self._train, args=(job,), daemon=True)
-        self.thread.start()
+        self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.jobs.put(replace(config["job"], dev=self.dev))
 
     def _end(self) -> None:
         self.stopping.set()
         self.going_on.set()
-        self.thread.join()
+        self.ended.wait()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self._train(job)
+            self.ended.set()
 
     def _train(self, job: Job) -> None:
         results, stopping, going_on = self.results, self.stopping, self.going_on

@@ -75,15 +75,20 @@ class Contamination:
         ] or [known | {"task": None}]  # fmt: skip
 
     def lines(self, of: str) -> list[str]:
-        """One per task for people; and one for what is not known."""
+        """For people: one line per task with training text, one for all others, one for what is not known."""
         where = ", ".join(self.tables)
         found = []
         for name, task in self.tasks.items():
+            if not task.trained and not task.sentence:
+                continue
             share = f"{task.trained:,} of {task.rows:,} rows are training rows ({where})" if task.trained else ""
             share = share or f"none of {task.rows:,} rows is a training row ({where})"
             scored = f"; scored without them as rows=clean, n={task.clean:,}" if task.corpus else ""
             scored = scored or ("; too few others to be scored apart" if task.trained else "")
             found.append(f"{of}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
+        free = [name for name, task in self.tasks.items() if not task.trained and not task.sentence]
+        if free:
+            found.append(f"{of}: no training text ({where}) in {', '.join(free)}")
         if self.unknown:
             found.append(f"{of}: training text not on record, so not searched: {', '.join(self.unknown)}")
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,16 +11,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from raysts.errors import InputError
-from raysts.files import aside, read_json, write_json
+from raysts.files import aside, write_json
 from raysts.manifests import need_folder
 from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, PoolingMode
-from raysts.models.head import Head, Similarity, cosine_of_vectors
-from raysts.models.heads import HEADS, load_head
-from raysts.models.layers import Layers, layer_indices, layers_of
+from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.layers import Layers, layer_indices
+from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.untrusted import refuse_code
 from raysts.seeds import content_id
@@ -33,12 +32,6 @@ _ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
-
-_POOLING_KEYS: dict[PoolingMode, str] = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-}
 
 
 def load(
@@ -67,10 +60,10 @@ def load(
         InputError: nothing is there, or it is not an encoder that raysts knows.
     """
     folder = find(model)
-    known = _settings(folder)
+    known = settings(folder)
     backbone, tokenizer = load_backbone(folder)
     limit = most_tokens(backbone.config.to_dict())
-    kept = [_head(kind, path) for kind, path in known["heads"]] if heads else []
+    kept = [head_of(kind, path) for kind, path in known["heads"]] if heads else []
     if kept:
         pooling, layers = known["pooling"], known["layers"]
     try:
@@ -93,16 +86,16 @@ def load(
 
 def similarities(folder: Path) -> dict[str, Similarity]:
     """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
-    heads = _settings(folder)["heads"]
-    return _head(*heads[-1]).similarities() if heads else {"cosine": cosine_of_vectors}
+    heads = settings(folder)["heads"]
+    return head_of(*heads[-1]).similarities() if heads else {"cosine": cosine_of_vectors}
 
 
 def dim(folder: Path) -> int:
     """D, the number of dimensions that the model in ``folder`` gives, without reading its encoder's weights."""
-    heads = _settings(folder)["heads"]
+    heads = settings(folder)["heads"]
     if heads:
-        return _head(*heads[-1]).dim
-    config = _json(folder / "config.json")
+        return head_of(*heads[-1]).dim
+    config = config_of(folder / "config.json")
     return int(config.get("hidden_size") or config.get("dim"))
 
 
@@ -131,7 +124,7 @@ def check(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is no encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
-    config = _json(folder / "config.json")
+    config = config_of(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in (*FAMILIES, static.MODEL_TYPE):
         raise InputError(
@@ -148,7 +141,7 @@ def check(folder: Path) -> dict[str, Any]:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
     refuse_code(folder)
     tokenizer_id(folder)
-    _settings(folder)
+    settings(folder)
     assert isinstance(config, dict)
     return config
 
@@ -196,13 +189,13 @@ def tokenizer_id(folder: Path) -> str:
     digests = []
     for path in files[:1] if files[0].name == "tokenizer.json" else files:
         if path.name == "tokenizer.json":
-            rules = {key: value for key, value in _json(path).items() if key not in ("truncation", "padding")}
+            rules = {key: value for key, value in config_of(path).items() if key not in ("truncation", "padding")}
             digests.append((path.name, content_id(rules)))
         else:
             digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     if files[0].name != "tokenizer.json":  # then the rules stand in the settings
-        settings = _json(folder / "tokenizer_config.json") or {}
-        digests.append(("rules", content_id({key: settings.get(key) for key in _TOKENIZER_RULES})))
+        rules = config_of(folder / "tokenizer_config.json") or {}
+        digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
     return content_id(digests)
 
 
@@ -214,13 +207,6 @@ def _tokenizer_files(folder: Path) -> list[Path]:
             f"'{folder}' holds no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}; save the model's tokenizer there"
         )
     return found
-
-
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON ({error}); get the model again") from None
 
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
@@ -290,7 +276,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
             return draft / modules[-1][0]
 
         if indices != (encoder.depth,) and not isinstance(encoder.backbone, static.WordVectors):
-            _save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, indices, encoder.depth)
+            save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, indices, encoder.depth)
         pooled = encoder.width
         for head in encoder.heads:
             if head.reads == "tokens":
@@ -299,7 +285,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
         write_json(
             module(f"{_ST}Pooling") / "config.json",
             {"word_embedding_dimension": pooled}
-            | {key: encoder.pooling == mode for mode, key in _POOLING_KEYS.items()}
+            | {key: encoder.pooling == mode for mode, key in POOLING_KEYS.items()}
             | {"pooling_mode_mean_sqrt_len_tokens": False},
         )
         for head in encoder.heads:
@@ -337,65 +323,3 @@ def _save_input(model: SentenceModel, folder: Path, indices: tuple[int, ...]) ->
     tokenizer.model_max_length = model.max_length
     tokenizer.save_pretrained(folder)
     return "", f"{_ST}Transformer"
-
-
-def _save_layers(folder: Path, width: int, indices: tuple[int, ...], depth: int) -> None:
-    """A WeightedLayerPooling that averages the layers ``indices``."""
-    start = min(indices)
-    write_json(folder / "config.json", {"embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth})
-    weights = torch.tensor([float(i in indices) for i in range(start, depth + 1)])
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-
-
-def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
-    start, depth = config["layer_start"], config["num_hidden_layers"]
-    weights = [1.0] * (depth + 1 - start)
-    if (folder / "model.safetensors").is_file():
-        weights = load_file(folder / "model.safetensors")["layer_weights"].tolist()
-    used = {weight for weight in weights if weight}
-    try:
-        if len(used) != 1:
-            raise ValueError(f"layer weights {weights}: raysts pools the plain mean of layers")
-        return layers_of(tuple(start + i for i, weight in enumerate(weights) if weight), depth)
-    except ValueError as error:
-        raise InputError(f"{folder}: {error}") from None
-
-
-def _head(kind: str, folder: Path) -> Head:
-    try:
-        return load_head(kind, folder)
-    except (KeyError, ValueError, TypeError, OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{folder}: not a readable {kind} module ({error}); get the model again") from None
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """Pooling, layers, heads, maximal length and normalisation that a directory asks for."""
-    found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False, "heads": []}
-    known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
-    for module in _json(need_folder(folder) / "modules.json") or []:
-        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
-        config = _json(path / "config.json") or {}
-        if kind == "Transformer":
-            sizes = _json(path / "sentence_bert_config.json") or {}
-            found["max_length"] = sizes.get("max_seq_length")
-        elif kind == "WordEmbeddings":
-            found["max_length"] = (_json(path / static.SETTINGS) or {}).get("max_seq_length")
-        elif kind == "Pooling":
-            modes = [mode for mode, key in _POOLING_KEYS.items() if config.get(key)]
-            modes = modes or [mode for mode in _POOLING_KEYS if config.get("pooling_mode") == mode]
-            if len(modes) != 1:
-                raise InputError(f"{path / 'config.json'}: pooling must be one of {', '.join(_POOLING_KEYS)}")
-            found["pooling"] = modes[0]
-        elif kind == "WeightedLayerPooling":
-            found["layers"] = _load_layers(path, config)
-        elif kind == "Normalize":
-            found["normalize"] = True
-        elif kind in known and not found["normalize"]:
-            found["heads"].append((module["type"], path))
-        else:
-            raise InputError(
-                f"{folder / 'modules.json'}: module '{module['type']}' is unknown here, or in this place; raysts loads "
-                f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and "
-                f"Normalize as the last"
-            )
-    return found
