@@ -102,6 +102,7 @@ def test_quickstart_killed_at_random_moments_goes_on(
     assert [row["value"] for row in again["results"]] == [row["value"] for row in expected["results"]]
 
 
+@pytest.mark.slow
 def test_bulk_embedding_ended_twice_goes_on_shard_by_shard(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:

@@ -39,7 +39,8 @@ def _articles(count: int) -> pa.Table:
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=True)
+    ray.shutdown()  # that of the tests before, whose logs do not reach us
+    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=True)
     yield
     ray.shutdown()
 

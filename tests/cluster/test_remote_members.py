@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import s3_server
 import torch
 
@@ -39,7 +40,9 @@ def mirrors(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         s3_server.environment(s3_endpoint, folder, patch.setenv)
         patch.delenv("RAYSTS_DATA", raising=False)
         torch.set_num_threads(1)
+        ray.shutdown()  # a cluster of the tests before has another environment
         yield folder
+        ray.shutdown()
 
 
 def prepared(made: Plan) -> Plan:

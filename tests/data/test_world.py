@@ -260,6 +260,8 @@ def test_tables_follow_the_schema(world: Path) -> None:
         assert table.num_rows > 0
         assert sum(column.null_count for column in table.columns) == 0
         for column in TABLES[name]:
+            if not column.required and column.name not in table.column_names:
+                continue
             values = table[column.name].to_pylist()
             if column.kind == "text":
                 assert all(isinstance(value, str) and value.strip() for value in values), (name, column.name)

@@ -30,20 +30,20 @@ def minilm() -> Any:
 
 @pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
 def test_minilm_on_samples_is_in_the_published_range(tmp_path: Path) -> None:
-    """250 rows of a set: wider by two standard deviations, and lower for fewer rows to train on."""
+    """400 rows of a set: wider by two standard deviations, and lower for fewer rows to train on."""
     real = Corpus(os.environ["RAYSTS_DATA"])
     names = [name for name in ("mr", "subj") if real.files(f"senteval/{name}")]
     if not names:
         pytest.skip("RAYSTS_DATA holds none of these sets")
     for name in names:
         table = real.read(f"senteval/{name}")
-        sample = table.take(np.random.default_rng(0).choice(table.num_rows, 250, replace=False))
+        sample = table.take(np.random.default_rng(0).choice(table.num_rows, 400, replace=False))
         write_table(tmp_path, f"senteval/{name}", sample.to_pydict())
     rows = harness.evaluate(minilm(), Corpus(tmp_path), ["transfer"], layers=(1,), resamples=0)
     assert [row["dataset"] for row in rows] == names
     for row in rows:
         low, high = GLOVE_TO_SBERT[row["dataset"]]
-        assert low - 12 < 100 * row["value"] < high + 6, row
+        assert low - 15 < 100 * row["value"] < high + 6, row
 
 
 @pytest.mark.slow

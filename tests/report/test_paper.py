@@ -186,7 +186,7 @@ def filled_storage(storage: Path) -> None:
     subset = row("ct", "sts12", 0.9, subset="MSRvid")
     store(storage, "parts", "ct", "part-2", [subset, row("ct", "sts12", 0.9, rows="clean")])
     store(storage, "not-from-scratch", "ct", "part-3", [row("ct", "sts12", 0.9)], backbone="m0")
-    (storage / "runs" / "m0" / "model").mkdir(parents=True)
+    write_json(storage / "runs" / "m0" / "run.json", {})
     write_json(
         storage / "runs" / "z" / "run.json",
         {"stage": "ct", "backbone": "other/encoder", "backbone_id": "another", "parents": ["another"]},

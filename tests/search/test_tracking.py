@@ -146,11 +146,12 @@ def test_a_tool_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
 def test_a_tool_that_is_not_installed_is_refused(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from commands import raysts
 
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == tool else real(name, *rest))
     outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "x")
     assert outcome.code == 2 and f"pip install {tool}" in outcome.err and not (tmp_path / "s").exists()
-    monkeypatch.undo()
+    monkeypatch.setattr(importlib.util, "find_spec", real)
     outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "")
     assert outcome.code == 2 and "is empty and must be" in outcome.err and not (tmp_path / "s").exists()
 

@@ -73,7 +73,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
     outcome: list[Any] = []
     asked = threading.Event()
 
-    def asking(*arguments: Any) -> Any:
+    def asking(*arguments: Any, **options: Any) -> Any:
         asked.set()
         return lock(*arguments)
 
