@@ -30,7 +30,7 @@ GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse strengths of the L2 penalty that are tried (scikit-learn's ``C``); of equals the first, the strongest penalty."""
 
 FOLDS = 10
-"""Folds of a set without a standard split (SentEval, section 3.1)."""
+"""Folds of a set without a standard split (SentEval, section 3.1); as many as the smallest class has rows where that is less."""
 
 INNER_FOLDS = 5
 """Folds of the training rows that choose the strength where there are no development rows."""
@@ -65,12 +65,19 @@ def folds(codes_N: np.ndarray, count: int) -> list[Split]:
     return list(StratifiedKFold(count, shuffle=True, random_state=FOLD_SEED).split(np.zeros(len(codes_N)), codes_N))
 
 
+def fold_count(most: int, *codes: np.ndarray) -> int:
+    """How many folds: ``most``, or the rows of the smallest class where these are fewer."""
+    smallest = min(int(np.unique(codes_N, return_counts=True)[1].min()) for codes_N in codes)
+    return max(2, min(most, smallest))
+
+
 def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Split]) -> list[Probe]:
     """Per split the classes of its second rows by a probe fitted on its first.
 
     The strength has the best accuracy over folds of the rows to fit on.
     """
-    inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], INNER_FOLDS)]
+    count = fold_count(INNER_FOLDS, *(codes_N[fit] for fit, _ in splits))
+    inner = [(fit[a], fit[b]) for fit, _ in splits for a, b in folds(codes_N[fit], count)]
 
     def right(split: Split) -> list[int]:
         path = _path(features_ND[split[0]], codes_N[split[0]])
@@ -81,7 +88,7 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
         fitted = next(_path(features_ND[fit], codes_N[fit], grid=(strength,)))
         return Probe(fitted.classes(features_ND[asked]), strength)
 
-    counts = np.array(_side_by_side(right, inner)).reshape(len(splits), INNER_FOLDS, len(GRID)).sum(axis=1)
+    counts = np.array(_side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
     strengths = [GRID[best] for best in counts.argmax(axis=1)]
     return _side_by_side(final, list(zip(splits, strengths, strict=True)))
 

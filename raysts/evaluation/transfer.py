@@ -63,7 +63,7 @@ class TransferTask:
             if each.scores:
                 found += score_problems(parts)
             else:
-                fewest = probes.FOLDS if each.train is None else probes.INNER_FOLDS if each.dev is None else 1
+                fewest = 3 if each.train is None else 2 if each.dev is None else 1
                 found += label_problems(parts[0], parts[1:], fewest)
         return found
 
@@ -120,7 +120,7 @@ def _classified(
     classes = np.unique(parts[0].gold)
     codes = [np.searchsorted(classes, part.gold) for part in parts]
     if each.train is None:
-        splits = probes.folds(codes[0], probes.FOLDS)
+        splits = probes.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
         predicted_N = np.empty_like(codes[0])
         for (_, held_out), probe in zip(splits, probes.classify(features[0], codes[0], splits), strict=True):
             predicted_N[held_out] = probe.predicted

@@ -94,8 +94,8 @@ def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]
             f"{train.table}: every row has label '{classes[0]}'; classification needs two classes, or remove the table"
         ]
     problems = [
-        f"{train.table}: label '{name}' has {count} row(s) ({_rows(train.gold == name)}); {fewest}-fold "
-        f"cross-validation needs {fewest} of every class: add some, or remove or merge the class"
+        f"{train.table}: label '{name}' has {count} row(s) ({_rows(train.gold == name)}); cross-validation needs at "
+        f"least {fewest} of every class: add some, or remove or merge the class"
         for name, count in zip(classes, counts, strict=True)
         if count < fewest
     ]

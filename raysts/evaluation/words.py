@@ -58,6 +58,10 @@ class WordsTask:
         """None: it reads words, not representations of texts."""
         return []
 
+    def by_default(self, corpus: Corpus) -> bool:
+        """Whether to run unasked: not without sentences that show a contextual model the words."""
+        return any(corpus.files(table) for table in SENTENCES)
+
     def score(
         self,
         corpus: Corpus,

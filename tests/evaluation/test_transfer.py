@@ -265,7 +265,7 @@ def test_rows_that_cannot_be_scored_are_refused_by_number(sets: Corpus, tmp_path
     with pytest.raises(InputError) as caught:
         harness.check_tasks(Corpus(tmp_path), ["transfer"])
     for said in (
-        "senteval/mr: label '7' has 2 row(s) (row 3, 17); 10-fold cross-validation needs 10 of every class",
+        "senteval/mr: label '7' has 2 row(s) (row 3, 17); cross-validation needs at least 3 of every class",
         "senteval/subj: every row has label 'subjective'",
         "senteval/trec_test: label '9' (row 11) does not occur in senteval/trec_train (0, 1, 2)",
         "sts/stsb_dev: all 20 scores are 2",
@@ -274,6 +274,15 @@ def test_rows_that_cannot_be_scored_are_refused_by_number(sets: Corpus, tmp_path
     write_table(tmp_path, "senteval/mr", judged(20, 0) | {"text": ["a", " "] * 10})
     with pytest.raises(InputError, match=r"mr.parquet: row 1, column 'text': empty sentence"):
         harness.check_tasks(Corpus(tmp_path), ["transfer"])
+
+
+def test_a_small_class_makes_fewer_folds(tmp_path: Path) -> None:
+    assert [probes.fold_count(10, np.repeat([0, 1], [50, rows])) for rows in (60, 10, 9, 3, 1)] == [10, 10, 9, 3, 2]
+    small = judged(40, 0)
+    small["label"] = [7 if row < 3 else label for row, label in enumerate(small["label"])]
+    write_table(tmp_path, "senteval/mr", small)
+    (row,) = score(Corpus(tmp_path), "mr").values()
+    assert row["n"] == 40 and 0 <= row["value"] <= 1
 
 
 @pytest.mark.parametrize(("value", "said"), [(np.nan, "160 of 160|80 of 80"), (1.0, "development rows: all 80")])

@@ -110,6 +110,7 @@ def test_missing_files_are_named(small: SentenceModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"task 'words' has no files.*web/word_similarity.parquet"):
         harness.check_tasks(Corpus(tmp_path), ["words"])
     corpus = web(tmp_path, word_similarity=SIMILARITY)
+    assert "words" not in harness.default_tasks(corpus), "unasked it would refuse what else is there"
     with pytest.raises(InputError, match=r"holds none of sts/sts12.parquet"):
         harness.evaluate(small, corpus, ["words"])
 
