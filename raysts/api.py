@@ -190,11 +190,16 @@ def run(
         overlap.refuse(made)
     if name and name_problem(name):
         raise InputError(f"--{name_problem(name)}")
-    _check_writable(made.storage, "--storage")
-    check(made.storage, writes=True)
+    check_storage(made.storage)
     with executor(address, made) as chosen:
         shown = command or f"raysts.run({made.pipeline.name!r}, {dict(overrides or {})!r})"
         return raysts.driver.run(made, chosen, name or made.pipeline.name, shown, say)
+
+
+def check_storage(folder: Path) -> None:
+    """Check that a storage can be written to, of an object store the store too, before anything starts."""
+    _check_writable(folder, "--storage")
+    check(folder, writes=True)
 
 
 def _check_writable(folder: Path, option: str) -> None:
@@ -332,7 +337,7 @@ def evaluate(
             "notes": text.lines(str(model)) + _silent(tasks or (), rows),
         }
     if mteb is not None:
-        revision = str(record.get("run_id") or folder_id(path))
+        revision = str(record.get("run_id") or content)
         written = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
         found["mteb"] = [str(file) for file in written]
     return found

@@ -89,7 +89,7 @@ def run(
         if problem := name_problem(f"{name}.{point}"):
             raise InputError(f"--{problem}")
     folder = api.storage_of(storage)
-    api._check_writable(folder, "--storage")
+    api.check_storage(folder)
     shown = command or f"raysts.run({recipe!r}, {dict(overrides or {})!r})"
     rows: list[dict[str, Any]] = []
     failures: list[str] = []

@@ -25,7 +25,7 @@ from raysts.search.space import Point
 from raysts.search.study import Study
 from raysts.search.tasks import MakeSampler, Tasks
 from raysts.search.tracking import Trackers
-from raysts.storage import check, fetch, location, lock
+from raysts.storage import fetch, location, lock
 from raysts.training.here import Executor, Here, Say
 
 RunTrials = Callable[[Tasks, Progress], None]
@@ -75,8 +75,7 @@ def tune(
     if address == api.IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=say)
-    api._check_writable(study.plan.storage, "--storage")
-    check(study.plan.storage, writes=True)
+    api.check_storage(study.plan.storage)
     line = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
     with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
         fetch(study.folder)

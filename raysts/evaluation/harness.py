@@ -46,7 +46,7 @@ def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = 
     return tuple(
         name
         for name, task in TASKS.items()
-        if (heavy or not getattr(task, "heavy", False))
+        if (heavy or not task.heavy)
         and task.tables(corpus, splits)
         and getattr(task, "by_default", lambda corpus: True)(corpus)
     )

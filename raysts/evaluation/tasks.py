@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -87,9 +87,6 @@ class ModelTask(Task, Protocol):
 
     Where there are representations alone, as in a pipeline, it cannot be run.
     """
-
-    heavy: ClassVar[bool]
-    """Whether a pipeline leaves it out unless it is named."""
 
     def score_model(
         self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None, resamples: int

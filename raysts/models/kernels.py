@@ -15,7 +15,7 @@ _LANES = 4
 """16-bit random numbers in one 64-bit draw."""
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MEBIBYTE = 2**20
 
 
@@ -123,24 +123,10 @@ def keep_memory() -> None:
     glibc does so for 32 MiB at most; the gradient of a word embedding table is larger, and having its pages given anew
     and cleared at every training step takes as long as a layer. Other C libraries are left as they are.
     """
-    _mallopt(_M_MMAP_THRESHOLD, 256 * _MEBIBYTE)
-    _mallopt(_M_TRIM_THRESHOLD, 512 * _MEBIBYTE)
-
-
-@cache
-def one_heap() -> None:
-    """Let threads that begin from now on share the heap of the main thread.
-
-    glibc gives a thread one of its own, in pieces of 64 MiB, most of which a gradient of 40 MiB leaves unused: a process
-    that trains in another thread than the main one, as Ray's do, takes three times the memory.
-    """
-    _mallopt(_M_ARENA_MAX, 1)
-
-
-def _mallopt(parameter: int, value: int) -> None:
-    call = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if call is not None:
-        call(parameter, value)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 256 * _MEBIBYTE)
+        mallopt(_M_TRIM_THRESHOLD, 512 * _MEBIBYTE)
 
 
 @cache
