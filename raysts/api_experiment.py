@@ -76,7 +76,7 @@ def run(
 
     Returns:
         as :func:`raysts.api.run`: ``report`` is the page of the tables, ``model`` is None, and the rows of ``results``
-        have the experiment and the point as ``study`` and ``trial``.
+        have the experiment and the point as ``study`` and ``trial``, and so have the members ``left_out`` the point.
 
     Raises:
         InputError: anything that would stop one of them later, in one message; nothing has started.
@@ -92,6 +92,7 @@ def run(
     api.check_storage(folder)
     shown = command or f"raysts.run({recipe!r}, {dict(overrides or {})!r})"
     rows: list[dict[str, Any]] = []
+    gone: list[dict[str, Any]] = []
     failures: list[str] = []
     with api.executor(address, *plans.values()) as chosen:
         for number, (point, plan) in enumerate(plans.items(), start=1):
@@ -102,6 +103,7 @@ def run(
                 failures.append(f"{name}.{point}: {error}")
                 continue
             rows += [{**row, "study": name, "trial": point} for row in found["results"]]
+            gone += [{**each, "trial": point} for each in found["left_out"]]
     report = _report(own, name, folder)
     if failures:
         raise RunFailed("\n".join(failures))
@@ -112,6 +114,7 @@ def run(
         "model": None,
         "report": str(report),
         "results": rows,
+        "left_out": gone,
     }
 
 
