@@ -65,6 +65,8 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         if private:
             loopback.enter_context(_on_loopback())
         _init(found, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
+        if not private:
+            _keep_statistics_here()
         yield private
     finally:
         started = ray.is_initialized()
@@ -111,6 +113,17 @@ def _init(address: str, options: dict[str, Any]) -> None:
     # which installs its own.
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _keep_statistics_here() -> None:
+    """Ray Data's statistics on our node, which stays.
+
+    They are kept by a detached actor on the node of the process that first reads data, one for the life of the cluster.
+    On a node that the autoscaler has started for training, that node would never again be idle, and paid for ever.
+    """
+    from ray.data._internal.stats import get_or_create_stats_actor
+
+    get_or_create_stats_actor()
 
 
 def _mourner() -> subprocess.Popen[bytes] | None:

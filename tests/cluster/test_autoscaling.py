@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -101,7 +102,10 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
     finally:
         command.sweep()
     said = command.stderr()
-    assert "waiting for the cluster to start nodes for 4 training runs: needs 1 CPU, 0 GPUs each" in said, said
+    # How many wait depends on how many nodes the stages before have asked for already.
+    assert re.search(r"waiting for the cluster to start nodes for \d training runs?: needs 1 CPU, 0 GPUs each", said), (
+        said
+    )
     assert "no node with 1 CPU, 0 GPUs is there yet; the cluster may start small" in said, said
     assert "it may start small (1 CPU, 0 GPUs; at most 4)" in said and "Traceback" not in said
     assert most >= 2
