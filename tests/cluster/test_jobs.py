@@ -138,7 +138,7 @@ def test_every_other_job_does_what_its_command_does(head: Head, small_world: Pat
         "evaluate": head.submit("evaluate.py", ensemble["model"], *data, "--tasks", "stsb", "--resamples", 5, "--json"),
         "distill": head.submit("distill.py", "--from-run", "nli", *common, "--set", "sed.data.sample=60"),
         "prepare_data": head.submit("prepare_data.py", "--data", tmp_path / "data", "--sample", 200, "--json"),
-        "tune_gausscse": head.submit("tune_gausscse.py", *search, *one),
+        "tune_gausscse": head.submit("tune_gausscse.py", *search, *one, "--set", "space.batch=8,16"),
         "tune_latte_mix": head.submit("tune_latte_mix.py", *search, *one),
         "tune_lower_bound": head.submit("tune_lower_bound.py", *search, "--set", "space.lower_bound=0.25"),
     }
