@@ -16,7 +16,6 @@ import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2._internal.execution.callback import WorkerCallback
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2.api.config import LoggingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -25,6 +24,7 @@ from torch import nn
 
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
+from raysts.cluster.ending import EndOnSigterm, told_to_end
 from raysts.cluster.growth import Waiting, reachable
 from raysts.errors import RunFailed, StoreFailed
 from raysts.recipe import Resources
@@ -46,11 +46,6 @@ START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 ELASTIC_START_SECONDS = "15"
 """A member of variable size asks for what Ray believes to be free, which for 20 seconds may be a node that has died:
 then it asks again, for less."""
-
-END_SECONDS = 15.0
-"""A worker that is told to end (SIGTERM) and has not reached the end of a step by then ends all the same."""
-
-_told_to_end = threading.Event()
 
 
 class RayRuntime(Runtime):
@@ -81,26 +76,11 @@ class RayRuntime(Runtime):
 
     def notice(self) -> Notice:
         """END after SIGTERM; SAVE when a node of this run is being drained (Ray Train's watcher tells every worker)."""
-        if _told_to_end.is_set():
+        if told_to_end.is_set():
             return Notice.END
         # Not ray.train.get_preemption_info: it makes all workers meet in an actor, at every step.
         draining = get_train_context().preemption_context.preemption_info is not None
         return Notice.SAVE if draining else Notice.NONE
-
-
-class _EndOnSigterm(WorkerCallback):
-    """Lets a worker that gets SIGTERM come to the end of its step and save, where Ray ends it at once."""
-
-    def after_init_train_context(self) -> None:
-        signal.signal(signal.SIGTERM, _told)
-
-
-def _told(number: int, frame: Any) -> None:
-    if not _told_to_end.is_set():
-        _told_to_end.set()
-        late = threading.Timer(END_SECONDS, os._exit, [128 + number])
-        late.daemon = True
-        late.start()
 
 
 class _Ours:
@@ -110,7 +90,7 @@ class _Ours:
     def _create_default_callbacks(self) -> list[Any]:
         without = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
         kept = [c for c in super()._create_default_callbacks() if type(c).__name__ not in without]  # type: ignore[misc]
-        return [*kept, _EndOnSigterm()]
+        return [*kept, EndOnSigterm()]
 
 
 class _OneWorker(_Ours, DataParallelTrainer):

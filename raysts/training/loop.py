@@ -197,7 +197,8 @@ class Run:
         self.steps = steps = total_steps(recipe, self.order)
         if steps == 0:
             raise RunFailed(
-                f"run {job.id}: {self.windows.rows} rows are too few for one batch of {recipe.batch} examples"
+                f"{self.windows.rows} training rows are too few for one batch={recipe.batch}; take a smaller batch, or more "
+                f"rows"
             )
         self.progress = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
         self.log = (
