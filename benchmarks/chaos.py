@@ -71,6 +71,19 @@ class Nodes:
         while len(self.commands) < self.count:
             self._add("--address", self.address)
 
+    def ready(self) -> None:
+        """Wait until all have joined. One that hangs in its start, as Ray's nodes that start at once may, is replaced."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return wait_until(lambda: all(map(self._joined, self.commands)), 60)
+            for index in reversed(range(len(self.commands))):
+                if index and not self._joined(self.commands[index]):
+                    self.kill(index)
+            self.start()
+
+    def _joined(self, command: Command) -> bool:
+        return "Ray runtime started" in command.output.read_text()
+
     def _add(self, *arguments: str) -> None:
         log = self.folder / f"node-{len(list(self.folder.glob('node-*.log'))):03d}.log"
         command = ["-m", "ray.scripts.scripts", "start", *arguments, *SMALL]

@@ -53,7 +53,7 @@ def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> 
         driver = Driver(folder, arguments(members, steps), nodes.environment)
         try:
             nodes.start()
-            wait_until(lambda n=nodes: all("Ray runtime started" in c.output.read_text() for c in n.commands), 300)
+            nodes.ready()
             began = time.monotonic()
             driver.start(storage, nodes.address, "nli")
             if driver.current.process.wait() != 0:
