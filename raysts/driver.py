@@ -13,6 +13,7 @@ import numpy as np
 
 from raysts import overlap, results
 from raysts.card import model_card
+from raysts.data.shards import skipped_line
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation import harness
@@ -77,6 +78,8 @@ class _Driver:
         self._note()
         waiting = [node for node in plan.nodes if node.status != "done"]
         self.say(f"{self.name}: {len(plan.nodes)} nodes, {len(plan.nodes) - len(waiting)} done")
+        for each in plan.skipped:
+            self.say(skipped_line(each))
         plan.write_backbone()
         self._tokens()
         plan = self._members()
@@ -109,6 +112,7 @@ class _Driver:
             "contamination": text.entries(plan.pipeline.name),
             "notes": text.lines(plan.pipeline.name),
             "left_out": plan.left_out,
+            "skipped": plan.skipped,
         }
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -300,6 +304,8 @@ class _Driver:
                 "command": self.command,
                 "pipeline": to_plain(plan.pipeline),
                 "data": str(plan.corpus.root),
+                "skip_bad": plan.corpus.skip_bad,
+                "skipped": plan.skipped,
                 "backbone_id": plan.backbone_id,
                 "members": [node.id for node in plan.members],
                 "nodes": [node.id for node in plan.nodes],
@@ -350,6 +356,7 @@ class _Driver:
             selected_by="stsb-dev" if own or plan.pipeline.select_top else None,
             random_backbone=plan.pipeline.backbone == TINY,
             versions=record.get("versions"),
+            notes=[f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped],
         )
         with aside(folder / "README.md") as draft:
             draft.write_text(text, encoding="utf-8")

@@ -3,9 +3,11 @@ from __future__ import annotations
 import bz2
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import damage
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +15,11 @@ import pytest
 import ray
 
 from raysts.cluster.prepare import prepare_wikipedia
-from raysts.cluster.prepare_blocks import make_run, run_slice
+from raysts.cluster.prepare_blocks import article_columns, make_run, pieces, run_slice
+from raysts.data import manifest
 from raysts.data.corpora import Corpus
 from raysts.data.wikipedia import clean, dedup_key, split_sentences
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 
 PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")
 VERBS = ("was built", "was opened", "was mapped", "was sold", "was restored", "was described")
@@ -146,6 +149,76 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"article_id": [1], "text": ["No sentence"]}), tmp_path / "empty.parquet")
     with pytest.raises(InputError, match="only 0 distinct sentences"):
         prepare_wikipedia(tmp_path / "empty.parquet", tmp_path / "out")
+
+
+@pytest.fixture
+def shards(articles: Path, tmp_path: Path) -> list[Path]:
+    """The articles in four files."""
+    (tmp_path / "wikipedia").mkdir()
+    shutil.copy(articles, tmp_path / "wikipedia/articles.parquet")
+    return damage.shards(tmp_path, "wikipedia/articles")
+
+
+def test_a_shard_that_cannot_be_read_is_named(shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """By its footer before anything starts, by its pages as they are read."""
+    damage.flipped(shards[1])
+    with pytest.raises(RunFailed, match=r"^wikipedia/sentences: .*part-1\.parquet: its pages") as failed:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out", block_bytes=32_000)
+    assert "--skip-bad" in str(failed.value) and "\n" not in str(failed.value)
+    damage.truncated(shards[2])
+    damage.other_types(shards[3])
+    with pytest.raises(InputError) as refused:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out2", block_bytes=32_000)
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [str(path) for path in shards[2:]]
+    assert not list((tmp_path / "out2").glob("wikipedia/*"))
+    output = capfd.readouterr()
+    assert "Traceback" not in output.err and "ray.data" not in output.err
+
+
+def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], tmp_path: Path) -> None:
+    rows = pq.read_metadata(shards[1]).num_rows
+    damage.flipped(shards[1])
+    damage.truncated(shards[2])
+    said: list[str] = []
+    out, options = tmp_path / "out", {"seed": 3, "block_bytes": 32_000}
+    done = prepare_wikipedia(shards[0].parent, out, say=said.append, skip_bad=True, **options)
+    assert [(each["file"], each["rows"]) for each in done["skipped"]] == [
+        ("part-1.parquet", rows),
+        ("part-2.parquet", None),
+    ]
+    assert manifest.read(out)["wikipedia/sentences"]["skipped"] == done["skipped"]
+    assert len([line for line in said if line.startswith("left out of wikipedia/articles: part-")]) == 2
+    left = pa.concat_tables([pq.read_table(path) for path in (shards[0], shards[3])])
+    assert set(_rows(out)) == set(_expected(left).values())
+
+    assert prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)["status"] == "present"
+    with pytest.raises(InputError, match="part-2"):
+        prepare_wikipedia(shards[0].parent, out, **options)
+    for path, ruin in ((shards[0], damage.truncated), (shards[3], damage.flipped)):
+        ruin(path)
+    with pytest.raises(InputError) as refused:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out2", skip_bad=True, **options)
+    assert "part-0.parquet: not a readable" in str(refused.value)  # nothing is left
+
+
+def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
+    """Pieces of about a block cover every row once: of one large row group, of many small ones, of several files."""
+    table = _articles(1_000)
+    for number, size in enumerate((1_000, 7, 400)):
+        options = {"row_group_size": size, "compression": "none", "use_dictionary": False}
+        pq.write_table(table, tmp_path / f"{number}.parquet", **options)
+    files = sorted(tmp_path.glob("*.parquet"))
+    block = table.column("text").nbytes // 10
+    found = pieces(files, block)
+    for path in files:
+        file, seen = pq.ParquetFile(path), []
+        mine = [piece for piece in found if piece["path"] == str(path)]
+        sizes = [piece["last"] - piece["first"] for piece in mine]
+        assert 9 <= len(mine) <= 12 and max(sizes) <= 1.5 * 1_000 / 10, sizes
+        for piece in mine:
+            rows = file.read_row_groups(piece["groups"], article_columns(file))
+            seen += rows["article_id"].to_pylist()[piece["first"] : piece["last"]]
+        assert seen == list(range(1_000))
 
 
 def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
