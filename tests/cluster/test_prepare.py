@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import logging
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import damage
 import numpy as np
@@ -13,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+from processes import family_of_title, wait_until
 
-from raysts.cluster.prepare import prepare_wikipedia
+from raysts.cluster.prepare import TABLE, prepare_wikipedia
 from raysts.cluster.prepare_blocks import article_columns, make_run, pieces, run_slice
 from raysts.data import manifest
 from raysts.data.corpora import Corpus
@@ -69,11 +74,22 @@ def _rows(root: Path) -> list[tuple[str, int]]:
     return list(zip(table["sentence"].to_pylist(), table["article_id"].to_pylist(), strict=True))
 
 
+Calm = tuple[Path, dict[str, Any], list[str]]
+SMALL = {"seed": 3, "block_bytes": 16_000}
+"""Many pieces and ranges of few articles."""
+
+
+@pytest.fixture(scope="module")
+def calm(articles: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """The sentences of the articles, what was returned and what was said."""
+    root, said = tmp_path_factory.mktemp("calm"), []
+    return root, prepare_wikipedia(articles, root, say=said.append, **SMALL), said
+
+
 def test_all_sentences_once_and_a_second_call_does_nothing(
-    articles: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+    articles: Path, calm: Calm, capfd: pytest.CaptureFixture
 ) -> None:
-    said: list[str] = []
-    done = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    tmp_path, done, said = calm
     expected = _expected(pq.read_table(articles))
     rows = _rows(tmp_path)
     assert len(rows) == len(expected) == done["rows"] == done["distinct"] < done["found"]
@@ -84,7 +100,7 @@ def test_all_sentences_once_and_a_second_call_does_nothing(
     assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # the work is cleared away
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()}
-    again = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    again = prepare_wikipedia(articles, tmp_path, say=said.append, **SMALL)
     assert again["status"] == "present" and said[-1].startswith("wikipedia/sentences: present")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()} == before
     with pytest.raises(InputError, match="nothing is overwritten"):
@@ -199,6 +215,38 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
     with pytest.raises(InputError) as refused:
         prepare_wikipedia(shards[0].parent, tmp_path / "out2", skip_bad=True, **options)
     assert "part-0.parquet: not a readable" in str(refused.value)  # nothing is left
+
+
+def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Path) -> None:
+    """One is killed while it makes runs, one while it merges ranges: every row once, in the same files."""
+    root, _, _ = calm
+    killed: list[str] = []
+
+    def kill() -> None:
+        for task in ("make_runs", "merge_range"):
+            wait_until(lambda task=task: _kill(f"MapBatches({task})", killed), pause=0.001)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    done = prepare_wikipedia(articles, tmp_path, **SMALL)
+    killer.join()
+    assert {title[:24] for title in killed} == {"MapBatches(make_runs)", "MapBatches(merge_range)"}
+    before, after = (
+        {path.name: path.read_bytes() for path in (folder / TABLE).iterdir()} for folder in (root, tmp_path)
+    )
+    assert len(before) > 10 and before == after
+    entry = manifest.read(root)[TABLE]
+    assert all(done[name] == entry[name] for name in ("articles", "found", "distinct", "rows", "files"))
+    assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # no temporary file
+
+
+def _kill(title: str, killed: list[str]) -> bool:
+    """Kill the workers that are at a task; whether there was one."""
+    for pid in family_of_title(title, os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(title)
+    return title in killed
 
 
 def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
