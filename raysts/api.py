@@ -53,8 +53,11 @@ def say_on_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def corpus_of(data: str | Path | None, recipe: str | None = None) -> Corpus:
-    """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means)."""
+def corpus_of(data: str | Path | None, recipe: str | None = None, skip_bad: bool = False) -> Corpus:
+    """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means).
+
+    ``skip_bad``: without the files of training tables that cannot be read.
+    """
     if data is None and recipe != "quickstart":
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
@@ -62,7 +65,7 @@ def corpus_of(data: str | Path | None, recipe: str | None = None) -> Corpus:
             raise InputError(
                 f"--data '{data}': must be a folder that every node can reach; copy or mount the data there"
             )
-        return Corpus(Path(data).absolute())
+        return Corpus(Path(data).absolute(), skip_bad)
     try:
         return Corpus(world_path())
     except OSError as error:
@@ -135,6 +138,7 @@ def plan(
     overrides: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     storage: str | Path | None = None,
+    skip_bad: bool = False,
 ) -> pipeline.Plan:
     """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
 
@@ -147,7 +151,10 @@ def plan(
         chosen = apply_overrides(recipe, overrides) if overrides else recipe
     folder = storage_of(storage)
     found = pipeline.Plan(
-        pipeline=chosen, corpus=corpus_of(data, chosen.name), storage=folder, locate=lambda model: locate(model, folder)
+        pipeline=chosen,
+        corpus=corpus_of(data, chosen.name, skip_bad),
+        storage=folder,
+        locate=lambda model: locate(model, folder),
     )
     found.check()
     refresh(found.nodes)
@@ -164,6 +171,7 @@ def run(
     address: str | None = None,
     command: str | None = None,
     strict_contamination: bool = False,
+    skip_bad: bool = False,
     say: Say = say_on_stderr,
 ) -> dict[str, Any]:
     """Run a pipeline to its end; what is done already is not done again.
@@ -178,14 +186,17 @@ def run(
             local one.
         command: what the report shows as the exact command.
         strict_contamination: refuse to begin where training rows occur in a test set that would be evaluated.
+        skip_bad: go on without files that cannot be read of training tables that have others; what is made has other
+            ids than that of the whole tables. Tables that select or are reported on are never cut.
         say: takes progress, a line at a time.
 
     Returns:
         status, storage, name, model (path or None), report (path), results (rows), contamination (one per model and
         task, see :mod:`raysts.evaluation.contamination`), notes (the same in words), left_out (members that failed where
-        ``min_members`` allows it: number and reason).
+        ``min_members`` allows it: number and reason), skipped (files that ``skip_bad`` left out: table, file, rows,
+        reason).
     """
-    made = plan(recipe, overrides, data, storage)
+    made = plan(recipe, overrides, data, storage, skip_bad)
     if strict_contamination:
         overlap.refuse(made)
     if name and name_problem(name):
@@ -419,6 +430,7 @@ def distill(
     name: str | None = None,
     address: str | None = None,
     command: str | None = None,
+    skip_bad: bool = False,
     say: Say = say_on_stderr,
 ) -> dict[str, Any]:
     """Distil a student from models that are there, or from the members of a run (SED section 4).
@@ -434,6 +446,7 @@ def distill(
         name: name of the run; default ``<from_run>-distilled`` or ``distilled``.
         address: as :func:`run`.
         command: as :func:`run`.
+        skip_bad: as :func:`run`.
         say: as :func:`run`.
 
     Returns:
@@ -455,7 +468,8 @@ def distill(
     if data is None and known:
         data = known["data"]
     changed = apply_overrides(chosen, overrides) if overrides else chosen
-    return run(changed, None, data, folder, name=chosen.name, address=address, command=command, say=say)
+    options: dict[str, Any] = {"address": address, "command": command, "skip_bad": skip_bad, "say": say}
+    return run(changed, None, data, folder, name=chosen.name, **options)
 
 
 def run_record(storage: Path, name: str) -> dict[str, Any]:
@@ -594,7 +608,10 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
         if chosen is None:
             raise InputError(problems)
         made = pipeline.Plan(
-            pipeline=chosen, corpus=Corpus(record["data"]), storage=folder, locate=lambda model: locate(model, folder)
+            pipeline=chosen,
+            corpus=Corpus(record["data"], record.get("skip_bad", False)),
+            storage=folder,
+            locate=lambda model: locate(model, folder),
         )
         if [node.id for node in made.nodes] != record["nodes"]:
             raise InputError(
@@ -623,6 +640,7 @@ def data_prepare(
     sample: int | None = None,
     seed: int = 0,
     address: str | None = None,
+    skip_bad: bool = False,
     say: Say = say_on_stderr,
 ) -> dict[str, Any]:
     """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.cluster.prepare``."""
@@ -641,7 +659,7 @@ def data_prepare(
     with connected(address):
         from raysts.cluster.prepare import prepare_wikipedia
 
-        made = prepare_wikipedia(Path(input), root, sample, seed, say=say)
+        made = prepare_wikipedia(Path(input), root, sample, seed, say=say, skip_bad=skip_bad)
     return {**made, "status": "done", "data": str(root)}
 
 

@@ -37,6 +37,7 @@ def planned(
     data: str | Path | None,
     storage: str | Path | None,
     strict_contamination: bool = False,
+    skip_bad: bool = False,
 ) -> dict[str, Plan]:
     """The checked plans of an experiment by point.
 
@@ -47,7 +48,7 @@ def planned(
     problems: list[str] = []
     for point, made in pipelines(recipe, overrides, storage).items():
         try:
-            plans[point] = api.plan(made, None, data, storage)
+            plans[point] = api.plan(made, None, data, storage, skip_bad)
             if strict_contamination:
                 overlap.refuse(plans[point])
         except InputError as error:
@@ -67,6 +68,7 @@ def run(
     address: str | None = None,
     command: str | None = None,
     strict_contamination: bool = False,
+    skip_bad: bool = False,
     say: Say = api.say_on_stderr,
 ) -> dict[str, Any]:
     """Run the pipelines of an experiment in turn, and write the paper's tables that they fill.
@@ -82,7 +84,7 @@ def run(
         InputError: anything that would stop one of them later, in one message; nothing has started.
         RunFailed: some of them failed.
     """
-    plans = planned(recipe, overrides, data, storage, strict_contamination)
+    plans = planned(recipe, overrides, data, storage, strict_contamination, skip_bad)
     own = recipe.partition("@")[0]
     name = name or own
     for point in plans:
@@ -115,7 +117,13 @@ def run(
         "report": str(report),
         "results": rows,
         "left_out": gone,
+        "skipped": _skipped(plans),
     }
+
+
+def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """What is left out of any of the plans, once."""
+    return list({each["file"]: each for plan in plans.values() for each in plan.skipped}.values())
 
 
 def _report(experiment: str, name: str, storage: Path) -> Path:
@@ -130,9 +138,10 @@ def described(
     overrides: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     storage: str | Path | None = None,
+    skip_bad: bool = False,
 ) -> dict[str, Any]:
     """The plan of an experiment as plain data: every node of its pipelines once."""
-    plans = planned(recipe, overrides, data, storage)
+    plans = planned(recipe, overrides, data, storage, skip_bad=skip_bad)
     nodes: dict[str, dict[str, Any]] = {}
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:
@@ -142,5 +151,6 @@ def described(
         "storage": location(first.storage),
         **describe(first, []),
         "name": recipe.partition("@")[0],
+        "skipped": _skipped(plans),
         "nodes": list(nodes.values()),
     }

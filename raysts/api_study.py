@@ -111,6 +111,7 @@ def run(
     name: str | None = None,
     command: str | None = None,
     strict_contamination: bool = False,
+    skip_bad: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """:func:`raysts.api.run`, for which ``sts-grid-sed`` and the experiments are names too.
@@ -119,6 +120,7 @@ def run(
     lower-bound`` hold for it), takes the bound with the best mean over its seeds, and runs ``sts-sed`` with it: an ensemble
     (``members``, default 10, of which the search has trained some), a student, an evaluation on the test sets.
     """
+    options["skip_bad"] = skip_bad
     if is_experiment(recipe):
         options["strict_contamination"] = strict_contamination
         return api_experiment.run(recipe, overrides, data, storage, name=name, command=command, **options)
@@ -128,7 +130,7 @@ def run(
     name, given, say = name or GRID_SED, dict(overrides or {}), options.get("say", api.say_on_stderr)
     before, after = grid_sed_overrides(given)
     made = _grid_system(recipe)
-    second = api.plan(made, after, data, storage)  # both halves are checked before the first one starts
+    second = api.plan(made, after, data, storage, skip_bad)  # both halves are checked before the first one starts
     if strict_contamination:
         overlap.refuse(second)
     shown = command or f"raysts.run({recipe!r}, {given!r})"
@@ -145,15 +147,16 @@ def described(
     overrides: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     storage: str | Path | None = None,
+    skip_bad: bool = False,
 ) -> dict[str, Any]:
     """The plan of a recipe as plain data; of ``sts-grid-sed`` the grid, and once that is done what follows from it."""
     if is_experiment(recipe):
-        return api_experiment.described(recipe, overrides, data, storage)
+        return api_experiment.described(recipe, overrides, data, storage, skip_bad)
     if not _is_grid_sed(recipe):
-        made = api.plan(recipe, overrides, data, storage)
+        made = api.plan(recipe, overrides, data, storage, skip_bad)
         return {"storage": location(made.storage), **describe(made)}
     before, after = grid_sed_overrides(overrides or {})
-    study = planned(_grid_search(recipe), before, data, storage, GRID_SED)
+    study = planned(_grid_search(recipe), before, data, storage, GRID_SED, skip_bad)
     study.read()
     nodes = list(study.plan.token_nodes)
     for point in grid(study.search.space) or []:
@@ -165,7 +168,7 @@ def described(
         node["status"] = "done" if node["id"] in study.records else node["status"]
     best = scores.by_mean(study.scores()) if study.complete else None
     chosen = {**after, **best.point} if best else after
-    rest = api.plan(_grid_system(recipe), chosen, data, storage)
+    rest = api.plan(_grid_system(recipe), chosen, data, storage, skip_bad)
     known = {node["id"] for node in found["nodes"]}
     later = [node for node in describe(rest)["nodes"] if node["id"] not in known]
     if best is None:  # which runs, the grid decides: what they cost is known, their ids are not

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts import api
+from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.files import read_json
 from raysts.pipeline import Plan
@@ -43,6 +44,7 @@ def tune(
     wandb: str | None = None,
     address: str | None = None,
     command: str | None = None,
+    skip_bad: bool = False,
     say: Say = api.say_on_stderr,
 ) -> dict[str, Any]:
     """Run a search to its end; trials that have ended are not run again, killed ones go on from their checkpoints.
@@ -59,18 +61,19 @@ def tune(
         wandb: Weights & Biases project that gets a run per trial; none: not used.
         address: as :func:`raysts.api.run`; with ``none`` one trial after the other.
         command: as :func:`raysts.api.run`.
+        skip_bad: as :func:`raysts.api.run`.
         say: takes progress, a line at a time.
 
     Returns:
         status, storage, name, study (path), report (path), trials (number that finished), best (overrides, value: the
         point with the best mean over its seeds), best_run (overrides, seed, value), points (overrides, seed, value,
-        status, run: one per trial that has ended), table (text).
+        status, run: one per trial that has ended), table (text), skipped (as :func:`raysts.api.run`).
 
     Raises:
         InputError: anything that would stop it later, or a study of this name that is of another search.
         RunFailed: trials failed for reasons that are not their points', or none finished.
     """
-    study = planned(search, overrides, data, storage, name)
+    study = planned(search, overrides, data, storage, name, skip_bad)
     earlier = _earlier(study, warm_start) if warm_start else []
     if address == api.IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
@@ -89,6 +92,7 @@ def planned(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     name: str | None = None,
+    skip_bad: bool = False,
 ) -> Study:
     """The checked study of a search: what there is to do. Starts nothing and writes nothing.
 
@@ -101,7 +105,7 @@ def planned(
     folder = api.storage_of(storage)
     plan = Plan(
         pipeline=replace(chosen.pipeline, members=chosen.seeds),
-        corpus=api.corpus_of(data),
+        corpus=api.corpus_of(data, skip_bad=skip_bad),
         storage=folder,
         locate=lambda model: api.locate(model, folder),
     )
@@ -130,6 +134,8 @@ def _run(
         trackers.say = progress.say
         for record in study.records.values():
             trackers.ended(record, partial(study.metrics, record))
+        for each in study.plan.skipped:
+            progress.say(skipped_line(each))
         progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
         if not study.complete:
 
@@ -213,6 +219,7 @@ def _result(study: Study, report: Path) -> dict[str, Any]:
             for r in each.records
         ],
         "table": scores.table(every),
+        "skipped": study.plan.skipped,
     }
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysts.data.shards import ShardError, open_shard, pages
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.files import aside, read_json, remove_drafts, write_json
 from raysts.models.sentence_model import SentenceModel
@@ -51,9 +52,9 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     found, problems = [], []
     for number, path in enumerate(files):
         try:
-            file = pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
-            problems.append(f"--input: {path} is not a readable Parquet file ({error})")
+            file = open_shard(path, "write it again, or take it out of --input")
+        except ShardError as error:
+            problems.append(str(error))
             continue
         names = file.schema_arrow.names
         if column not in names:
@@ -115,13 +116,12 @@ def embed_unit(model: SentenceModel, unit: Unit, column: str) -> int:
 
 
 def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
+    do = "write the file again and run the same command: finished shards are kept"
     try:
-        yield from pq.ParquetFile(unit.source).iter_batches(batch_size=ROWS, row_groups=[unit.row_group])
-    except (pa.ArrowException, OSError) as error:
-        raise RunFailed(
-            f"{unit.source}: row group {unit.row_group} cannot be read ({error}); write the file again and run the same "
-            f"command: finished shards are kept"
-        ) from None
+        file = open_shard(unit.source, do)
+        yield from pages(unit.source, file, file.schema_arrow.names, do, [unit.row_group], ROWS)
+    except ShardError as error:
+        raise RunFailed(str(error)) from None
 
 
 def close_output(output: Path, done: list[Unit], model: SentenceModel) -> dict[str, Any]:

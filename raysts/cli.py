@@ -117,9 +117,12 @@ def _show(options: argparse.Namespace, command: str) -> Outcome:
 
 def _plan(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api_study
+    from raysts.data.shards import skipped_line
     from raysts.overrides import parse_overrides
 
-    found = api_study.described(options.recipe, parse_overrides(options.set), options.data, options.storage)
+    found = api_study.described(
+        options.recipe, parse_overrides(options.set), options.data, options.storage, options.skip_bad
+    )
     lines = [f"{found['name']}: backbone {found['backbone']['name']} ({found['backbone']['id']})"]
     for node in found["nodes"]:
         needs = node["resources"]
@@ -128,6 +131,7 @@ def _plan(options: argparse.Namespace, command: str) -> Outcome:
             f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
             f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus})"
         )
+    lines += [skipped_line(each) for each in found["skipped"]]
     left = [node for node in found["nodes"] if node["status"] != "done"]
     sentences = sum(node["sentences"] for node in left)
     lines.append(f"{len(found['nodes'])} nodes, {len(left)} left, {sentences:,} sentences to process")
@@ -147,6 +151,7 @@ def _run(options: argparse.Namespace, command: str) -> Outcome:
         address=options.address,
         command=command,
         strict_contamination=options.strict_contamination,
+        skip_bad=options.skip_bad,
     )
     return found, _result(found)
 
@@ -166,6 +171,7 @@ def _distill(options: argparse.Namespace, command: str) -> Outcome:
         name=options.name,
         address=options.address,
         command=command,
+        skip_bad=options.skip_bad,
     )
     return found, _result(found)
 
@@ -183,9 +189,11 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _result(found: dict[str, Any]) -> str:
+    from raysts.data.shards import skipped_line
     from raysts.results import format_table, summary
 
     lines = [format_table(summary(found["results"])), *found.get("notes", [])]
+    lines += [skipped_line(each) for each in found["skipped"]]
     lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in found["left_out"]]
     if found["model"]:
         lines.append(f"model:  {found['model']}")
@@ -270,11 +278,18 @@ def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
 
 def _data_prepare(options: argparse.Namespace, command: str) -> Outcome:
     from raysts import api
+    from raysts.data.shards import skipped_line
 
     found = api.data_prepare(
-        options.data, input=options.input, sample=options.sample, seed=options.seed, address=options.address
+        options.data,
+        input=options.input,
+        sample=options.sample,
+        seed=options.seed,
+        address=options.address,
+        skip_bad=options.skip_bad,
     )
-    return found, f"{found['rows']:,} sentences: wikipedia/sentences in {found['data']}"
+    skipped = [skipped_line(each) for each in found.get("skipped", [])]
+    return found, "\n".join([*skipped, f"{found['rows']:,} sentences: wikipedia/sentences in {found['data']}"])
 
 
 def _data_check(options: argparse.Namespace, command: str) -> Outcome:
@@ -308,6 +323,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _recipe(command)
     _common(command)
+    _skip_bad(command)
 
     command = add(
         "run", _run, "run a pipeline to its end", "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
@@ -317,12 +333,14 @@ def parser() -> argparse.ArgumentParser:
     _cluster(command)
     command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
     _strict(command)
+    _skip_bad(command)
 
     command = add("tune", cli_tune.tune, "search what matters, on Ray Tune with Optuna", cli_tune.EXAMPLE)
     cli_tune.arguments(command)
     _set(command)
     _common(command)
     _cluster(command)
+    _skip_bad(command)
 
     command = add(
         "distill", _distill, "distil a student from trained models", "raysts distill --from-run quickstart --top 3"
@@ -337,6 +355,7 @@ def parser() -> argparse.ArgumentParser:
     _set(command)
     _common(command)
     _cluster(command)
+    _skip_bad(command)
 
     command = add("evaluate", _evaluate, "measure a model", "raysts evaluate MODEL --data DATA --tasks sts12,stsb")
     command.add_argument("model", metavar="MODEL", help="a run id, a directory, a Hugging Face name, or word vectors")
@@ -474,6 +493,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sample", type=int, metavar="N", help="draw exactly N sentences (default: all)")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
     _cluster(command)
+    _skip_bad(command)
     command = kinds(
         "check", _data_check, "say what is there, what is wrong, and what overlaps", "raysts data check --data DATA"
     )
@@ -528,6 +548,15 @@ def _storage(command: argparse.ArgumentParser) -> None:
         "--storage",
         metavar="PATH",
         help="where runs and results live: a folder, s3://... or gs://... (default ./raysts-storage)",
+    )
+
+
+def _skip_bad(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="go on without files that cannot be read of training tables that have others, and list them (default: "
+        "refuse); development and test sets are never cut",
     )
 
 

@@ -43,6 +43,7 @@ def tune(options: argparse.Namespace, command: str) -> Outcome:
         wandb=options.wandb,
         address=options.address,
         command=command,
+        skip_bad=options.skip_bad,
     )
     lines = [found.pop("table"), f"study:  {found['study']}", f"report: {found['report']}"]
     lines.append(f"dashboard: optuna-dashboard sqlite:///{found['study']}/optuna.db")

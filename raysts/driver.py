@@ -13,8 +13,10 @@ import numpy as np
 
 from raysts import overlap, results
 from raysts.card import model_card
+from raysts.data.shards import skipped_line
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
+from raysts.evaluated import Evaluated
 from raysts.evaluation import harness
 from raysts.files import read_json, remove_drafts
 from raysts.manifests import need_folder, push_folder
@@ -77,6 +79,8 @@ class _Driver:
         self._note()
         waiting = [node for node in plan.nodes if node.status != "done"]
         self.say(f"{self.name}: {len(plan.nodes)} nodes, {len(plan.nodes) - len(waiting)} done")
+        for each in plan.skipped:
+            self.say(skipped_line(each))
         plan.write_backbone()
         self._tokens()
         plan = self._members()
@@ -109,6 +113,7 @@ class _Driver:
             "contamination": text.entries(plan.pipeline.name),
             "notes": text.lines(plan.pipeline.name),
             "left_out": plan.left_out,
+            "skipped": plan.skipped,
         }
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -208,25 +213,29 @@ class _Driver:
         sed = plan.pipeline.sed if what == "student" else None
         pooling: PoolingMode = next((r.pooling for r in (sed, *reversed(plan.pipeline.stages.values())) if r), "mean")
         with self._timed(node):
-            rows: list[dict[str, Any]] = []
+            done = Evaluated(plan.storage, node.id)
+            rows = done.rows
             if what == "backbone":
                 for found in self._embed([plan.start], texts, pooling):
                     rows += self._score(texts, found, store.similarities(plan.backbone), pooling, "backbone", None)
             else:
                 nodes = plan.members if what == "members" else plan.outcomes
                 chosen = {member.id for member in self.selected()} if what == "members" else set()
-                sums: dict[Layers, np.ndarray] = {}
-                for model, found in zip(nodes, self._embed([n.model for n in nodes], texts, pooling), strict=True):
+                left = nodes[done.count :]
+                for model, found in zip(left, self._embed([n.model for n in left], texts, pooling), strict=True):
                     role, similarities = "member" if what == "members" else "student", store.similarities(model.model)
                     found = self._as_trained(model, found)
-                    rows += self._score(texts, found, similarities, pooling, role, model)
-                    for k, representation in found.items():
-                        if model.id in chosen:
-                            sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
-                if plan.pipeline.combine and sums:
-                    means = {k: {"vectors": total / np.float32(len(chosen))} for k, total in sums.items()}
+                    summed = plan.pipeline.combine and model.id in chosen
+                    done.add(
+                        self._score(texts, found, similarities, pooling, role, model),
+                        {k: representation["vectors"] for k, representation in found.items()} if summed else {},
+                    )
+                    self.say(f"{node.title}: {done.count} of {len(nodes)}")
+                if done.sums:
+                    means = {k: {"vectors": total / np.float32(len(chosen))} for k, total in done.sums.items()}
                     rows += self._score(texts, means, {"cosine": cosine_of_vectors}, pooling, "ensemble", None)
             results.write(plan.storage, node.id, rows)
+            done.close()
 
     def _as_trained(self, node: Node, found: dict[Layers, Representation]) -> dict[Layers, Representation]:
         """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
@@ -300,6 +309,8 @@ class _Driver:
                 "command": self.command,
                 "pipeline": to_plain(plan.pipeline),
                 "data": str(plan.corpus.root),
+                "skip_bad": plan.corpus.skip_bad,
+                "skipped": plan.skipped,
                 "backbone_id": plan.backbone_id,
                 "members": [node.id for node in plan.members],
                 "nodes": [node.id for node in plan.nodes],
@@ -350,6 +361,7 @@ class _Driver:
             selected_by="stsb-dev" if own or plan.pipeline.select_top else None,
             random_backbone=plan.pipeline.backbone == TINY,
             versions=record.get("versions"),
+            notes=[f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped],
         )
         with aside(folder / "README.md") as draft:
             draft.write_text(text, encoding="utf-8")

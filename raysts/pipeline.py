@@ -176,6 +176,11 @@ class Plan:
         """Tasks that are evaluated: those named, else all that have files and do not take minutes a model."""
         return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
 
+    @property
+    def skipped(self) -> list[dict[str, Any]]:
+        """The files of its training tables that cannot be read and are left out (``skip_bad`` of the corpus)."""
+        return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
+
     # -- token stores ------------------------------------------------------------------------------------------------
 
     def resolved(self, recipe: Recipe) -> Recipe:
@@ -317,7 +322,12 @@ class Plan:
             "parents": [parent_id, *([teacher] if teacher else [])],
             "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
             "backbone_id": self.backbone_id,
-            "data": {"table": spec.table, "sha256": spec.fingerprint, "rows": self.rows(recipe)},
+            "data": {
+                "table": spec.table,
+                "sha256": spec.fingerprint,
+                "rows": self.rows(recipe),
+                "skipped": self.corpus.skipped([spec.table]),
+            },
             "transductive": recipe.table == TARGETS,
         }
         job = Job(
@@ -503,6 +513,7 @@ def describe(plan: Plan, nodes: Sequence[Node] | None = None) -> dict[str, Any]:
     return {
         "name": plan.pipeline.name,
         "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id},
+        "skipped": plan.skipped,
         "nodes": [
             {
                 "id": node.id,

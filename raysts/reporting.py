@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts import overlap, results
+from raysts.data.shards import skipped_line
 from raysts.overrides import dump
 from raysts.pipeline import TINY, Plan
 from raysts.report import ReportData, write_report
@@ -66,6 +67,7 @@ def report_data(
             f"Member {gone['member']} failed and is left out: ensemble and student are made of the "
             f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {gone['reason']}"
         )
+    notes += [f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped]
     chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
     if chosen_by_labels:
         notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(chosen_by_labels)}.")

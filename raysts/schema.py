@@ -75,6 +75,16 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 """Canonical tables by name. Adding a data set is one line here."""
 
+TRAINING_TABLES = (
+    "nli/train",
+    "nli/triplets",
+    "nli/sentences",
+    "sts/stsb_train",
+    "wikipedia/articles",
+    "wikipedia/sentences",
+)
+"""Tables that are trained on, or made into such, and nothing else: the tables that may do without a file."""
+
 TEST_TABLES = frozenset(
     name
     for name in TABLES

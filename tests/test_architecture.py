@@ -27,7 +27,7 @@ ROOMS: list[set[str]] = [
     {"training"},
     {"checks", "pipeline"},
     {"overlap", "refresh"},
-    {"results", "card"},
+    {"results", "card", "evaluated"},
     {"report"},
     {"export"},
     {"reporting"},

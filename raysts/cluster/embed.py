@@ -123,7 +123,7 @@ def guarded(batch: pa.Table, work: Callable[[dict[str, Any]], object]) -> pa.Tab
             work(row)
             errors.append(None)
         except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+            errors.append(str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}")
     return batch.append_column("error", pa.array(errors, pa.string()))
 
 

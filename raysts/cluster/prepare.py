@@ -2,8 +2,8 @@
 
 Every sentence has a 128-bit hash of (seed, what makes it the same sentence), and everything follows from it:
 
-1. Ray Data streams blocks of articles to CPU workers; each turns a block into one *run*: an Arrow file of its sentences
-   sorted by hash, on the disk of the output folder.
+1. Ray Data gives CPU workers pieces of the files of about one block, which they stream; each turns a block into one
+   *run*: an Arrow file of its sentences sorted by hash, on the disk of the output folder.
 2. The space of hashes is cut into equal ranges. A worker memory-maps the runs, takes the slice of its range from each
    (binary search), and keeps one row per hash: the duplicates of the whole corpus, one range at a time.
 3. The ranges in order are a random permutation of the corpus that depends on nothing but seed and content; its first n
@@ -29,10 +29,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
 
-from raysts.cluster.prepare_blocks import make_run, merge_range
+from raysts.cluster.prepare_blocks import (
+    ARTICLES,
+    article_columns,
+    articles_problem,
+    make_runs,
+    merge_range,
+    pieces,
+)
 from raysts.data import manifest
+from raysts.data.shards import ShardError, Skipped, bad_shards, open_shard, remedy, skipped_line, unreadable
 from raysts.data.wikipedia import read_dump
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.files import aside, read_json, remove_drafts, writable, write_json
 
 TABLE = "wikipedia/sentences"
@@ -49,6 +57,7 @@ def prepare_wikipedia(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
     block_bytes: int = BLOCK_BYTES,
+    skip_bad: bool = False,
 ) -> dict[str, Any]:
     """Write ``wikipedia/sentences`` (sentence, article_id) below ``output_root``; Ray must be initialised.
 
@@ -63,17 +72,24 @@ def prepare_wikipedia(
         seed: of the order, and so of the sample.
         say: called with one line of text per stage.
         block_bytes: about the bytes of text that one worker holds at a time.
+        skip_bad: go on without files of a folder of shards that cannot be read: the table is that of the others, and
+            ``skipped`` lists them.
 
     Returns:
         The table's entry in ``manifest.json``: rows, files, ``articles``, ``found`` (well-formed sentences),
-        ``distinct`` and ``arguments``; with ``status`` ``done``, or ``present`` when the same was made before.
+        ``distinct``, ``skipped`` (input files left out: table, file, rows, reason) and ``arguments``; with ``status``
+        ``done``, or ``present`` when the same was made before.
 
     Raises:
         InputError: no usable input; an output that is there but was made otherwise; fewer than ``sample`` sentences.
+        RunFailed: pages of a file cannot be read.
     """
     if sample is not None and sample < 1:
         raise InputError(f"sample {sample} must be at least 1")
-    dump, files = _input_files(input)
+    dump, files, bad = _input_files(input, skip_bad)
+    skipped = [each.plain(ARTICLES, input) for each in bad]
+    for each in skipped:
+        say(skipped_line(each))
     arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
     writable(output_root, "--data")
     with manifest.writing(output_root, "raysts data prepare"):
@@ -85,7 +101,7 @@ def prepare_wikipedia(
         with _quiet(block_bytes):
             if dump:
                 files = _unpack(files[0], work / "articles", block_bytes, say)
-            runs = _make_runs(files, work, seed, say)
+            runs = _make_runs(files, work, seed, block_bytes, say)
             ranges = _merge_runs(runs["runs"], work, block_bytes, say)
         distinct = sum(part["rows"] for part in ranges)
         if distinct < (sample or 1):
@@ -95,33 +111,39 @@ def prepare_wikipedia(
                 f"(what was found is kept in {work} and used again)"
             )
         _publish(output_root, ranges, sample)
-        facts = {"articles": runs["articles"], "found": runs["found"], "distinct": distinct, "arguments": arguments}
+        facts = {name: runs[name] for name in ("articles", "found")}
+        facts |= {"distinct": distinct, "skipped": skipped, "arguments": arguments}
         entry = manifest.record(output_root, TABLE, facts)
         shutil.rmtree(work, ignore_errors=True)
         say(f"{TABLE}: {entry['rows']:,} of {distinct:,} distinct sentences written to {output_root / TABLE}")
     return {"status": "done", **entry}
 
 
-def _input_files(path: Path) -> tuple[bool, list[Path]]:
-    """(is a dump, its files)."""
+def _input_files(path: Path, skip_bad: bool) -> tuple[bool, list[Path], list[Skipped]]:
+    """(is a dump, its files, those that cannot be read and are left out)."""
     if path.is_file() and path.name.endswith((".xml", ".xml.bz2")):
-        return True, [path]
+        return True, [path], []
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     if not files:
         raise InputError(
             f"input '{path}' holds no articles: give a Parquet file, a folder of Parquet shards, or a MediaWiki XML "
             "dump (.xml, .xml.bz2)"
         )
+    if skip_bad and len(files) > 1:
+        bad = bad_shards(files, articles_problem, article_columns)
+        gone = {skipped.path for skipped in bad}
+        if len(bad) < len(files):
+            return False, [file for file in files if file not in gone], bad
+    problems = []
     for file in files:
         try:
-            columns = pq.read_schema(file).names
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{file}: not a readable Parquet file ({error})") from error
-        if "article_id" not in columns or not {"text", "markup"} & set(columns):
-            raise InputError(
-                f"{file}: articles need columns article_id and text (or markup); columns found: {', '.join(columns)}"
-            )
-    return False, files
+            if wrong := articles_problem(open_shard(file, remedy(ARTICLES))):
+                problems.append(str(unreadable(file, wrong, remedy(ARTICLES))))
+        except ShardError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError(problems)
+    return False, files, []
 
 
 def _fingerprint(files: list[Path], edge: int = 1 << 20) -> str:
@@ -206,7 +228,9 @@ def _shards(dump: Path, block_bytes: int) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _make_runs(files: list[Path], work: Path, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _make_runs(
+    files: list[Path], work: Path, seed: int, block_bytes: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     marker = work / "runs.json"
     runs: dict[str, Any] | None = read_json(marker)
     if runs is not None:
@@ -214,16 +238,18 @@ def _make_runs(files: list[Path], work: Path, seed: int, say: Callable[[str], No
         return runs
     shutil.rmtree(work / "runs", ignore_errors=True)  # of an attempt that was killed
     (work / "runs").mkdir(parents=True)
-    names = pq.read_schema(files[0]).names
-    columns = ["article_id", "text" if "text" in names else "markup"]
-    articles = ray.data.read_parquet([str(file) for file in files], columns=columns)
-    made = articles.map_batches(
-        make_run,  # type: ignore[arg-type]
-        fn_kwargs={"folder": str(work / "runs"), "seed": seed},
-        batch_size=None,
+    work_units = pieces(files, block_bytes)
+    made: list[dict[str, Any]] = []
+    blocks = ray.data.from_items(work_units, override_num_blocks=len(work_units)).map_batches(
+        make_runs,  # type: ignore[arg-type]
+        fn_kwargs={"folder": str(work / "runs"), "seed": seed, "block_bytes": block_bytes},
+        batch_size=1,
         batch_format="pyarrow",
-        zero_copy_batch=True,
-    ).take_all()
+    )
+    for row in blocks.iter_rows():
+        if row["error"]:
+            raise RunFailed(f"{TABLE}: {row['error']}")
+        made.append(row)
     runs = {
         "articles": sum(run["articles"] for run in made),
         "found": sum(run["rows"] for run in made),
@@ -271,7 +297,7 @@ def _publish(root: Path, ranges: list[dict[str, Any]], sample: int | None) -> No
         return
     with aside(root / f"{TABLE}.parquet") as draft:
         left = sample
-        with pq.ParquetWriter(draft, pq.read_schema(filled[0]), compression="zstd") as writer:
+        with pq.ParquetWriter(draft, pq.read_schema(filled[0]), compression="zstd", write_page_checksum=True) as writer:
             for path in filled:
                 for batch in pq.ParquetFile(path).iter_batches(batch_size=ROW_GROUP_ROWS):
                     writer.write_batch(batch.slice(0, left))

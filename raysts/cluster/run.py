@@ -13,7 +13,7 @@ from raysts.cluster import growth
 from raysts.cluster.embed import embed_files, embed_models, teacher_means
 from raysts.cluster.members import train_members
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
@@ -31,7 +31,13 @@ class OnRay:
         growth.announce(Resources(gpus=0), say)
         task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
         waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
-        finish_store(folder, spec, ray.get(waiting))
+        try:
+            parts = ray.get(waiting)
+        except ray.exceptions.RayTaskError as error:  # its text is a traceback
+            if isinstance(error.cause, RunFailed):
+                raise RunFailed(str(error.cause)) from None
+            raise
+        finish_store(folder, spec, parts)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Every chain as its own Ray Train run."""

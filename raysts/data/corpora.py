@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,24 @@ import pyarrow.parquet as pq
 from raysts.data.derived import DERIVED
 from raysts.data.derived import VERSION as DERIVED_VERSION
 from raysts.data.labels import label_codes
+from raysts.data.shards import (
+    READ_ROWS,
+    ShardError,
+    Skipped,
+    bad_shards,
+    batches,
+    columns_of,
+    footer_problem,
+    open_shard,
+    pages,
+    remedy,
+    source_column,
+    unreadable,
+)
 from raysts.errors import InputError, nearest
-from raysts.schema import TABLES, Column
+from raysts.schema import TABLES, TRAINING_TABLES, Column
 from raysts.seeds import content_id
 from raysts.storage import aside, need
-
-READ_ROWS = 65_536
 
 
 class RowGroup(NamedTuple):
@@ -38,12 +50,17 @@ class RowGroup(NamedTuple):
 class Corpus:
     """The tables below one folder, and those that are derived from them.
 
+    Args:
+        root: the folder.
+        skip_bad: leave the files that cannot be read out of training tables that have others (:meth:`skipped` says
+            which). Tables that select or are reported on are never cut: their scores would not compare.
+
     Raises:
         InputError: the folder is not there.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+    def __init__(self, root: str | Path, skip_bad: bool = False) -> None:
+        self.root, self.skip_bad = Path(root), skip_bad
         self._made: Path | None = None
         if not self.root.is_dir():
             what = "is not a folder" if self.root.exists() else "does not exist"
@@ -54,15 +71,29 @@ class Corpus:
         self._fingerprints: dict[str, str] = {}
         self._derived: dict[str, pa.Table] = {}
         self._kept: dict[str, np.ndarray] = {}
+        self._bad: dict[str, list[Skipped]] = {}
 
     def files(self, name: str) -> list[Path]:
-        """The Parquet files of table ``name`` in order; empty when the corpus does not have it."""
+        """The Parquet files of table ``name`` in order, without those that are skipped; empty when it is not there."""
         if name not in TABLES:
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
         single, folder = self.root / f"{name}.parquet", self.root / name
         if single.is_file():
             return [single]
-        return sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+        found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+        if not self.skip_bad or name not in TRAINING_TABLES or len(found) < 2:
+            return found
+        if name not in self._bad:  # every page is read, once
+            bad = bad_shards(found, partial(footer_problem, name), partial(columns_of, name))
+            self._bad[name] = bad if len(bad) < len(found) else []  # with none left, ``check`` says why
+        gone = {skipped.path for skipped in self._bad[name]}
+        return [path for path in found if path not in gone]
+
+    def skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
+        reason."""
+        tables = dict.fromkeys(table for name in names for table in (self.sources(name) or [name]) if self.files(table))
+        return [each.plain(table, self.root) for table in tables for each in self._bad.get(table, ())]
 
     def tables(self) -> list[str]:
         """Names of the canonical tables that are present."""
@@ -95,9 +126,10 @@ class Corpus:
                 yield RowGroup(path, index, part.num_rows, partial(part.column, "source"))
             return
         for path in self.files(name):
-            file = _open(path)
+            file = open_shard(path, remedy(name))
             for index in range(file.num_row_groups):
-                yield RowGroup(path, index, file.metadata.row_group(index).num_rows, partial(_source, file, index))
+                source = partial(source_column, path, file, index, remedy(name))
+                yield RowGroup(path, index, file.metadata.row_group(index).num_rows, source)
 
     def write_derived(self, name: str) -> None:
         """Write a derived table that is not there; nothing to do for any other."""
@@ -138,7 +170,7 @@ class Corpus:
         """The whole table with its canonical columns (those present), strings as ``string``, labels as in the file."""
         self.require([name])
         found = pa.concat_tables(
-            [pa.Table.from_batches(list(_batches(path, name, columns))) for path in self.files(name)],
+            [pa.Table.from_batches(list(batches(path, name, columns))) for path in self.files(name)],
             promote_options="permissive",
         )
         return found.filter(pa.array(self._kept[name])) if name in self._kept else found
@@ -147,8 +179,8 @@ class Corpus:
         """The first texts of a column."""
         if self.sources(name):
             return self._derive(name).column(column).slice(0, rows).to_pylist()
-        batches = _batches(self.files(name)[0], name, [column])
-        return next(batches).column(0).slice(0, rows).to_pylist()
+        found = batches(self.files(name)[0], name, [column])
+        return next(found).column(0).slice(0, rows).to_pylist()
 
     def fingerprint(self, name: str) -> str:
         """sha256 over the bytes of the table's files in order: the same data under another path is the same data."""
@@ -186,100 +218,34 @@ class Corpus:
             raise InputError(problems)
 
 
-def _source(file: pq.ParquetFile, index: int) -> pa.ChunkedArray | None:
-    if "source" not in file.schema_arrow.names:
-        return None
-    return file.read_row_group(index, columns=["source"]).column(0).cast(pa.string())
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({error}); write it again or remove it") from error
-
-
-def _read(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    batches = file.iter_batches(batch_size=READ_ROWS, columns=list(columns))
-    while True:
-        try:
-            batch = next(batches, None)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: its pages cannot be read ({error}); write it again or remove it") from error
-        if batch is None:
-            return
-        yield batch
-
-
-def _batches(path: Path, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Record batches of one file with the canonical columns (and ``subset``/``source`` where present)."""
-    file = _open(path)
-    present = file.schema_arrow.names
-    wanted = [column.name for column in TABLES[name]] + ["subset", "source"] if columns is None else list(columns)
-    missing = [column.name for column in TABLES[name] if column.required and column.name not in present]
-    if missing:
-        raise InputError(_missing_column(path, missing[0], present))
-    chosen = [column for column in wanted if column in present]
-    for batch in _read(path, file, chosen):
-        yield pa.RecordBatch.from_arrays([_narrow(batch.column(column)) for column in chosen], names=chosen)
-
-
-def _narrow(values: pa.Array) -> pa.Array:
-    """One type per kind of column, so that shards written by different tools can be joined."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
-        return values.cast(pa.string())
-    return values.cast(pa.int64()) if pa.types.is_integer(values.type) else values
-
-
-def _missing_column(path: Path, column: str, present: list[str]) -> str:
-    return (
-        f"{path}: column '{column}' is missing (columns found: {', '.join(present)}){nearest(column, present)}; "
-        f"the canonical layout needs it, rename or add it"
-    )
-
-
 def _file_problems(path: Path, name: str) -> Iterator[str]:
-    file = _open(path)
-    present = file.schema_arrow.names
-    absent = [column for column in TABLES[name] if column.required and column.name not in present]
-    for column in absent:
-        yield _missing_column(path, column.name, present)
-    columns = [column for column in TABLES[name] if column.name in present]
-    if file.metadata.num_rows == 0:
-        yield f"{path}: the table has no rows; a table that is there must hold data"
-    first = 0
-    for batch in _read(path, file, [column.name for column in columns]):
-        for column in columns:
-            for row, message in _column_problems(batch.column(column.name), column):
-                yield f"{path}: row {first + row}, column '{column.name}': {message}"
-        first += batch.num_rows
+    try:
+        file = open_shard(path, remedy(name))
+        if wrong := footer_problem(name, file):
+            yield str(unreadable(path, wrong, remedy(name)))
+            return
+        columns = [column for column in TABLES[name] if column.name in file.schema_arrow.names]
+        first = 0
+        for batch in pages(path, file, [column.name for column in columns], remedy(name), rows=READ_ROWS):
+            for column in columns:
+                for row, message in _column_problems(batch.column(column.name), column):
+                    yield f"{path}: row {first + row}, column '{column.name}': {message}"
+            first += batch.num_rows
+    except ShardError as error:
+        yield str(error)
 
 
 def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterator[tuple[int, str]]:
-    """(row, message) for the first bad values of a column."""
+    """(row, message) for the first bad values of a column of a right type."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     for row in () if column.nulls else np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[:most]:
         yield int(row), "null; every row needs a value, remove the row or fill it in"
     if column.kind == "text":
-        if not (
-            pa.types.is_string(values.type)
-            or pa.types.is_large_string(values.type)
-            or pa.types.is_string_view(values.type)
-        ):
-            yield 0, f"has type {values.type}; text must be a string column"
-            return
         empty = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(values.cast(pa.string()))), 0)
         for row in np.flatnonzero(pc.fill_null(empty, False).to_numpy(zero_copy_only=False))[:most]:
             yield int(row), "empty sentence; every text needs at least one character, remove the row"
     elif column.kind == "number":
-        if not (
-            pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)
-        ) and not (column.nulls and pa.types.is_null(values.type)):
-            yield 0, f"has type {values.type}; scores must be numbers"
-            return
         numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
         known = values.is_valid().to_numpy(zero_copy_only=False)
         bad = known & ~np.isfinite(numbers)
@@ -289,8 +255,6 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
             rule = f"a number from {column.low:g} to {column.high:g}"
         for row in np.flatnonzero(bad)[:most]:
             yield int(row), f"score {numbers[row]:g} must be {rule}; correct or remove the row"
-    elif pa.types.is_nested(values.type):
-        yield 0, f"has type {values.type}; labels must be strings or integers"
     elif column.labels:
         codes = label_codes(values, column.labels)
         bad = (codes < 0) & values.is_valid().to_numpy(zero_copy_only=False)

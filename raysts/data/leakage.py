@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from raysts.data.corpora import READ_ROWS, Corpus
+from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED
+from raysts.data.shards import open_shard, pages, remedy
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipe import Data
@@ -131,8 +131,12 @@ def occurrences(
 def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
     """The texts of the selected rows of a table."""
     for group in select(corpus, table, data):
-        part = pq.ParquetFile(group.path).read_row_group(group.row_group, columns=text_columns(table))
-        yield from (part if group.rows is None else part.take(pa.array(group.rows))).to_batches(READ_ROWS)
+        file, first = open_shard(group.path, remedy(table)), 0
+        for batch in pages(group.path, file, text_columns(table), remedy(table), [group.row_group]):
+            if group.rows is not None:
+                low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])
+                first, batch = first + batch.num_rows, batch.take(pa.array(group.rows[low:high] - first))
+            yield batch
 
 
 def text_columns(table: str) -> list[str]:
@@ -257,7 +261,7 @@ def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
 
 def _texts(corpus: Corpus, name: str) -> Iterator[pa.RecordBatch]:
     for path in corpus.files(name):
-        yield from pq.ParquetFile(path).iter_batches(batch_size=READ_ROWS, columns=text_columns(name))
+        yield from pages(path, open_shard(path, remedy(name)), text_columns(name), remedy(name))
 
 
 def _examples(corpus: Corpus, name: str, rows: np.ndarray) -> list[dict[str, Any]]:

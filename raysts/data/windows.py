@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from raysts.data.corpora import Corpus
+from raysts.data.corpora import Corpus, RowGroup
 from raysts.data.labels import label_codes
-from raysts.errors import InputError
+from raysts.data.shards import ShardError, open_shard, pages, remedy
+from raysts.errors import InputError, RunFailed
 from raysts.files import read_json
 from raysts.models.tokens import Tokens, tokenize
 from raysts.object_store import check_inside
@@ -91,9 +92,9 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     Raises:
         InputError: no row has one of the sources.
     """
-    groups = []
+    groups: list[tuple[RowGroup, np.ndarray | None, int]] = []
     for part in corpus.row_groups(table):
-        rows = np.arange(part.rows)
+        rows, count = None, part.rows
         if data.sources:
             column = part.source()
             if column is None:
@@ -101,8 +102,9 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
                     f"{part.path}: data.sources={list(data.sources)} needs a column 'source', which is missing"
                 )
             rows = np.flatnonzero(np.isin(column.to_numpy().astype(str), data.sources))
-        groups.append((str(part.path), part.number, rows))
-    total = sum(len(rows) for _, _, rows in groups)
+            count = len(rows)
+        groups.append((part, rows, count))
+    total = sum(count for *_, count in groups)
     if total == 0 and not data.sources:
         raise InputError(
             f"{table}: no rows can be made of {', '.join(corpus.sources(table))}; choose another data folder"
@@ -116,29 +118,36 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
         draw = np.random.default_rng(data.sample_seed)
         chosen = np.sort(draw.choice(total, min(data.sample, total), replace=False))
     found, seen, first = [], 0, 0
-    for name, index, rows in groups:
+    for part, rows, count in groups:
         if chosen is not None:
-            low, high = np.searchsorted(chosen, [seen, seen + len(rows)])
-            seen += len(rows)
-            rows = rows[chosen[low:high] - (seen - len(rows))]
-        if len(rows):
-            found.append(Group(name, index, rows, first, len(rows)))
-            first += len(rows)
+            low, high = np.searchsorted(chosen, [seen, seen + count])
+            drawn = chosen[low:high] - seen
+            rows, seen, count = drawn if rows is None else rows[drawn], seen + count, len(drawn)
+        if count:
+            found.append(Group(str(part.path), part.number, rows, first, count))
+            first += count
     return found
 
 
 def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
-    """Write file ``number`` of the store and return its manifest entry; streams, so memory holds a window at a time."""
+    """Write file ``number`` of the store and return its manifest entry; streams, so memory holds a window at a time.
+
+    Raises:
+        RunFailed: the table's file cannot be read any more.
+    """
     name, sizes = f"part-{number:05d}.arrow", []
-    with aside(folder / name) as draft:
-        writer = None
-        for first, columns in _windows(group, spec):
-            batch = _record_batch(group.first + first, columns, spec, tokenizer)
-            writer = writer or pyarrow.ipc.new_file(str(draft), batch.schema)
-            writer.write_batch(batch)
-            sizes.append(batch.num_rows)
-        assert writer is not None and sum(sizes) == group.size
-        writer.close()
+    try:
+        with aside(folder / name) as draft:
+            writer = None
+            for first, columns in _windows(group, spec):
+                batch = _record_batch(group.first + first, columns, spec, tokenizer)
+                writer = writer or pyarrow.ipc.new_file(str(draft), batch.schema)
+                writer.write_batch(batch)
+                sizes.append(batch.num_rows)
+            assert writer is not None and sum(sizes) == group.size
+            writer.close()
+    except ShardError as error:
+        raise RunFailed(f"tokenising {spec.table}: {error}") from None
     return {"file": name, "windows": sizes}
 
 
@@ -148,8 +157,9 @@ def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.
     pending: list[pa.Table] = []
     held = done = seen = 0
     need(Path(group.path))
-    file = pq.ParquetFile(group.path)
-    for batch in file.iter_batches(batch_size=WINDOW, row_groups=[group.row_group], columns=columns):
+    what_to_do = remedy(spec.table)
+    file = open_shard(group.path, what_to_do)
+    for batch in pages(group.path, file, columns, what_to_do, [group.row_group], WINDOW):
         table = pa.Table.from_batches([batch])
         if group.rows is not None:
             low, high = np.searchsorted(group.rows, [seen, seen + batch.num_rows])

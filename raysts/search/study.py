@@ -158,6 +158,7 @@ class Study:
             "status": status,
             "raysts": __version__,
             "data": str(self.plan.corpus.root),
+            "skipped": self.plan.skipped,
             "objective": f"dev score on {self.kind.dev}, mean over {search.seeds} seeds, maximised",
             "seeds": search.seeds,
             "num_samples": search.num_samples,

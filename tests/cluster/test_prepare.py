@@ -1,22 +1,30 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import logging
 import os
+import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import damage
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+from processes import family_of_title, wait_until
 
-from raysts.cluster.prepare import prepare_wikipedia
-from raysts.cluster.prepare_blocks import make_run, run_slice
+from raysts.cluster.prepare import TABLE, prepare_wikipedia
+from raysts.cluster.prepare_blocks import article_columns, make_run, pieces, run_slice
+from raysts.data import manifest
 from raysts.data.corpora import Corpus
 from raysts.data.wikipedia import clean, dedup_key, split_sentences
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 
 PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")
 VERBS = ("was built", "was opened", "was mapped", "was sold", "was restored", "was described")
@@ -66,11 +74,22 @@ def _rows(root: Path) -> list[tuple[str, int]]:
     return list(zip(table["sentence"].to_pylist(), table["article_id"].to_pylist(), strict=True))
 
 
+Calm = tuple[Path, dict[str, Any], list[str]]
+SMALL = {"seed": 3, "block_bytes": 16_000}
+"""Many pieces and ranges of few articles."""
+
+
+@pytest.fixture(scope="module")
+def calm(articles: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """The sentences of the articles, what was returned and what was said."""
+    root, said = tmp_path_factory.mktemp("calm"), []
+    return root, prepare_wikipedia(articles, root, say=said.append, **SMALL), said
+
+
 def test_all_sentences_once_and_a_second_call_does_nothing(
-    articles: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+    articles: Path, calm: Calm, capfd: pytest.CaptureFixture
 ) -> None:
-    said: list[str] = []
-    done = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    tmp_path, done, said = calm
     expected = _expected(pq.read_table(articles))
     rows = _rows(tmp_path)
     assert len(rows) == len(expected) == done["rows"] == done["distinct"] < done["found"]
@@ -81,7 +100,7 @@ def test_all_sentences_once_and_a_second_call_does_nothing(
     assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # the work is cleared away
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()}
-    again = prepare_wikipedia(articles, tmp_path, seed=3, say=said.append, block_bytes=32_000)
+    again = prepare_wikipedia(articles, tmp_path, say=said.append, **SMALL)
     assert again["status"] == "present" and said[-1].startswith("wikipedia/sentences: present")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "wikipedia/sentences").iterdir()} == before
     with pytest.raises(InputError, match="nothing is overwritten"):
@@ -146,6 +165,108 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"article_id": [1], "text": ["No sentence"]}), tmp_path / "empty.parquet")
     with pytest.raises(InputError, match="only 0 distinct sentences"):
         prepare_wikipedia(tmp_path / "empty.parquet", tmp_path / "out")
+
+
+@pytest.fixture
+def shards(articles: Path, tmp_path: Path) -> list[Path]:
+    """The articles in four files."""
+    (tmp_path / "wikipedia").mkdir()
+    shutil.copy(articles, tmp_path / "wikipedia/articles.parquet")
+    return damage.shards(tmp_path, "wikipedia/articles")
+
+
+def test_a_shard_that_cannot_be_read_is_named(shards: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """By its footer before anything starts, by its pages as they are read."""
+    damage.flipped(shards[1])
+    with pytest.raises(RunFailed, match=r"^wikipedia/sentences: .*part-1\.parquet: its pages") as failed:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out", block_bytes=32_000)
+    assert "--skip-bad" in str(failed.value) and "\n" not in str(failed.value)
+    damage.truncated(shards[2])
+    damage.other_types(shards[3])
+    with pytest.raises(InputError) as refused:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out2", block_bytes=32_000)
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [str(path) for path in shards[2:]]
+    assert not list((tmp_path / "out2").glob("wikipedia/*"))
+    output = capfd.readouterr()
+    assert "Traceback" not in output.err and "ray.data" not in output.err
+
+
+def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], tmp_path: Path) -> None:
+    rows = pq.read_metadata(shards[1]).num_rows
+    damage.flipped(shards[1])
+    damage.truncated(shards[2])
+    said: list[str] = []
+    out, options = tmp_path / "out", {"seed": 3, "block_bytes": 32_000}
+    done = prepare_wikipedia(shards[0].parent, out, say=said.append, skip_bad=True, **options)
+    assert [(each["file"], each["rows"]) for each in done["skipped"]] == [
+        ("part-1.parquet", rows),
+        ("part-2.parquet", None),
+    ]
+    assert manifest.read(out)["wikipedia/sentences"]["skipped"] == done["skipped"]
+    assert len([line for line in said if line.startswith("left out of wikipedia/articles: part-")]) == 2
+    left = pa.concat_tables([pq.read_table(path) for path in (shards[0], shards[3])])
+    assert set(_rows(out)) == set(_expected(left).values())
+
+    assert prepare_wikipedia(shards[0].parent, out, skip_bad=True, **options)["status"] == "present"
+    with pytest.raises(InputError, match="part-2"):
+        prepare_wikipedia(shards[0].parent, out, **options)
+    for path, ruin in ((shards[0], damage.truncated), (shards[3], damage.flipped)):
+        ruin(path)
+    with pytest.raises(InputError) as refused:
+        prepare_wikipedia(shards[0].parent, tmp_path / "out2", skip_bad=True, **options)
+    assert "part-0.parquet: not a readable" in str(refused.value)  # nothing is left
+
+
+def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Path) -> None:
+    """One is killed while it makes runs, one while it merges ranges: every row once, in the same files."""
+    root, _, _ = calm
+    killed: list[str] = []
+
+    def kill() -> None:
+        for task in ("make_runs", "merge_range"):
+            wait_until(lambda task=task: _kill(f"MapBatches({task})", killed), pause=0.001)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    done = prepare_wikipedia(articles, tmp_path, **SMALL)
+    killer.join()
+    assert {title[:24] for title in killed} == {"MapBatches(make_runs)", "MapBatches(merge_range)"}
+    before, after = (
+        {path.name: path.read_bytes() for path in (folder / TABLE).iterdir()} for folder in (root, tmp_path)
+    )
+    assert len(before) > 10 and before == after
+    entry = manifest.read(root)[TABLE]
+    assert all(done[name] == entry[name] for name in ("articles", "found", "distinct", "rows", "files"))
+    assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # no temporary file
+
+
+def _kill(title: str, killed: list[str]) -> bool:
+    """Kill the workers that are at a task; whether there was one."""
+    for pid in family_of_title(title, os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(title)
+    return title in killed
+
+
+def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
+    """Pieces of about a block cover every row once: of one large row group, of many small ones, of several files."""
+    table = _articles(1_000)
+    for number, size in enumerate((1_000, 7, 400)):
+        options = {"row_group_size": size, "compression": "none", "use_dictionary": False}
+        pq.write_table(table, tmp_path / f"{number}.parquet", **options)
+    files = sorted(tmp_path.glob("*.parquet"))
+    block = table.column("text").nbytes // 10
+    found = pieces(files, block)
+    for path in files:
+        file, seen = pq.ParquetFile(path), []
+        mine = [piece for piece in found if piece["path"] == str(path)]
+        sizes = [piece["last"] - piece["first"] for piece in mine]
+        assert 9 <= len(mine) <= 12 and max(sizes) <= 1.5 * 1_000 / 10, sizes
+        for piece in mine:
+            rows = file.read_row_groups(piece["groups"], article_columns(file))
+            seen += rows["article_id"].to_pylist()[piece["first"] : piece["last"]]
+        assert seen == list(range(1_000))
 
 
 def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from processes import small_windows
+from processes import family_of_title, small_windows
 
 from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import Windows, shard_name, tokenize_table
@@ -97,6 +101,31 @@ def test_windows_that_give_a_rank_nothing_are_passed_over(
         arguments = (windows["nli"], order, 1, 2 * order.steps_per_epoch, rank, 2)
         for a, b in zip(read_here(*arguments), read_streamed(*arguments), strict=True):
             _same(a, b)
+
+
+def test_workers_killed_in_mid_stream_lose_and_double_nothing(windows: dict[str, Windows], cluster: None) -> None:
+    """Tasks that read windows are killed; every batch of the epochs is that of a calm run."""
+    from raysts.cluster.data import read_streamed
+
+    order = Order(windows["ct"].sizes, OBJECTIVES["ct"], 16, seed=5)
+    stop, killed, over = 5 * order.steps_per_epoch, [], threading.Event()
+
+    def kill() -> None:
+        while len(killed) < 3 and not over.is_set():
+            for pid in family_of_title("ray::Read_Pieces", os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    streamed = read_streamed(windows["ct"], order, 0, stop, 0, 1)
+    for here in read_here(windows["ct"], order, 0, stop, 0, 1):
+        _same(here, next(streamed))
+    assert next(streamed, None) is None
+    over.set()
+    killer.join()
+    assert len(killed) >= 3, "they were too short to be seen"
 
 
 def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
