@@ -61,11 +61,7 @@ def corpus_of(data: str | Path | None, recipe: str | None = None, skip_bad: bool
     if data is None and recipe != "quickstart":
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
-        if "://" in str(data):
-            raise InputError(
-                f"--data '{data}': must be a folder that every node can reach; copy or mount the data there"
-            )
-        return Corpus(Path(data).absolute(), skip_bad)
+        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad)
     try:
         return Corpus(world_path())
     except OSError as error:
@@ -179,7 +175,7 @@ def run(
     Args:
         recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline.
         overrides: ``{"nli.batch": 32, ...}``.
-        data: folder in the canonical layout; default ``$RAYSTS_DATA``, else the embedded world.
+        data: folder in the canonical layout, or its URI in an object store; default ``$RAYSTS_DATA``, else the embedded world.
         storage: default ``./raysts-storage``.
         name: name of the run in the storage; default the recipe's.
         address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
@@ -629,7 +625,7 @@ def data_fetch(
     """Fetch public data sets from the Hugging Face hub into the canonical layout; see ``raysts.data.fetch``."""
     from raysts.data.fetch import fetch
 
-    root = Path(data)
+    root = _own_folder(data)
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
 
 
@@ -646,7 +642,7 @@ def data_prepare(
     """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.cluster.prepare``."""
     from raysts.cluster.connect import connected
 
-    root = Path(data)
+    root = _own_folder(data)
     _check_writable(root.absolute(), "--data")
     if input is None:
         input = next(iter(Corpus(root).files("wikipedia/articles")), None)
@@ -663,9 +659,17 @@ def data_prepare(
     return {**made, "status": "done", "data": str(root)}
 
 
+def _own_folder(data: str | Path) -> Path:
+    if "://" in str(data):
+        raise InputError(
+            f"--data '{data}': is written to here; give a folder, and copy it to the store when it is done"
+        )
+    return Path(data)
+
+
 def data_check(data: str | Path | None = None) -> dict[str, Any]:
     """What a data folder holds, what is wrong with it, and which training text occurs in which evaluation set."""
     from raysts.data.leakage import check
 
     corpus = corpus_of(data)
-    return {"status": "done", "data": str(corpus.root), **check(corpus)}
+    return {"status": "done", "data": corpus.where, **check(corpus)}

@@ -113,7 +113,7 @@ def planned(
     study = Study(chosen, plan, name or chosen.name)
     if study.dev is None:
         raise InputError(
-            f"{chosen.name}: a search goes by the dev score, and {plan.corpus.root} has no table '{study.kind.dev}'; "
+            f"{chosen.name}: a search goes by the dev score, and {plan.corpus.where} has no table '{study.kind.dev}'; "
             f"'raysts data check' says what is there"
         )
     fetch(study.folder)

@@ -180,7 +180,7 @@ def _foreign_text(plan: Plan, tables: list[str]) -> list[str]:
         if share > MOST_UNKNOWN:
             problems.append(
                 f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
-                f"{plan.corpus.root / table} are unknown to it; give an encoder that reads your text: "
+                f"{plan.corpus.where}/{table} are unknown to it; give an encoder that reads your text: "
                 f"--set backbone=DIRECTORY_OR_NAME"
             )
     return problems

@@ -498,7 +498,9 @@ def parser() -> argparse.ArgumentParser:
         "check", _data_check, "say what is there, what is wrong, and what overlaps", "raysts data check --data DATA"
     )
     command.add_argument(
-        "--data", metavar="PATH", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)"
+        "--data",
+        metavar="PATH",
+        help="folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded world)",
     )
     return top
 
@@ -538,7 +540,9 @@ def _set(command: argparse.ArgumentParser) -> None:
 
 def _common(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--data", metavar="PATH", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)"
+        "--data",
+        metavar="PATH",
+        help="folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded world)",
     )
     _storage(command)
 

@@ -308,7 +308,7 @@ class _Driver:
                 "status": status,
                 "command": self.command,
                 "pipeline": to_plain(plan.pipeline),
-                "data": str(plan.corpus.root),
+                "data": plan.corpus.where,
                 "skip_bad": plan.corpus.skip_bad,
                 "skipped": plan.skipped,
                 "backbone_id": plan.backbone_id,

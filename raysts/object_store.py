@@ -49,13 +49,13 @@ FINAL = (
 T = TypeVar("T")
 
 
-def canonical(text: str) -> str:
-    """The URI of a storage as every node writes it, the endpoint of ``AWS_ENDPOINT_URL`` in it.
+def canonical(text: str, option: str = "--storage") -> str:
+    """The URI of a storage, or of data, as every node writes it, the endpoint of ``AWS_ENDPOINT_URL`` in it.
 
     Raises:
         InputError: no such kind of store, no bucket, an unknown option, or credentials, which are not repeated.
     """
-    what = f"--storage '{_without_secrets(text)}'"
+    what = f"{option} '{_without_secrets(text)}'"
     try:
         parts = urlsplit(text)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
@@ -170,9 +170,14 @@ class Bucket:
 
         self._tried("read", path, action)
 
+    def entry(self, path: str) -> Entry | None:
+        """An object's size and time; None where there is none."""
+        info = self._tried("look for", path, lambda: self._files.get_file_info(self._key(path)))
+        return Entry(info.size, info.mtime_ns / 1e9) if info.is_file else None
+
     def has(self, path: str) -> bool:
         """Whether there is such an object."""
-        return bool(self._tried("look for", path, lambda: self._files.get_file_info(self._key(path)).is_file))
+        return self.entry(path) is not None
 
     def listed(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
         """The objects below a folder by their paths from it; none where there is no such folder.
@@ -215,13 +220,13 @@ class Bucket:
         with contextlib.suppress(FileNotFoundError):
             self._tried("remove", folder, lambda: self._files.delete_dir(self._key(folder)))
 
-    def check(self, writes: bool) -> None:
+    def check(self, writes: bool, option: str = "--storage") -> None:
         """Make sure within seconds that the bucket is there and answers, and, if asked, that it can be written to.
 
         Raises:
             InputError: it is not, does not, or cannot.
         """
-        what = f"--storage '{self.uri}'"
+        what = f"{option} '{self.uri}'"
         try:
             there = self._files.get_file_info(self.bucket).type.name != "NotFound"
             if there:

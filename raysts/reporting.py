@@ -84,7 +84,7 @@ def report_data(
         **{f"{package}": version for package, version in (first.get("versions") or {}).items()},
         "device": first.get("device", ""),
         "host": os.uname().nodename,
-        "data": str(plan.corpus.root),
+        "data": plan.corpus.where,
         "storage": location(plan.storage),
         "git commit": git_commit() or "",
     }

@@ -43,7 +43,7 @@ class Place(NamedTuple):
     path: str
 
 
-def mirror(uri: str) -> Path:
+def mirror(uri: str, option: str = "--storage") -> Path:
     """The folder on this machine for the object store at ``uri``, which need not exist yet.
 
     It lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else ``~/.cache/raysts/storages``, and may be
@@ -52,9 +52,9 @@ def mirror(uri: str) -> Path:
     Raises:
         InputError: the URI is not that of an object store.
     """
-    name = mirror_name(canonical(uri))
+    name = mirror_name(canonical(uri, option))
     if len(os.fsencode(name)) > 200:
-        raise InputError(f"--storage '{canonical(uri)}': is too long to name a folder; take a shorter prefix")
+        raise InputError(f"{option} '{canonical(uri)}': is too long to name a folder; take a shorter prefix")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "storages"
     return Path(os.environ.get("RAYSTS_MIRROR") or cache).absolute() / name
 
@@ -82,7 +82,7 @@ def location(path: Path) -> str:
     return str(path) if place is None else place.bucket.uri
 
 
-def check(root: Path, writes: bool = False) -> None:
+def check(root: Path, writes: bool = False, option: str = "--storage") -> None:
     """Make sure that an object store answers, before anything is asked of it.
 
     Raises:
@@ -90,7 +90,7 @@ def check(root: Path, writes: bool = False) -> None:
     """
     place = place_of(root)
     if place is not None:
-        place.bucket.check(writes)
+        place.bucket.check(writes, option)
 
 
 # -- single files ----------------------------------------------------------------------------------------------------------
@@ -132,6 +132,21 @@ def need(path: Path) -> None:
             place.bucket.download(place.path, path)
 
 
+def current(path: Path) -> None:
+    """Bring a file that others write, unless the one here has the size and the time of what is in the store now."""
+    place = place_of(path)
+    entry = place.bucket.entry(place.path) if place is not None else None
+    if place is None or entry is None:
+        return
+    with contextlib.suppress(OSError):
+        here = path.stat()
+        if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3:
+            return
+    with files.aside(path) as draft:
+        place.bucket.download(place.path, draft)
+        os.utime(draft, (entry.written, entry.written))
+
+
 def remote(path: Path) -> bytes | None:
     """The content of a file in the store; None where there is none, or no store."""
     place = place_of(path)
@@ -167,6 +182,12 @@ def names(folder: Path) -> set[str]:
     if place is not None:
         return set(place.bucket.listed(place.path))
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def listing(folder: Path) -> list[Path]:
+    """Paths of all files below a folder in the store, whether they are here or not."""
+    place = place_of(folder)
+    return [folder / name for name in place.bucket.listed(place.path, recursive=True)] if place is not None else []
 
 
 # -- locks -----------------------------------------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from raysts.recipes.names import COMPOSED, RECIPES
 from raysts.schema import RESULTS
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
+RUN = {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped"}
 FIELDS = {
     "recipes": {"status", "recipes"},
     "show": {"status", "recipe"},
-    "plan": {"status", "storage", "name", "backbone", "nodes"},
-    "run": {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out"},
-    "distill": {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out"},
+    "plan": {"status", "storage", "name", "backbone", "skipped", "nodes"},
+    "run": RUN,
+    "distill": RUN,
     "evaluate": {"status", "storage", "model", "results", "contamination", "notes"},
     "compare": {"status", "storage", "a", "b", "layers", "comparison", "conclusion", "left_out"},
     "embed": {"status", "output", "rows", "shards", "dim"},

@@ -34,7 +34,7 @@ from raysts.data.shards import (
 from raysts.errors import InputError, nearest
 from raysts.schema import TABLES, TRAINING_TABLES, Column
 from raysts.seeds import content_id
-from raysts.storage import aside, need
+from raysts.storage import aside, check, current, listing, location, mirror, place_of
 
 
 class RowGroup(NamedTuple):
@@ -51,18 +51,23 @@ class Corpus:
     """The tables below one folder, and those that are derived from them.
 
     Args:
-        root: the folder.
+        root: the folder; or the URI of one in an object store, whose tables are brought here, to the mirror, when they are
+            read. A table whose files change in the store is brought again.
         skip_bad: leave the files that cannot be read out of training tables that have others (:meth:`skipped` says
             which). Tables that select or are reported on are never cut: their scores would not compare.
 
     Raises:
-        InputError: the folder is not there.
+        InputError: the folder is not there, or the store does not answer.
     """
 
     def __init__(self, root: str | Path, skip_bad: bool = False) -> None:
-        self.root, self.skip_bad = Path(root), skip_bad
+        self.root = mirror(str(root), "--data") if "://" in str(root) else Path(root)
+        self.skip_bad = skip_bad
         self._made: Path | None = None
-        if not self.root.is_dir():
+        self._listed: dict[Path, list[Path]] | None = None if place_of(self.root) is None else {}
+        if self._listed is not None:
+            check(self.root, option="--data")
+        elif not self.root.is_dir():
             what = "is not a folder" if self.root.exists() else "does not exist"
             raise InputError(
                 f"data folder '{root}' {what}: --data must name a folder in the canonical layout "
@@ -77,10 +82,7 @@ class Corpus:
         """The Parquet files of table ``name`` in order, without those that are skipped; empty when it is not there."""
         if name not in TABLES:
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
-        single, folder = self.root / f"{name}.parquet", self.root / name
-        if single.is_file():
-            return [single]
-        found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+        found = self._files(self.root / name)
         if not self.skip_bad or name not in TRAINING_TABLES or len(found) < 2:
             return found
         if name not in self._bad:  # every page is read, once
@@ -88,6 +90,22 @@ class Corpus:
             self._bad[name] = bad if len(bad) < len(found) else []  # with none left, ``check`` says why
         gone = {skipped.path for skipped in self._bad[name]}
         return [path for path in found if path not in gone]
+
+    def _files(self, folder: Path) -> list[Path]:
+        single = folder.with_name(f"{folder.name}.parquet")
+        if self._listed is None:
+            there = [single] if single.is_file() else folder.glob("*.parquet")
+        else:
+            if folder.parent not in self._listed:
+                self._listed[folder.parent] = listing(folder.parent)
+            there = [path for path in self._listed[folder.parent] if path.suffix == ".parquet"]
+            there = [path for path in there if path == single] or [path for path in there if path.parent == folder]
+        return sorted(there)
+
+    @property
+    def where(self) -> str:
+        """The folder, or its URI, as people name it and :class:`Corpus` takes it."""
+        return location(self.root)
 
     def skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
@@ -134,7 +152,7 @@ class Corpus:
     def write_derived(self, name: str) -> None:
         """Write a derived table that is not there; nothing to do for any other."""
         if self.sources(name):
-            need(self._derived_file(name))
+            current(self._derived_file(name))  # another machine may have made it
             if self._derived_file(name).exists():
                 return
             with aside(self._derived_file(name)) as draft:
@@ -156,8 +174,8 @@ class Corpus:
         if missing:
             raise InputError(
                 [
-                    f"table '{name}' is missing: expected {self.root / name}.parquet or Parquet shards in "
-                    f"{self.root / name}/; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
+                    f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
+                    f"{self.where}/{name}/; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
                     for name in missing
                 ]
             )
@@ -189,6 +207,7 @@ class Corpus:
         if name not in self._fingerprints:
             digest = hashlib.sha256()
             for path in self.files(name):
+                current(path)
                 with path.open("rb") as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
             self._fingerprints[name] = digest.hexdigest()

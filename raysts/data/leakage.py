@@ -165,7 +165,7 @@ def check(corpus: Corpus) -> dict[str, Any]:
         if not bad:
             sound.add(name)
     return {
-        "root": str(corpus.root),
+        "root": corpus.where,
         "tables": tables,
         "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
         "problems": problems,

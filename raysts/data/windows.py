@@ -156,7 +156,6 @@ def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.
     columns = [*spec.texts, *spec.values]
     pending: list[pa.Table] = []
     held = done = seen = 0
-    need(Path(group.path))
     what_to_do = remedy(spec.table)
     file = open_shard(group.path, what_to_do)
     for batch in pages(group.path, file, columns, what_to_do, [group.row_group], WINDOW):

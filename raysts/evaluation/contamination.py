@@ -121,7 +121,7 @@ def contamination(
     texts = [text for text in trained.texts if text.table != TARGETS]
     there = [text for text in texts if _is_there(corpus, text)]
     missing = [
-        f"table '{text.table}' as it was trained on (not in {corpus.root})" for text in texts if text not in there
+        f"table '{text.table}' as it was trained on (not in {corpus.where})" for text in texts if text not in there
     ]
     found: Masks = {}
     for text in there:

@@ -59,7 +59,7 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
         missing: dict[str, list[str]] = getattr(TASKS[name], "left_out", lambda corpus: {})(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
-            lines.append(f"{name}: left out {', '.join(missing)}; {corpus.root} has not all of {tables}")
+            lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
     return lines
 
 
@@ -82,7 +82,7 @@ def check_tasks(
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits, heavy)
     if not chosen:
         raise InputError(
-            f"{corpus.root} holds the files of no task; tasks are {', '.join(TASKS)}; "
+            f"{corpus.where} holds the files of no task; tasks are {', '.join(TASKS)}; "
             f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing"
         )
     tables = dict.fromkeys(table for name in chosen for table in TASKS[name].tables(corpus, splits))
@@ -238,7 +238,7 @@ def _no_files(corpus: Corpus, name: str, splits: Sequence[str]) -> str:
     expected = ", ".join(f"{table}.parquet" for table in TASKS[name].expected())
     present = ", ".join(default_tasks(corpus, splits)) or "none"
     return (
-        f"task '{name}' has no files in {corpus.root} for split {', '.join(splits)} "
+        f"task '{name}' has no files in {corpus.where} for split {', '.join(splits)} "
         f"(it reads {expected}, each a file or a folder of shards); tasks with files: {present}; "
         f"'raysts data fetch' makes the rest"
     )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raysts.data.corpora import Corpus
 from raysts.data.labels import label_codes
+from raysts.data.shards import ShardError, open_shard, remedy
 from raysts.evaluation.statistics import percentile_interval, resample_counts
 from raysts.evaluation.sts import BOOTSTRAP_SEED, RESAMPLES, Pairs, pairs_from_table
 from raysts.evaluation.tasks import Representation, Row
@@ -51,8 +51,8 @@ def labelled(corpus: Corpus, table: str) -> bool:
     if all(column.required for column in TABLES[table] if column.name == "label"):
         return bool(files)
     try:
-        return bool(files) and all("label" in pq.read_schema(path).names for path in files)
-    except (pa.ArrowException, OSError):
+        return bool(files) and all("label" in open_shard(path, remedy(table)).schema_arrow.names for path in files)
+    except ShardError:
         return True  # whoever checks its rows says what is wrong with the file
 
 

@@ -89,9 +89,9 @@ def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     lines = []
     for table, names in SETS.items():
         if missing := [name for name in names if name not in there]:
-            where = f"belong in {corpus.root / table}.parquet"
+            where = f"belong in {corpus.where}/{table}.parquet"
             if corpus.files(table) and missing == [DEGREES]:
-                where = f"needs the column 'score' in {corpus.root / table}.parquet"
+                where = f"needs the column 'score' in {corpus.where}/{table}.parquet"
             lines.append(f"{', '.join(missing)} ({where})")
     return lines
 

@@ -115,7 +115,7 @@ def _sentences(corpus: Corpus) -> list[str]:
     tables = [table for table in SENTENCES if corpus.files(table)]
     if not tables:
         raise InputError(
-            f"task 'words': a contextual model has vectors of words in sentences, and {corpus.root} holds none of "
+            f"task 'words': a contextual model has vectors of words in sentences, and {corpus.where} holds none of "
             f"{', '.join(f'{table}.parquet' for table in SENTENCES)}; 'raysts data fetch' makes them, or name other --tasks"
         )
     columns = [corpus.read(table, ["sentence1", "sentence2"]) for table in tables]

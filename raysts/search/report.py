@@ -64,7 +64,7 @@ def report_data(study: Study) -> StudyData:
             "device": first.get("device", ""),
             "host": os.uname().nodename,
             "objective": known.get("objective", ""),
-            "data": str(study.plan.corpus.root),
+            "data": study.plan.corpus.where,
             "study": str(study.folder),
             "git commit": git_commit() or "",
         },

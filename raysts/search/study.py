@@ -157,7 +157,7 @@ class Study:
             "command": command or known.get("command"),
             "status": status,
             "raysts": __version__,
-            "data": str(self.plan.corpus.root),
+            "data": self.plan.corpus.where,
             "skipped": self.plan.skipped,
             "objective": f"dev score on {self.kind.dev}, mean over {search.seeds} seeds, maximised",
             "seeds": search.seeds,
