@@ -9,7 +9,9 @@ A lower-bound search of so many trials (bounds times seeds) of a tiny model; a t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -21,14 +23,13 @@ from raysts import api_tune
 
 
 def bytes_in(storage: Path) -> int:
-    """What runs and studies take now; files come and go meanwhile."""
+    """What runs and studies take now; files and folders come and go meanwhile."""
     total = 0
     for part in ("runs", "studies"):
-        for path in (storage / part).rglob("*"):
-            try:
-                total += path.stat().st_size if path.is_file() else 0
-            except FileNotFoundError:
-                continue
+        for folder, _, names in os.walk(storage / part):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += Path(folder, name).stat().st_size
     return total
 
 
