@@ -52,7 +52,7 @@ def main() -> None:
         model = _model(folder)
         for step, program, megabytes in (("prepare", PREPARE, options.prepare), ("embed", EMBED, options.embed)):
             peaks = []
-            for times in TIMES:
+            for times in TIMES if megabytes else ():
                 source, size = folder / f"{step}-{times}.parquet", megabytes * times
                 write = _write_articles if step == "prepare" else _write_sentences
                 write(source, size * MB, options.data)
@@ -61,9 +61,16 @@ def main() -> None:
                 peaks.append(found)
                 rows.append({"step": step, "text_mb": float(size), **found})
                 source.unlink()
-            ratios.append(
-                {"step": step, "data": TIMES[1] / TIMES[0]}
-                | {name: peaks[1][name] / peaks[0][name] for name in ("all_mb", "private_mb", "driver_mb", "worker_mb")}
+            ratios += (
+                [
+                    {"step": step, "data": TIMES[1] / TIMES[0]}
+                    | {
+                        name: peaks[1][name] / peaks[0][name]
+                        for name in ("all_mb", "private_mb", "driver_mb", "worker_mb")
+                    }
+                ]
+                if peaks
+                else []
             )
     publish(options.json, facts, rows, ratios)
 
@@ -151,11 +158,11 @@ def _write_articles(path: Path, size: int, data: str | None) -> None:
 
 
 def _write_sentences(path: Path, size: int, data: str | None) -> None:
-    """Sentences of about ``size`` bytes, those of the corpus over and over, in row groups of 16,384."""
+    """Sentences of about ``size`` bytes, those of the corpus over and over, in row groups of 1,024."""
     texts = _texts(data, "wikipedia/sentences", "sentence")
     mean = sum(len(text.encode()) for text in texts) / len(texts)
     rows = [texts[number % len(texts)] for number in range(round(size / mean))]
-    pq.write_table(pa.table({"sentence": rows}), path, row_group_size=16_384)
+    pq.write_table(pa.table({"sentence": rows}), path, row_group_size=1_024)
 
 
 def _model(folder: Path) -> Path:
@@ -169,9 +176,11 @@ def _options() -> argparse.Namespace:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--data", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)")
     found.add_argument(
-        "--prepare", type=float, default=20, metavar="MB", help="text to prepare; then ten times as much"
+        "--prepare", type=float, default=20, metavar="MB", help="text to prepare, then ten times as much; 0: none"
     )
-    found.add_argument("--embed", type=float, default=3, metavar="MB", help="text to embed; then ten times as much")
+    found.add_argument(
+        "--embed", type=float, default=3, metavar="MB", help="text to embed, then ten times as much; 0: none"
+    )
     found.add_argument("--block", type=int, default=4 << 20, help="bytes of text a worker of preparing holds at a time")
     found.add_argument("--cpus", type=int, default=2, help="CPUs of the cluster")
     found.add_argument("--every", type=float, default=0.2, help="seconds between two looks at the processes")
