@@ -26,6 +26,8 @@ from measure import machine, publish, say
 
 MB = 1_000_000
 TIMES = (1, 10)
+PEAKS = ("all_mb", "private_mb", "driver_mb", "worker_mb")
+"""All processes by PSS, of it private memory; private memory of the driver and of the largest worker."""
 
 PREPARE = """
 import sys
@@ -61,17 +63,9 @@ def main() -> None:
                 peaks.append(found)
                 rows.append({"step": step, "text_mb": float(size), **found})
                 source.unlink()
-            ratios += (
-                [
-                    {"step": step, "data": TIMES[1] / TIMES[0]}
-                    | {
-                        name: peaks[1][name] / peaks[0][name]
-                        for name in ("all_mb", "private_mb", "driver_mb", "worker_mb")
-                    }
-                ]
-                if peaks
-                else []
-            )
+            if peaks:
+                once, tenfold = peaks
+                ratios.append({"step": step, "data": 10} | {name: tenfold[name] / once[name] for name in PEAKS})
     publish(options.json, facts, rows, ratios)
 
 
@@ -84,7 +78,7 @@ def measured(program: str, arguments: list[object], options: argparse.Namespace)
             ["taskset", "-c", f"0-{options.cpus - 1}", sys.executable, "-c", program, *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
         )  # fmt: skip
-        peaks = {"all_mb": 0.0, "private_mb": 0.0, "driver_mb": 0.0, "worker_mb": 0.0}
+        peaks = dict.fromkeys(PEAKS, 0.0)
         while child.poll() is None:
             for name, value in _now(child.pid).items():
                 peaks[name] = max(peaks[name], value)
@@ -98,7 +92,7 @@ def measured(program: str, arguments: list[object], options: argparse.Namespace)
 
 def _now(driver: int) -> dict[str, float]:
     """MB now: of all processes (PSS), of it private, the private memory of the driver and of the largest worker."""
-    found = {"all_mb": 0.0, "private_mb": 0.0, "driver_mb": 0.0, "worker_mb": 0.0}
+    found = dict.fromkeys(PEAKS, 0.0)
     for pid in _family(driver):
         with contextlib.suppress(OSError, KeyError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
