@@ -26,6 +26,8 @@ from measure import machine, publish, say
 
 MB = 1_000_000
 TIMES = (1, 10)
+PEAKS = ("all_mb", "private_mb", "driver_mb", "worker_mb")
+"""All processes by PSS, of it private memory; private memory of the driver and of the largest worker."""
 
 PREPARE = """
 import sys
@@ -52,7 +54,7 @@ def main() -> None:
         model = _model(folder)
         for step, program, megabytes in (("prepare", PREPARE, options.prepare), ("embed", EMBED, options.embed)):
             peaks = []
-            for times in TIMES:
+            for times in TIMES if megabytes else ():
                 source, size = folder / f"{step}-{times}.parquet", megabytes * times
                 write = _write_articles if step == "prepare" else _write_sentences
                 write(source, size * MB, options.data)
@@ -61,10 +63,9 @@ def main() -> None:
                 peaks.append(found)
                 rows.append({"step": step, "text_mb": float(size), **found})
                 source.unlink()
-            ratios.append(
-                {"step": step, "data": TIMES[1] / TIMES[0]}
-                | {name: peaks[1][name] / peaks[0][name] for name in ("all_mb", "private_mb", "driver_mb", "worker_mb")}
-            )
+            if peaks:
+                once, tenfold = peaks
+                ratios.append({"step": step, "data": 10} | {name: tenfold[name] / once[name] for name in PEAKS})
     publish(options.json, facts, rows, ratios)
 
 
@@ -77,7 +78,7 @@ def measured(program: str, arguments: list[object], options: argparse.Namespace)
             ["taskset", "-c", f"0-{options.cpus - 1}", sys.executable, "-c", program, *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
         )  # fmt: skip
-        peaks = {"all_mb": 0.0, "private_mb": 0.0, "driver_mb": 0.0, "worker_mb": 0.0}
+        peaks = dict.fromkeys(PEAKS, 0.0)
         while child.poll() is None:
             for name, value in _now(child.pid).items():
                 peaks[name] = max(peaks[name], value)
@@ -91,7 +92,7 @@ def measured(program: str, arguments: list[object], options: argparse.Namespace)
 
 def _now(driver: int) -> dict[str, float]:
     """MB now: of all processes (PSS), of it private, the private memory of the driver and of the largest worker."""
-    found = {"all_mb": 0.0, "private_mb": 0.0, "driver_mb": 0.0, "worker_mb": 0.0}
+    found = dict.fromkeys(PEAKS, 0.0)
     for pid in _family(driver):
         with contextlib.suppress(OSError, KeyError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
@@ -151,11 +152,11 @@ def _write_articles(path: Path, size: int, data: str | None) -> None:
 
 
 def _write_sentences(path: Path, size: int, data: str | None) -> None:
-    """Sentences of about ``size`` bytes, those of the corpus over and over, in row groups of 16,384."""
+    """Sentences of about ``size`` bytes, those of the corpus over and over, in row groups of 1,024."""
     texts = _texts(data, "wikipedia/sentences", "sentence")
     mean = sum(len(text.encode()) for text in texts) / len(texts)
     rows = [texts[number % len(texts)] for number in range(round(size / mean))]
-    pq.write_table(pa.table({"sentence": rows}), path, row_group_size=16_384)
+    pq.write_table(pa.table({"sentence": rows}), path, row_group_size=1_024)
 
 
 def _model(folder: Path) -> Path:
@@ -169,9 +170,11 @@ def _options() -> argparse.Namespace:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--data", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)")
     found.add_argument(
-        "--prepare", type=float, default=20, metavar="MB", help="text to prepare; then ten times as much"
+        "--prepare", type=float, default=20, metavar="MB", help="text to prepare, then ten times as much; 0: none"
     )
-    found.add_argument("--embed", type=float, default=3, metavar="MB", help="text to embed; then ten times as much")
+    found.add_argument(
+        "--embed", type=float, default=3, metavar="MB", help="text to embed, then ten times as much; 0: none"
+    )
     found.add_argument("--block", type=int, default=4 << 20, help="bytes of text a worker of preparing holds at a time")
     found.add_argument("--cpus", type=int, default=2, help="CPUs of the cluster")
     found.add_argument("--every", type=float, default=0.2, help="seconds between two looks at the processes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from raysts.models.store import load
 from raysts.recipe import Resources
 from raysts.training import teacher
 from raysts.training.here import Say
+
+KERNELS = "64"
+"""Kernels of oneDNN that an embedding process keeps: those of one batch."""
 
 
 class _AddMember:
@@ -177,7 +181,10 @@ def room(resources: Resources) -> int:
 
 
 def set_threads(resources: Resources) -> None:
-    """As many threads as CPUs were asked for."""
+    """As many threads as CPUs were asked for, and no more memory for kernels than pays."""
+    # oneDNN keeps the kernels of the last 1,024 shapes, about 1 MB each. Batches of texts hardly ever have a shape in
+    # common, the layers of an encoder do within a batch. Read when the first kernel is made.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
     import torch
 
     torch.set_num_threads(resources.cpus)
