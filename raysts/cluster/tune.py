@@ -66,7 +66,7 @@ def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSe
     return OptunaSearch(
         space=distributions(search.space),
         metric=METRIC,
-        mode="max",
+        mode=search.objective.mode,
         points_to_evaluate=[dict(point) for point in first],
         sampler=tpe(search, seed),
     )
@@ -107,7 +107,13 @@ def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
 def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
     """One Tuner over what is left."""
     study, search = tasks.study, tasks.search
-    shared = {"dev": study.dev, "resources": resources, "waits": search.asha is not None, "study": study.name}
+    shared = {
+        "dev": study.dev,
+        "resources": resources,
+        "metric": search.objective,
+        "waits": search.asha is not None,
+        "study": study.name,
+    }
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(RaystsTrial, **shared),
         {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
@@ -149,7 +155,7 @@ class _Trials(Searcher):
     """Tune's trials are the study's: what Tune calls a trial is one training run of a point."""
 
     def __init__(self, tasks: Tasks) -> None:
-        super().__init__(metric=METRIC, mode="max")
+        super().__init__(metric=METRIC, mode=tasks.search.objective.mode)
         self.tasks = tasks
         self.error: Exception | None = None
         self.ids: dict[str, str] = {}
@@ -167,8 +173,8 @@ class _Trials(Searcher):
         return {"job": replace(trial.job, dev=None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A dev score on the way."""
-        self.tasks.report(self.ids[trial_id], result)
+        """A value on the way."""
+        self.tasks.report(self.ids[trial_id], result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
@@ -205,7 +211,7 @@ def scheduler(study: Study) -> TrialScheduler:
     made = ASHAScheduler(
         time_attr=FRACTION,
         metric=METRIC,
-        mode="max",
+        mode=study.search.objective.mode,
         max_t=101,  # above any: a trial that has come to its end is not stopped
         grace_period=100 * asha.grace,
         reduction_factor=asha.reduction,

@@ -287,7 +287,8 @@ class Run:
             }
             progress.loss_sum, progress.loss_count = 0.0, 0
             if due_eval:
-                line["dev"] = self._evaluate()
+                selecting, *others = self._evaluate().items()
+                line |= {"dev": selecting[1], **{f"dev_{metric}": value for metric, value in others}}
                 patience = recipe.train.patience
                 progress.stopped = patience is not None and progress.since_best >= patience
             if self.log is not None:
@@ -308,7 +309,7 @@ class Run:
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
-    def _evaluate(self) -> float:
+    def _evaluate(self) -> dict[str, float]:
         return evaluate(self.job, self.runtime, self.objective.candidates(), self.model, self.progress)
 
     def finish(self) -> None:
