@@ -26,7 +26,8 @@ FRACTION = "fraction"
 class RaystsTrial(ray.tune.Trainable):
     """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
 
-    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is.
+    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is. The backbone is
+    read anew each time: its file lies in the node's page cache, which maps it faster than a copy in memory is copied.
     """
 
     def setup(

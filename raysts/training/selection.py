@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from raysts.errors import RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.tokens import Tokens
 from raysts.training.checkpoint import Progress, save_best
 from raysts.training.runtime import Runtime
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: SentenceModel, progress: Progress
+    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: Scored, progress: Progress
 ) -> dict[str, float]:
     """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores.
 
@@ -34,7 +36,8 @@ def evaluate(
     if runtime.rank == 0:
         for i, encoder in enumerate(candidates.values()):
             try:
-                found = job.dev.scores(SentenceModel(encoder, model.tokenizer, model.max_length))
+                model.encoder = encoder
+                found = job.dev.scores(model)
                 scores[i] = torch.tensor([found[metric] for metric in job.dev.metrics], dtype=torch.float64)
             except UndefinedCorrelationError:
                 scores[i] = math.nan  # every process learns it, and ends
@@ -57,6 +60,20 @@ def evaluate(
     else:
         progress.since_best += 1
     return progress.latest
+
+
+class Scored(SentenceModel):
+    """A model in training as its development set sees it: now one encoder, now another, and always the same sentences."""
+
+    def __init__(self, model: SentenceModel) -> None:
+        super().__init__(model.encoder, model.tokenizer, model.max_length)
+        self._known: tuple[Sequence[str], Tokens] | None = None
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Token ids of ``texts``, made at the first evaluation."""
+        if self._known is None or self._known[0] is not texts:
+            self._known = texts, super().tokenize(texts)
+        return self._known[1]
 
 
 def name_of(job: Job) -> str:
