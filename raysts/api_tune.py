@@ -185,7 +185,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         resources = room.trial_resources(study)
         check_resources(resources, private)
         growth.announce(resources, say)
-        at_once = room.trials_at_once(resources)
+        at_once = growth.at_once(resources)
         _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
         yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
 

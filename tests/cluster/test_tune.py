@@ -16,7 +16,7 @@ import torch
 from processes import Command, trainer, wait_until, writer_of
 
 from raysts import api_tune
-from raysts.cluster import growth, room
+from raysts.cluster import growth
 from raysts.errors import InputError
 from raysts.files import ASIDE, read_json
 from raysts.recipe import Resources
@@ -132,9 +132,10 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
 
 def test_several_trials_share_a_gpu_and_what_a_trial_asks_for_is_counted_per_node() -> None:
     quarter = Resources(cpus=2, gpus=0.25)
-    assert room.places({"CPU": 16, "GPU": 1}, quarter) == 4 and room.places({"CPU": 4, "GPU": 1}, quarter) == 2
-    assert room.places({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
-    assert room.places({"CPU": 16}, quarter) == 0 and room.places({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
+    places = growth.places
+    assert places({"CPU": 16, "GPU": 1}, quarter) == 4 and places({"CPU": 4, "GPU": 1}, quarter) == 2
+    assert places({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
+    assert places({"CPU": 16}, quarter) == 0 and places({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
 
 
 # -- kills ---------------------------------------------------------------------------------------------------------------
