@@ -3,11 +3,13 @@
 Both sides train the same runs (same ids, seeds, steps) with the same training loop and as many threads a trial. The plain
 loop trains them one after the other in this process and keeps nothing in order; Ray Tune trains one at a time too
 (``--concurrency 1``), or as many as the machine has room for. Ray's start (cluster, first actors) is stated apart: the first
-trials wait for it, and the rate is measured from the end of the first trials to the end of the last.
+trials wait for it, and the rate is measured from the end of the first trials to the end of the last. ``CPU s`` is the
+processor time a trial takes in all processes, Ray's and the driver's too: beside other work it says more than the clock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import psutil
 
 from raysts import api_tune
 from raysts.search import stores
@@ -41,22 +44,22 @@ def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float
     study.plan.write_backbone()
     stores.write(study, Here(threads=args.threads), measure.say)
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
-    runtime, ends = Runtime("cpu", threads=args.threads), []
+    runtime, ends = Runtime("cpu", threads=args.threads), Ends()
     for job in jobs:
         reason = train_chain([job], lambda _: runtime)
         if reason:
             raise SystemExit(reason)
-        ends.append(time.perf_counter())
+        ends.note()
     return rates(ends, folder, 1)
 
 
 def on_ray(args: Any, overrides: dict[str, Any], folder: Path, concurrency: int | None) -> dict[str, float]:
     """The same as a search on a private cluster."""
-    ends: list[float] = []
+    ends = Ends()
 
     def said(text: str) -> None:
         if ": dev " in text:
-            ends.append(time.perf_counter())
+            ends.note()
 
     began = time.perf_counter()
     found = api_tune.tune(
@@ -65,16 +68,42 @@ def on_ray(args: Any, overrides: dict[str, Any], folder: Path, concurrency: int 
     if found["trials"] != args.trials:
         raise SystemExit(f"{found['trials']} of {args.trials} trials finished")
     at_once = min(concurrency or os.cpu_count() or 1, (os.cpu_count() or 1) // args.threads)
-    return {**rates(ends, folder, at_once), "start s": ends[0] - began}
+    return {**rates(ends, folder, at_once), "start s": ends.times[0] - began}
 
 
-def rates(ends: list[float], folder: Path, at_once: int) -> dict[str, float]:
+class Ends:
+    """When trials ended, and the processor time that this process and those below it had taken by then."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.spent: list[float] = []
+
+    def note(self) -> None:
+        """A trial has ended."""
+        self.times.append(time.perf_counter())
+        total, me = 0.0, psutil.Process()
+        for process in (me, *me.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:2])
+        self.spent.append(total)
+
+    def each(self, values: list[float], first: int) -> float:
+        """Mean distance from the end of the first ``first`` trials to that of the last."""
+        return (values[-1] - values[first - 1]) / (len(values) - first)
+
+
+def rates(ends: Ends, folder: Path, at_once: int) -> dict[str, float]:
     """Trials a minute between the end of the first and of the last, and what a trial takes beside its training."""
     from raysts.files import read_json
 
     trained = [read_json(path)["timings"]["train_seconds"] for path in folder.glob("runs/*/run.json")]
-    each = (ends[-1] - ends[at_once - 1]) / (len(ends) - at_once)
-    return {"trials/min": 60 / each, "overhead s": each - statistics.median(trained) / at_once, "start s": 0.0}
+    each = ends.each(ends.times, at_once)
+    return {
+        "trials/min": 60 / each,
+        "overhead s": each - statistics.median(trained) / at_once,
+        "CPU s": ends.each(ends.spent, at_once),
+        "start s": 0.0,
+    }
 
 
 def main() -> None:
@@ -85,6 +114,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50, help="training steps of a trial")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (by default they stand behind the plain loop)
     facts = measure.machine(args.threads)
     overrides = overrides_of(args, args.model or "tiny")
     sides: dict[str, list[dict[str, float]]] = {"plain loop": [], "Ray Tune, one at a time": [], "Ray Tune": []}

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from raysts import api, api_experiment, overlap
 from raysts.api_tune import planned, study_record, tune
 from raysts.errors import InputError
+from raysts.evaluation.run_metric import rank
 from raysts.manifests import has_folder
 from raysts.overrides import apply_overrides
 from raysts.pipeline import describe
@@ -65,7 +66,7 @@ def distill(
 
 def _best_point(known: dict[str, Any], records: list[Record], name: str, top: int | None) -> Pipeline:
     """The system that distils a student from the best point of a study."""
-    best = scores.by_mean(scores.grouped(records, known["seeds"]))
+    best = scores.by_mean(scores.grouped(records, known["seeds"]), known.get("mode", "max"))
     if best is None or not best.whole:
         raise InputError(
             f"--from-study {known['name']}: no point of it has all its {known['seeds']} seeds yet; finish it first with: "
@@ -91,7 +92,9 @@ def _best_point(known: dict[str, Any], records: list[Record], name: str, top: in
 
 def _best_models(known: dict[str, Any], records: list[Record], storage: Path, top: int | None) -> list[str]:
     """Run ids of the best trials of a study that it keeps."""
-    finished = sorted((r for r in records if r.status == "finished"), key=lambda r: -(r.value or 0.0))
+    finished = sorted(
+        (r for r in records if r.status == "finished"), key=lambda r: -rank(r.value, known.get("mode", "max"))
+    )
     kept = [record.id for record in finished if has_folder(storage / "runs" / record.id / "model")]
     if not kept:
         raise InputError(f"--from-study {known['name']}: it keeps no model; go on with it: {known['command']}")
@@ -166,7 +169,7 @@ def described(
     found = describe(study.plan, nodes)
     for node in found["nodes"]:
         node["status"] = "done" if node["id"] in study.records else node["status"]
-    best = scores.by_mean(study.scores()) if study.complete else None
+    best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None
     chosen = {**after, **best.point} if best else after
     rest = api.plan(_grid_system(recipe), chosen, data, storage, skip_bad)
     known = {node["id"] for node in found["nodes"]}

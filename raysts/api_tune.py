@@ -12,6 +12,7 @@ from typing import Any
 from raysts import api
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.run_metric import LOSS, reported
 from raysts.files import read_json
 from raysts.pipeline import Plan
 from raysts.recipe import name_problem
@@ -51,7 +52,7 @@ def tune(
 
     Args:
         search: ``lower-bound``, ``latte-mix``, ``gausscse``, or a Search.
-        overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``asha.grace``), of its space
+        overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
             (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
         data: as :func:`raysts.api.run`.
         storage: as :func:`raysts.api.run`.
@@ -65,9 +66,10 @@ def tune(
         say: takes progress, a line at a time.
 
     Returns:
-        status, storage, name, study (path), report (path), trials (number that finished), best (overrides, value: the
-        point with the best mean over its seeds), best_run (overrides, seed, value), points (overrides, seed, value,
-        status, run: one per trial that has ended), table (text), skipped (as :func:`raysts.api.run`).
+        status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
+        finished), best (overrides, value: the point with the best mean over its seeds), best_run (overrides, seed,
+        value), points (overrides, seed, value, status, run: one per trial that has ended), table (text), skipped (as
+        :func:`raysts.api.run`).
 
     Raises:
         InputError: anything that would stop it later, or a study of this name that is of another search.
@@ -111,10 +113,14 @@ def planned(
     )
     plan.check()
     study = Study(chosen, plan, name or chosen.name)
-    if study.dev is None:
+    if study.dev is None and chosen.metric != LOSS:
         raise InputError(
-            f"{chosen.name}: a search goes by the dev score, and {plan.corpus.where} has no table '{study.kind.dev}'; "
-            f"'raysts data check' says what is there"
+            f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
+            f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
+        )
+    if study.dev is None and chosen.asha is not None:
+        raise InputError(
+            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
         )
     fetch(study.folder)
     stores.check(study)
@@ -127,7 +133,7 @@ def _run(
 ) -> dict[str, Any]:
     study.harvest_grid()
     study.tidy()
-    view = View(study.folder / "optuna.db", study.name, study.search.space, study.search.seeds, say)
+    view = View(study.folder / "optuna.db", study.name, study.search, say)
     view.rebuild(study.records.values())
     failures: list[str] = []
     with Progress(study, say) as progress, trackers:
@@ -148,7 +154,7 @@ def _run(
                 tasks = Tasks(study, make, earlier, said)
                 run(tasks, progress)
                 failures = tasks.failures
-    found = scores.by_mean(study.scores())
+    found = scores.by_mean(study.scores(), study.search.objective.mode)
     study.close("failed" if failures or found is None else "done")
     report = write_report(study, study.plan.storage / "reports" / f"study-{study.name}")
     if failures:
@@ -186,7 +192,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         resources = room.trial_resources(study)
         check_resources(resources, private)
         growth.announce(resources, say)
-        at_once = room.trials_at_once(resources)
+        at_once = growth.at_once(resources)
         _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
         yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
 
@@ -202,14 +208,16 @@ def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> Non
 
 
 def _result(study: Study, report: Path) -> dict[str, Any]:
-    every = study.scores()
-    best, run = scores.by_mean(every), scores.by_best_run(every)
+    every, metric = study.scores(), study.search.objective
+    best, run = scores.by_mean(every, metric.mode), scores.by_best_run(every, metric.mode)
     return {
         "status": "done",
         "storage": location(study.plan.storage),
         "name": study.name,
         "study": str(study.folder),
         "report": str(report),
+        "metric": metric.name,
+        "mode": metric.mode,
         "trials": sum(len(each.finished) for each in every),
         "best": {"overrides": best.point, "value": best.mean} if best else None,
         "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
@@ -218,7 +226,7 @@ def _result(study: Study, report: Path) -> dict[str, Any]:
             for each in every
             for r in each.records
         ],
-        "table": scores.table(every),
+        "table": scores.table(every, metric),
         "skipped": study.plan.skipped,
     }
 
@@ -246,6 +254,11 @@ def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
     if name == study.name:
         raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
     known, records = study_record(study.plan.storage, name)
+    metric = known.get("metric", reported(study.kind.dev)[0])
+    if metric != study.search.metric:
+        raise InputError(
+            f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"
+        )
     space = study.search.space
     fitting = [
         (each.point, each.mean)

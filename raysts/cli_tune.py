@@ -23,7 +23,8 @@ def arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
         "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
-        "asha=true or asha.grace=0.3, and its space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
+        "metric=pearson (what trials are compared by: a dev score, or loss), asha=true or asha.grace=0.3, and its\n"
+        "space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
     )
 
 

@@ -247,6 +247,65 @@ def test_a_search_goes_on_without_its_mirror(
     assert read_json(root / "studies/lower-bound/study.json")["status"] == "done"
 
 
+KILLED_SEARCH = KILLED.replace("left = Bucket.write, [2]", "left = Bucket.write, [4]").replace(
+    'api.run("nli-sed", ', 'api_tune.tune("lower-bound", '
+)
+KILLED_SEARCH = KILLED_SEARCH.replace("import api\n", "import api_tune\n")
+
+
+def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
+    s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in its second trial: the first is not repeated, the second goes on, and the points are those it had drawn."""
+    import optuna
+
+    lr = "sts.optim.lr"
+    given = {
+        "backbone": str(tiny_backbone), "train.max_steps": 6, "train.checkpoint_every": 2, "train.max_length": 24,
+        "sts.data.sample": 96, "space.optim.lr": "log(1e-5,1e-3)", "space.lower_bound": None, "num_samples": 4, "seeds": 1,
+    }  # fmt: skip
+    program = [sys.executable, "-c", KILLED_SEARCH, repr(given), str(small_world), s3]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert ended.returncode == -9, ended.stderr
+    root = api.storage_of(s3)
+    bucket, study = bucket_of(root), "studies/lower-bound"
+    (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
+    record = bucket.read(f"{study}/trials/{first}")
+    asked = json.loads(bucket.read(f"{study}/asked.json") or b"")
+    assert len(asked) == 2 and asked[0] == json.loads(record or b"")["point"]
+    assert json.loads(bucket.read(f"{study}/study.json") or b"")["status"] == "running"
+
+    shutil.rmtree(tmp_path / "mirrors")
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
+    steps: list[int] = []
+    real = checkpoint.restore
+
+    def restore(*arguments: Any) -> Any:
+        found = real(*arguments)
+        steps.append(found.step)
+        return found
+
+    monkeypatch.setattr(checkpoint, "restore", restore)
+    found = api_tune.tune("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
+    assert steps == [2, 0, 0], "the second trial from its checkpoint, two more from the start, and not the first"
+    assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})
+    assert [point["overrides"] for point in found["points"][:2]] == asked
+    assert bucket.read(f"{study}/trials/{first}") == record
+    assert len([name for name in bucket.listed(f"{study}/trials") if name.endswith(".json")]) == 4
+
+    here = tmp_path / "optuna.db"
+    bucket.download(f"{study}/optuna.db", here)
+    for path in (here, Path(found["study"]) / "optuna.db"):
+        view = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}")
+        assert [trial.state.name for trial in view.trials] == ["COMPLETE"] * 4
+        assert {trial.params[lr] for trial in view.trials} == {point["overrides"][lr] for point in found["points"]}
+
+    grid = {**given, "space.optim.lr": [point[lr] for point in asked], "num_samples": None}
+    calm = api_tune.tune("lower-bound", grid, small_world, tmp_path / "calm", address="none", say=lambda text: None)
+    values = {point["run"]: point["value"] for point in found["points"]}
+    assert {point["run"]: point["value"] for point in calm["points"]}.items() <= values.items()
+
+
 def test_a_refusal_is_one_line_and_names_no_secret(s3: str, small_world: Path, tmp_path: Path) -> None:
     wrong = raysts(
         "run", "quickstart", "--data", small_world, "--storage", "s3://me:secret@bucket/x", *overrides(SHORT)

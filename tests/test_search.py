@@ -19,6 +19,7 @@ import torch
 from raysts import api_study, api_tune
 from raysts.data.batches import read_here
 from raysts.errors import InputError, RunFailed
+from raysts.evaluation.run_metric import RunMetric
 from raysts.files import read_json, write_json
 from raysts.search import named, retention, scores
 from raysts.search.attempt import Outcome, TrialRuntime, attempt
@@ -31,6 +32,7 @@ from raysts.search.tasks import Tasks
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
+SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
 SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64}
 
 
@@ -340,10 +342,10 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
         ],
         2,
     )  # fmt: skip
-    chosen, best = scores.by_mean(every), scores.by_best_run(every)
+    chosen, best = scores.by_mean(every, "max"), scores.by_best_run(every, "max")
     assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
     assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
-    lines = scores.table(every).splitlines()
+    lines = scores.table(every, SPEARMAN).splitlines()
     assert lines[2].split() == ["lower_bound=0.1", "67.00", "1.41", "68.00", "2", "<-", "chosen"]
     assert "1 of 2 stopped early and not in the mean" in lines[3] and "90.00" in lines[3]
     assert "1 of 2 infeasible (out of memory)" in lines[4]
@@ -414,11 +416,11 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     made = study("lower-bound", {"seeds": 2})
     path = tmp_path / "optuna.db"
     path.write_bytes(b"torn by a kill")
-    view = View(path, "s", made.search.space, 2, said.append)
+    view = View(path, "s", made.search, said.append)
     view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
     view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
-    View(path, "s", made.search.space, 2, said.append).rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5)))])
-    view = View(path, "s", made.search.space, 2, said.append)
+    View(path, "s", made.search, said.append).rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5)))])
+    view = View(path, "s", made.search, said.append)
     view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
     view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
     assert said == []
@@ -426,7 +428,7 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]
     assert found[0].params == {BOUND: 0.0, "seed": 0} and found[0].value == 0.5
     assert found[0].intermediate_values == {5: 0.3, 10: 0.5} and found[2].user_attrs["reason"] == "out of memory"
-    View(tmp_path / "no" / "folder.db", "s", made.search.space, 2, said.append).rebuild([])
+    View(tmp_path / "no" / "folder.db", "s", made.search, said.append).rebuild([])
     assert len(said) == 1 and "the search does not need it" in said[0]
 
 
@@ -436,16 +438,24 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
 def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) -> None:
     job = stage.job("sts", tmp_path / "run", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
     seen: list[dict[str, Any]] = []
-    stopped = attempt(job, lambda: TrialRuntime("cpu", threads=1, report=seen.append, stopped=lambda: len(seen) > 1))
+
+    def runtime(**options: Any) -> Callable[[], TrialRuntime]:
+        return lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN, **options)
+
+    def report(value: float, line: dict[str, Any]) -> None:
+        assert value == line["dev"]
+        seen.append(line)
+
+    stopped = attempt(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
     assert stopped == Outcome("stopped") and [line["step"] for line in seen] == [2, 4]
     # The folder is free again, and what was trained is not lost: it goes on from step 4.
-    done = attempt(job, lambda: TrialRuntime("cpu", threads=1, report=seen.append))
+    done = attempt(job, SPEARMAN, runtime(report=report))
     assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
     alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
-    assert done.value == attempt(alone, lambda: TrialRuntime("cpu", threads=1)).value
+    assert done.value == attempt(alone, SPEARMAN, runtime()).value
 
     nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=replace(job.recipe.optim, lr=1e30))
-    found = attempt(nan, lambda: TrialRuntime("cpu", threads=1))
+    found = attempt(nan, SPEARMAN, runtime())
     assert found.status == "infeasible" and "lr" in str(found.reason)
 
     def exhausted(*arguments: Any) -> Any:
@@ -453,14 +463,14 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
             torch.empty(1 << 50)  # the allocator's own error, in the middle of a run
             yield share
 
-    runtime = TrialRuntime("cpu", threads=1)
-    runtime.read = exhausted
+    short = runtime()()
+    short.read = exhausted
     large = stage.job("sts", tmp_path / "large", max_steps=4)
-    found = attempt(large, lambda: runtime)
+    found = attempt(large, SPEARMAN, lambda: short)
     assert found.status == "infeasible" and str(found.reason).startswith("out of memory")
 
     missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
-    found = attempt(missing, lambda: TrialRuntime("cpu", threads=1))
+    found = attempt(missing, SPEARMAN, runtime())
     assert found.status == "failed" and "manifest.json" in str(found.reason)
 
 

@@ -13,6 +13,7 @@ import ray.data
 
 from raysts.bulk import Unit, embed_unit
 from raysts.cluster.connect import quiet_data
+from raysts.cluster.growth import at_once
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.encoder import PoolingMode
@@ -83,7 +84,9 @@ def teacher_means(
 def over_shards(
     units: dict[str, list[Any]], actor: type, arguments: tuple[Any, ...], resources: Resources
 ) -> Iterator[int]:
-    """Run ``actor`` over units of work (one row a unit) on as many actors as the cluster has room for.
+    """Run ``actor`` over units of work (one row a unit) on as many actors as the cluster has, or may get, room for.
+
+    Those that have no place yet are what an autoscaler sees; the others work meanwhile.
 
     A killed actor is started again and its shard redone (Ray Data's default): a shard is complete or absent. The actor
     returns its batch with a column ``error``, null where all went well.
@@ -99,7 +102,7 @@ def over_shards(
         return
     quiet_data()
     rows = [{name: values[i] for name, values in units.items()} for i in range(count)]
-    size = min(count, room(resources))
+    size = min(count, at_once(resources))
     dataset = ray.data.from_items(rows, override_num_blocks=count).map_batches(
         actor,
         fn_constructor_args=arguments,
@@ -169,15 +172,6 @@ def _embed(
     set_threads(resources)
     loaded = load(model, pooling=pooling, device=device_of(resources))
     return loaded.represent_layers(texts, layers)
-
-
-def room(resources: Resources) -> int:
-    """How many workers with these resources the cluster holds now, at least 1."""
-    total = ray.cluster_resources()
-    fits = [total.get("CPU", 0) / resources.cpus]
-    if resources.gpus:
-        fits.append(total.get("GPU", 0) / resources.gpus)
-    return max(1, int(min(fits)))
 
 
 def set_threads(resources: Resources) -> None:

@@ -19,6 +19,8 @@ from raysts.training.here import Say
 
 MONITOR = "monitor.py"
 """File of Ray's autoscaler; it runs on the head."""
+HEAD = "node:__internal_head__"
+"""Resource that Ray gives to the head's node."""
 LOOK_SECONDS = 2.0
 REPEAT_SECONDS = 300.0
 
@@ -54,9 +56,14 @@ def node_types() -> list[NodeType]:
     and their drivers do. None are found where the cluster does not grow, and from a driver that is not on the head (or, on
     Kubernetes, not in the autoscaler's container): there nothing is refused for want of a kind that holds it.
     """
+    return _growth()[0]
+
+
+def _growth() -> tuple[list[NodeType], int]:
+    """The kinds of nodes, and how many nodes the autoscaler may start of all kinds together."""
     file = _cluster_file(ray.get_runtime_context().gcs_address)
     if file is None:
-        return []
+        return [], 0
     config = yaml.safe_load(file.read_text(encoding="utf-8"))
     most = int(config.get("max_workers", 0))
     found = []
@@ -64,7 +71,7 @@ def node_types() -> list[NodeType]:
         its = int(kind.get("max_workers", 0 if name == config.get("head_node_type") else most))
         has = kind.get("resources") or {}
         found.append(NodeType(name, float(has.get("CPU", 0)), float(has.get("GPU", 0)), min(its, most)))
-    return [kind for kind in found if kind.most]
+    return [kind for kind in found if kind.most], most
 
 
 def may_grow() -> bool:
@@ -101,6 +108,28 @@ def reachable(resource: str) -> float:
     """How much of ``CPU`` or ``GPU`` the cluster has, or would have when grown to its limits, were that more."""
     grown = sum((kind.gpus if resource == "GPU" else kind.cpus) * kind.most for kind in node_types())
     return max(float(ray.cluster_resources().get(resource, 0)), grown)
+
+
+def at_once(resources: Resources) -> int:
+    """Workers that the cluster holds at once, or would hold when grown to its limits, were that more; at least 1."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    now = sum(places(node, resources) for node in nodes)
+    kinds, left = _growth()
+    grown = sum(places(node, resources) for node in nodes if HEAD in node)  # the head stays what it is
+    for each, most in sorted(
+        ((places({"CPU": k.cpus, "GPU": k.gpus}, resources), k.most) for k in kinds), reverse=True
+    ):
+        grown += each * min(most, left)
+        left -= min(most, left)
+    return max(1, now, grown)
+
+
+def places(node: Mapping[str, float], resources: Resources) -> int:
+    """Workers that a node of these resources holds at once."""
+    fits = [int(node.get("CPU", 0) // resources.cpus)]
+    if resources.gpus:
+        fits.append(int(node.get("GPU", 0) / resources.gpus + 1e-9))
+    return min(fits)
 
 
 def fits_now(resources: Resources) -> bool:

@@ -1,11 +1,8 @@
-"""What a trial asks of the cluster, and how many it holds at once."""
+"""What a trial asks of the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-
-import ray
 
 from raysts.cluster.run import settled
 from raysts.recipe import Resources
@@ -23,16 +20,3 @@ def trial_resources(study: Study) -> Resources:
     if asked.gpus is None and found.gpus and weights(study.plan.backbone) < SMALL:
         return replace(found, gpus=0.25)
     return found
-
-
-def trials_at_once(resources: Resources) -> int:
-    """Trials that the cluster as it is holds at once; 1 where it has to grow first."""
-    return max(1, sum(places(node["Resources"], resources) for node in ray.nodes() if node["Alive"]))
-
-
-def places(node: Mapping[str, float], resources: Resources) -> int:
-    """Trials that a node of these resources holds at once."""
-    fits = [int(node.get("CPU", 0) // resources.cpus)]
-    if resources.gpus:
-        fits.append(int(node.get("GPU", 0) / resources.gpus + 1e-9))
-    return min(fits)

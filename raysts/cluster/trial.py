@@ -13,6 +13,7 @@ import ray.tune
 import torch
 
 from raysts.evaluation.dev import Dev
+from raysts.evaluation.run_metric import RunMetric
 from raysts.recipe import Resources
 from raysts.search.attempt import Outcome, Stopped, TrialRuntime, attempt
 from raysts.search.tasks import METRIC
@@ -25,7 +26,8 @@ FRACTION = "fraction"
 class RaystsTrial(ray.tune.Trainable):
     """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
 
-    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is.
+    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is. The backbone is
+    read anew each time: its file lies in the node's page cache, which maps it faster than a copy in memory is copied.
     """
 
     def setup(
@@ -33,6 +35,7 @@ class RaystsTrial(ray.tune.Trainable):
         config: dict[str, Any],
         dev: Dev | None = None,
         resources: Resources | None = None,
+        metric: RunMetric | None = None,
         waits: bool = False,
         study: str = "",
     ) -> None:
@@ -42,11 +45,12 @@ class RaystsTrial(ray.tune.Trainable):
             config: of the trial.
             dev: the development set.
             resources: what a trial has.
-            waits: after each dev score, wait for the decision whether to go on.
+            metric: what the search goes by.
+            waits: after each value on the way, wait for the decision whether to go on.
             study: name of the study, which Ray's dashboard shows.
         """
-        assert resources is not None and resources.gpus is not None
-        self.dev, self.resources, self.waits, self.study = dev, resources, waits, study
+        assert metric is not None and resources is not None and resources.gpus is not None
+        self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
             # A trial that runs out of memory has used up its own part, never a neighbour's.
             torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -68,7 +72,7 @@ class RaystsTrial(ray.tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next dev score, or for the end. That we are called says that the trial goes on."""
+        """Wait for the next value, or for the end. That we are called says that the trial goes on."""
         self.going_on.set()
         return self.results.get()
 
@@ -95,9 +99,9 @@ class RaystsTrial(ray.tune.Trainable):
     def _train(self, job: Job) -> None:
         results, stopping, going_on = self.results, self.stopping, self.going_on
 
-        def report(line: dict[str, Any]) -> None:
+        def report(value: float, line: dict[str, Any]) -> None:
             going_on.clear()
-            results.put({METRIC: line["dev"], "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
+            results.put({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
             if self.waits:
                 going_on.wait()
                 if stopping.is_set():
@@ -108,8 +112,14 @@ class RaystsTrial(ray.tune.Trainable):
         try:
             outcome = attempt(
                 job,
+                self.metric,
                 lambda: TrialRuntime(
-                    device, threads=self.resources.cpus, report=report, stopped=stopping.is_set, where=where
+                    device,
+                    threads=self.resources.cpus,
+                    metric=self.metric,
+                    report=report,
+                    stopped=stopping.is_set,
+                    where=where,
                 ),
             )
         except BaseException as error:

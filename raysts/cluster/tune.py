@@ -25,8 +25,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from raysts.cluster.growth import offers
-from raysts.cluster.room import trials_at_once
+from raysts.cluster.growth import at_once, node_types, offers
 from raysts.cluster.trial import FRACTION, RaystsTrial
 from raysts.errors import RunFailed
 from raysts.recipe import Resources
@@ -66,7 +65,7 @@ def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSe
     return OptunaSearch(
         space=distributions(search.space),
         metric=METRIC,
-        mode="max",
+        mode=search.objective.mode,
         points_to_evaluate=[dict(point) for point in first],
         sampler=tpe(search, seed),
     )
@@ -107,16 +106,23 @@ def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
 def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
     """One Tuner over what is left."""
     study, search = tasks.study, tasks.search
-    shared = {"dev": study.dev, "resources": resources, "waits": search.asha is not None, "study": study.name}
+    shared = {
+        "dev": study.dev,
+        "resources": resources,
+        "metric": search.objective,
+        "waits": search.asha is not None,
+        "study": study.name,
+    }
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(RaystsTrial, **shared),
         {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
     )
     trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
-    searcher = _Trials(tasks)
+    # What an autoscaler is to see is asked for at once. A sampler is asked as late as can be: one trial ahead of the room.
+    room, grows = at_once(resources), bool(node_types())
+    pending = room if grows or search.num_samples is None else 1
+    searcher = _Trials(tasks, most=None if search.num_samples is None else room + 1)
     watch.ids = searcher.ids
-    # A grid asks for all its room at once, for an autoscaler to see; a sampler is asked as late as can be.
-    pending = trials_at_once(resources) if search.num_samples is None else 1
     with _tune_folder(study.folder) as folder, _environment({"TUNE_MAX_PENDING_TRIALS_PG": str(pending)}):
         tuner = ray.tune.Tuner(
             trainable,
@@ -146,18 +152,23 @@ def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
 
 
 class _Trials(Searcher):
-    """Tune's trials are the study's: what Tune calls a trial is one training run of a point."""
+    """Tune's trials are the study's: what Tune calls a trial is one training run of a point.
 
-    def __init__(self, tasks: Tasks) -> None:
-        super().__init__(metric=METRIC, mode="max")
-        self.tasks = tasks
+    Args:
+        tasks: hands out the trials.
+        most: trials that are asked for or run at once, at most; none: as many as Tune wants.
+    """
+
+    def __init__(self, tasks: Tasks, most: int | None) -> None:
+        super().__init__(metric=METRIC, mode=tasks.search.objective.mode)
+        self.tasks, self.most = tasks, most
         self.error: Exception | None = None
         self.ids: dict[str, str] = {}
         self.titles: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next training run."""
-        if self.tasks.full:
+        if self.tasks.full or (self.most is not None and len(self.tasks.running) >= self.most):
             return None
         trial = self.tasks.next()
         if trial is None:
@@ -167,8 +178,8 @@ class _Trials(Searcher):
         return {"job": replace(trial.job, dev=None)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A dev score on the way."""
-        self.tasks.report(self.ids[trial_id], result)
+        """A value on the way."""
+        self.tasks.report(self.ids[trial_id], result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
@@ -205,7 +216,7 @@ def scheduler(study: Study) -> TrialScheduler:
     made = ASHAScheduler(
         time_attr=FRACTION,
         metric=METRIC,
-        mode="max",
+        mode=study.search.objective.mode,
         max_t=101,  # above any: a trial that has come to its end is not stopped
         grace_period=100 * asha.grace,
         reduction_factor=asha.reduction,

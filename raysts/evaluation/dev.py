@@ -1,27 +1,30 @@
-"""What selects: the score of a model on a development set."""
+"""What selects: the scores of a model on a development set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import entailment
-from raysts.evaluation.sts import Pairs, load_pairs, spearman_of
+from raysts.evaluation.sts import Pairs, correlations_of, load_pairs
 from raysts.evaluation.tasks import Model
 
 
 class Dev(Protocol):
     """A development set, loaded once and scored often. ``name`` is what results call it."""
 
+    metrics: ClassVar[tuple[str, ...]]
+    """Names of the scores."""
+
     @property
     def name(self) -> str:
         """``stsb-dev``, ``snli-dev``."""
         ...
 
-    def score(self, model: Model) -> float:
-        """The model's score by its own similarity, larger is better.
+    def scores(self, model: Model) -> dict[str, float]:
+        """The model's scores by its own similarity, larger is better; the first one selects checkpoints.
 
         Raises:
             UndefinedCorrelationError: it gives the same or no finite similarity for every pair.
@@ -31,14 +34,17 @@ class Dev(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StsDev:
-    """Spearman of scored pairs."""
+    """Correlation with the scores of pairs."""
 
+    metrics: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
     pairs: Pairs
     name: str = "stsb-dev"
 
-    def score(self, model: Model) -> float:
-        """Spearman over all pairs."""
-        return spearman_of(self.pairs, model.represent(self.pairs.sentences), next(iter(model.similarities.values())))
+    def scores(self, model: Model) -> dict[str, float]:
+        """Spearman and Pearson over all pairs."""
+        own = next(iter(model.similarities.values()))
+        found = correlations_of(self.pairs, model.represent(self.pairs.sentences), own)
+        return {metric: found[metric] for metric in self.metrics}
 
 
 LOADERS: dict[str, Callable[[Corpus], Dev]] = {
@@ -46,3 +52,9 @@ LOADERS: dict[str, Callable[[Corpus], Dev]] = {
     entailment.DEV: entailment.load_dev,
 }
 """How a table that selects is loaded."""
+
+METRICS: dict[str, tuple[str, ...]] = {
+    "sts/stsb_dev": StsDev.metrics,
+    entailment.DEV: entailment.EntailmentDev.metrics,
+}
+"""Names of the scores on a table that selects, the one that does first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,14 +62,16 @@ def two_way_scores(pairs: Pairs, representation: Representation, similarity: Sim
 class EntailmentDev:
     """What selects GaussCSE: AUC of two-way inference by the model's own similarity (GaussCSE, appendix A)."""
 
+    metrics: ClassVar[tuple[str, ...]] = ("auc_pr", "average_precision")
     pairs: Pairs
     name: str = "snli-dev"
 
-    def score(self, model: Model) -> float:
-        """The area, trapezoidal; raises as :func:`two_way_scores`."""
+    def scores(self, model: Model) -> dict[str, float]:
+        """The area, trapezoidal, and average precision; raises as :func:`two_way_scores`."""
         own = next(iter(model.similarities.values()))
         scores_N = two_way_scores(self.pairs, model.represent(self.pairs.sentences), own)
-        return float(precision_recall_areas(scores_N, self.pairs.gold == 1, np.ones((len(scores_N), 1)))[0][0])
+        areas = precision_recall_areas(scores_N, self.pairs.gold == 1, np.ones((len(scores_N), 1)))
+        return {metric: float(area[0]) for metric, area in zip(self.metrics, areas, strict=True)}
 
 
 def load_dev(corpus: Corpus) -> EntailmentDev:

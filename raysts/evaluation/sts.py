@@ -26,7 +26,6 @@ from raysts.evaluation.statistics import (
     correlation_samples,
     percentile_interval,
     resample_counts,
-    spearman,
 )
 from raysts.evaluation.tasks import Representation, Row, take
 from raysts.models.head import Similarity
@@ -111,11 +110,11 @@ def unordered(similarity: Similarity) -> Similarity:
     return lambda a, b: (similarity(a, b) + similarity(b, a)) / 2
 
 
-def spearman_of(pairs: Pairs, representation: Representation, similarity: Similarity) -> float:
-    """Spearman over all pairs, without an interval: what selects during training."""
+def correlations_of(pairs: Pairs, representation: Representation, similarity: Similarity) -> dict[str, float]:
+    """Correlations over all pairs by metric, without intervals."""
     predicted = pair_similarities(pairs, representation, unordered(similarity))
     try:
-        return spearman(predicted, pairs.gold)
+        return {metric: CORRELATIONS[metric](predicted, pairs.gold) for metric in METRICS}
     except UndefinedCorrelationError as error:
         raise UndefinedCorrelationError(f"{pairs.name}: {error}") from error
 

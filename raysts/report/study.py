@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysts.report.markup import Markup, duration, hundredfold, join, tag
+from raysts.evaluation.run_metric import RunMetric
+from raysts.report.markup import Markup, duration, join, tag
 from raysts.report.study_charts import Shown, best_so_far, numeric, parallel_chart, score_chart
 from raysts.report.study_grid import fits_grid, grid_chart
 from raysts.report.style import STYLE
@@ -33,9 +34,10 @@ class StudyData:
         created_at: ISO time.
         headline: what came out, a sentence each.
         winning: the command that trains the chosen point.
+        metric: what points are compared by.
         options: searched options and the values they may take.
         points: points that have a finished trial.
-        ended: dev scores of finished trials in the order in which they ended.
+        ended: values of finished trials in the order in which they ended.
         importance: share of each option in how the scores differ; empty where it cannot be told.
         table: head and rows of the trials.
         outcomes: how many trials ended in which way.
@@ -49,6 +51,7 @@ class StudyData:
     created_at: str
     headline: Sequence[str]
     winning: str | None
+    metric: RunMetric
     options: dict[str, str]
     points: Sequence[Shown]
     ended: Sequence[float]
@@ -113,15 +116,15 @@ def _charts(data: StudyData) -> list[Markup]:
     if not data.points:
         return [tag("p", "No trial has finished.", class_="empty")]
     charts = [
-        score_chart(f"score-{i}", option, data.points)
+        score_chart(f"score-{i}", option, data.points, data.metric)
         for i, option in enumerate(data.options)
         if numeric([point.values[option] for point in data.points])
     ]
     if fits_grid(list(data.options), data.points):
-        charts.insert(0, grid_chart("grid", list(data.options), data.points))
+        charts.insert(0, grid_chart("grid", list(data.options), data.points, data.metric))
     elif len(data.options) > 1:
-        charts.insert(0, parallel_chart("parallel", list(data.options), data.points))
-    charts.append(best_so_far("best", data.ended))
+        charts.insert(0, parallel_chart("parallel", list(data.options), data.points, data.metric))
+    charts.append(best_so_far("best", data.ended, data.metric))
     hint = "A bar is one standard deviation over the seeds to both sides; a ring marks the chosen point."
     found = [tag("p", hint, class_="hint"), tag("div", *charts, class_="charts")]
     if data.importance:
@@ -151,6 +154,6 @@ def _making(data: StudyData) -> list[Markup]:
     return [*found, facts_table("Environment", data.facts)]
 
 
-def score_text(mean: float, std: float | None, n: int) -> str:
+def score_text(metric: RunMetric, mean: float, std: float | None, n: int) -> str:
     """``71.20 ± 0.31 over 10 seeds``."""
-    return hundredfold(mean) + (f" ± {hundredfold(std)} over {n} seeds" if std is not None else "")
+    return metric.text(mean) + (f" ± {metric.text(std)} over {n} seeds" if std is not None else "")

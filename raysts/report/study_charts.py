@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.report.axes import Scale, fitted, tick_text
-from raysts.report.markup import Markup, hundredfold, tag
+from raysts.report.markup import Markup, tag
 
 WIDTH, HEIGHT = 560, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 12, 42
@@ -27,45 +27,48 @@ class Shown:
     chosen: bool = False
 
 
-def score_chart(name: str, option: str, points: Sequence[Shown]) -> Markup:
-    """Dev score against one option: a dot per trial, the mean with a bar of one standard deviation to both sides.
+def score_chart(name: str, option: str, points: Sequence[Shown], metric: RunMetric) -> Markup:
+    """The metric against one option: a dot per trial, the mean with a bar of one standard deviation to both sides.
 
     Args:
         name: unique in the page.
         option: a key of the points' values; all of its values are numbers.
         points: what is shown.
+        metric: what their scores are.
     """
+    factor = metric.factor
     shown = sorted(points, key=lambda point: point.values[option])
-    ends = [100 * end for p in shown for end in (*p.scores, p.mean - (p.std or 0), p.mean + (p.std or 0))]
+    ends = [factor * end for p in shown for end in (*p.scores, p.mean - (p.std or 0), p.mean + (p.std or 0))]
     xs = [float(point.values[option]) for point in shown]
     x, y = _axis(xs), fitted(ends, HEIGHT - _BOTTOM, _TOP)
-    line = " ".join(f"{x(v):.1f},{y(100 * p.mean):.1f}" for v, p in zip(xs, shown, strict=True))
+    line = " ".join(f"{x(v):.1f},{y(factor * p.mean):.1f}" for v, p in zip(xs, shown, strict=True))
     several = any(len(point.scores) > 1 for point in shown)
     parts = [*_grid(x, y, option)]
     if several:  # single trials at scattered values have no line through them
         parts.append(tag("polyline", points=line, class_="line"))
     for value, point in zip(xs, shown, strict=True):
-        place, middle = x(value), y(100 * point.mean)
-        said = f"{option}={tick_text(value)}: {hundredfold(point.mean)}"
-        said += f" ± {hundredfold(point.std)} over {len(point.scores)}" if point.std is not None else ""
+        place, middle = x(value), y(factor * point.mean)
+        said = f"{option}={tick_text(value)}: {metric.text(point.mean)}"
+        said += f" ± {metric.text(point.std)} over {len(point.scores)}" if point.std is not None else ""
         if point.std is not None:
-            top, low = y(100 * (point.mean + point.std)), y(100 * (point.mean - point.std))
+            top, low = y(factor * (point.mean + point.std)), y(factor * (point.mean - point.std))
             parts.append(tag("line", x1=place, x2=place, y1=top, y2=low, class_="error"))
-            parts += [tag("circle", cx=place, cy=y(100 * score), r=1.8, class_="faint") for score in point.scores]
+            parts += [tag("circle", cx=place, cy=y(factor * score), r=1.8, class_="faint") for score in point.scores]
         parts.append(tag("circle", tag("title", said), cx=place, cy=middle, r=3.6, class_="dot"))
         if point.chosen:
             parts.append(tag("circle", cx=place, cy=middle, r=7, class_="ring"))
-    best = max(shown, key=lambda point: point.mean)
-    text = f"Dev score against {option}; best {hundredfold(best.mean)} at {best.values[option]}."
-    return figure(name, f"Dev score × 100 against {option}", text, parts)
+    best = max(shown, key=lambda point: rank(point.mean, metric.mode))
+    text = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
+    return figure(name, f"{metric.title} against {option}", text, parts)
 
 
-def parallel_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -> Markup:
-    """One axis per option and one for the score; a line per point, the best tenth of them on top in colour."""
-    ranked = sorted(points, key=lambda point: point.mean)
+def parallel_chart(name: str, options: Sequence[str], points: Sequence[Shown], metric: RunMetric) -> Markup:
+    """One axis per option and one for the metric; a line per point, the best tenth of them on top in colour."""
+    factor = metric.factor
+    ranked = sorted(points, key=lambda point: rank(point.mean, metric.mode))
     top = set(map(id, ranked[-max(1, len(ranked) // 10) :]))
     axes = [_option_axis(option, ranked) for option in options]
-    scores = fitted([100 * point.mean for point in ranked], HEIGHT - _BOTTOM, _TOP + 8)
+    scores = fitted([factor * point.mean for point in ranked], HEIGHT - _BOTTOM, _TOP + 8)
     step = (WIDTH - 2 * _LEFT) / len(options)
     parts: list[Markup] = []
     for point in ranked:
@@ -73,33 +76,35 @@ def parallel_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -
             (_LEFT + step * i, axis(point.values[option]))
             for i, (option, axis) in enumerate(zip(options, axes, strict=True))
         ]
-        places.append((WIDTH - _LEFT, scores(100 * point.mean)))
-        said = f"{hundredfold(point.mean)}: " + ", ".join(f"{key}={value}" for key, value in point.values.items())
+        places.append((WIDTH - _LEFT, scores(factor * point.mean)))
+        said = f"{metric.text(point.mean)}: " + ", ".join(f"{key}={value}" for key, value in point.values.items())
         line = tag("polyline", tag("title", said), points=" ".join(f"{a:.1f},{b:.1f}" for a, b in places))
         parts.append(tag("g", line, class_="best" if id(point) in top else "other"))
     for i, (option, axis) in enumerate(zip(options, axes, strict=True)):
         parts += _upright(_LEFT + step * i, option.rsplit(".", 1)[-1], axis.marks)
-    parts += _upright(WIDTH - _LEFT, "dev × 100", [(scores(value), tick_text(value)) for value in scores.ticks(5)])
+    parts += _upright(WIDTH - _LEFT, metric.label, [(scores(value), tick_text(value)) for value in scores.ticks(5)])
     best = ranked[-1]
-    text = f"{len(ranked)} points; best {hundredfold(best.mean)} at {best.values}."
-    return figure(name, "Every point: its options and its dev score; the best tenth in colour", text, parts)
+    text = f"{len(ranked)} points; best {metric.text(best.mean)} at {best.values}."
+    return figure(name, f"Every point: its options and {metric.title}; the best tenth in colour", text, parts)
 
 
-def best_so_far(name: str, scores: Sequence[float]) -> Markup:
+def best_so_far(name: str, scores: Sequence[float], metric: RunMetric) -> Markup:
     """The trials in the order in which they ended, and the best of them so far."""
+    factor = metric.factor
     x = fitted([1, max(2, len(scores))], _LEFT, WIDTH - _RIGHT, pad=0.0)
-    y = fitted([100 * score for score in scores], HEIGHT - _BOTTOM, _TOP)
-    best, line = -math.inf, []
+    y = fitted([factor * score for score in scores], HEIGHT - _BOTTOM, _TOP)
+    best: float | None = None
+    line = []
     parts = _grid(x, y, "trial")
     for number, score in enumerate(scores, start=1):
-        if best > -math.inf:  # a step, not a slope
-            line.append(f"{x(number):.1f},{y(100 * best):.1f}")
-        best = max(best, score)
-        line.append(f"{x(number):.1f},{y(100 * best):.1f}")
-        label = tag("title", f"trial {number}: {hundredfold(score)}")
-        parts.append(tag("circle", label, cx=x(number), cy=y(100 * score), r=2.2, class_="faint"))
+        if best is not None:  # a step, not a slope
+            line.append(f"{x(number):.1f},{y(factor * best):.1f}")
+        best = max(score, score if best is None else best, key=lambda value: rank(value, metric.mode))
+        line.append(f"{x(number):.1f},{y(factor * best):.1f}")
+        label = tag("title", f"trial {number}: {metric.text(score)}")
+        parts.append(tag("circle", label, cx=x(number), cy=y(factor * score), r=2.2, class_="faint"))
     parts.append(tag("polyline", points=" ".join(line), class_="line"))
-    return figure(name, "Best dev score × 100 so far", f"{len(scores)} trials, best {hundredfold(best)}.", parts)
+    return figure(name, f"{metric.title}: the best so far", f"{len(scores)} trials, best {metric.text(best)}.", parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.report.axes import tick_text
-from raysts.report.markup import Markup, hundredfold, tag
+from raysts.report.markup import Markup, tag
 from raysts.report.study_charts import Shown, figure, numeric
 
 MOST = 12
@@ -20,32 +21,34 @@ def fits_grid(options: Sequence[str], points: Sequence[Shown]) -> bool:
     return len(options) == 2 and all(2 <= len({point.values[key] for point in points}) <= MOST for key in options)
 
 
-def grid_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -> Markup:
+def grid_chart(name: str, options: Sequence[str], points: Sequence[Shown], metric: RunMetric) -> Markup:
     """The first option downwards, the second to the right; a point without a finished trial leaves its cell empty.
 
     Args:
         name: unique in the page.
         options: two keys of the points' values.
         points: what is shown.
+        metric: what their scores are.
     """
     down, right = options
     rows, columns = _values(down, points), _values(right, points)
     wide, high = (_WIDTH - _LEFT - 8) / len(columns), _CELL
-    low, top = min(point.mean for point in points), max(point.mean for point in points)
+    ranks = [rank(point.mean, metric.mode) for point in points]
+    low, top = min(ranks), max(ranks)
     parts: list[Markup] = []
     for point in points:
         x = _LEFT + wide * columns.index(point.values[right])
         y = _TOP + high * rows.index(point.values[down])
-        share = (point.mean - low) / (top - low) if top > low else 1.0
-        said = f"{down}={point.values[down]}, {right}={point.values[right]}: {hundredfold(point.mean)}"
-        said += f" ± {hundredfold(point.std)} over {len(point.scores)}" if point.std is not None else ""
+        share = (rank(point.mean, metric.mode) - low) / (top - low) if top > low else 1.0
+        said = f"{down}={point.values[down]}, {right}={point.values[right]}: {metric.text(point.mean)}"
+        said += f" ± {metric.text(point.std)} over {len(point.scores)}" if point.std is not None else ""
         cell = tag(
             "rect", tag("title", said), x=x + 1, y=y + 1, width=wide - 2, height=high - 2, rx=3,
             class_="cell", fill_opacity=f"{0.06 + 0.5 * share:.2f}",
         )  # fmt: skip
         kind = "strong" if point.chosen else "number"
         text = tag(
-            "text", hundredfold(point.mean), x=x + wide / 2, y=y + high / 2 + 4, text_anchor="middle", class_=kind
+            "text", metric.text(point.mean), x=x + wide / 2, y=y + high / 2 + 4, text_anchor="middle", class_=kind
         )
         parts += [cell, text]
         if point.chosen:
@@ -58,9 +61,9 @@ def grid_chart(name: str, options: Sequence[str], points: Sequence[Shown]) -> Ma
         x = _LEFT + wide * (i + 0.5)
         parts.append(tag("text", _text(value), x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
     parts.append(tag("text", right, x=(_LEFT + _WIDTH) / 2, y=bottom + 36, text_anchor="middle", class_="label"))
-    best = max(points, key=lambda point: point.mean)
-    described = f"{len(points)} points; best {hundredfold(best.mean)} at {best.values}."
-    title = f"Mean dev score × 100: {down} downwards, {right} to the right"
+    best = max(points, key=lambda point: rank(point.mean, metric.mode))
+    described = f"{len(points)} points; best {metric.text(best.mean)} at {best.values}."
+    title = f"{metric.title}, mean: {down} downwards, {right} to the right"
     return figure(name, title, described, parts, height=bottom + _BOTTOM)
 
 

@@ -11,7 +11,9 @@ import torch
 from raysts.data.batches import Order, read_here
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
+from raysts.evaluation.run_metric import RunMetric
 from raysts.objectives.objective import Share
+from raysts.training.checkpoint import read_metrics
 from raysts.training.here import fail
 from raysts.training.loop import Job, train
 from raysts.training.runtime import Runtime
@@ -22,7 +24,7 @@ Status = Literal["finished", "stopped", "infeasible", "failed"]
 class Outcome(NamedTuple):
     """How a trial ended.
 
-    ``finished``: with the dev score ``value`` of the kept model. ``stopped``: by early stopping. ``infeasible``: it ran
+    ``finished``: with the ``value`` of the metric. ``stopped``: by early stopping. ``infeasible``: it ran
     out of memory or its loss was not finite, which the same point would again. ``failed``: for a reason outside the point
     (a full disk, a file that cannot be read): it is tried again by the next run of the command.
     """
@@ -39,25 +41,32 @@ class Stopped(Exception):  # noqa: N818
 class TrialRuntime(Runtime):
     """Where a trial trains: in this process, with a look at every step whether it is to stop.
 
+    It writes no checkpoint at its end: three times the weights, for the moment in which the model is written. A kill in that
+    moment costs the steps since the last one.
+
     Args:
         device: as :class:`Runtime`.
         threads: as :class:`Runtime`.
-        report: takes a metrics line with a dev score, of every evaluation but the last.
+        metric: what is reported.
+        report: takes the metric's value and the metrics line of every evaluation but the last.
         stopped: whether to stop.
         where: for the run record.
     """
+
+    saves_end = False
 
     def __init__(
         self,
         device: str | None = None,
         *,
         threads: int | None = None,
-        report: Callable[[dict[str, Any]], None] = lambda line: None,
+        metric: RunMetric,
+        report: Callable[[float, dict[str, Any]], None] = lambda value, line: None,
         stopped: Callable[[], bool] = lambda: False,
         where: str = "in-process",
     ) -> None:
         super().__init__(device, threads=threads, read=self._read)
-        self.where, self._report, self._stopped = where, report, stopped
+        self.where, self._metric, self._report, self._stopped = where, metric, report, stopped
 
     def _read(
         self, windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
@@ -68,24 +77,28 @@ class TrialRuntime(Runtime):
             yield share
 
     def report(self, line: dict[str, Any]) -> None:
-        """Hand on a dev score; at the last step there is nothing left to stop."""
-        if line.get("dev") is not None and line["step"] < line["steps"]:
-            self._report(line)
+        """Hand on a value; at the last step there is nothing left to stop."""
+        value = self._metric.of_line(line)
+        if value is not None and line["step"] < line["steps"]:
+            self._report(value, line)
 
 
-def attempt(job: Job, runtime: Callable[[], Runtime]) -> Outcome:
+def attempt(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Outcome:
     """Train a trial, from its last checkpoint if it has one. Never raises; what it held in memory is returned."""
+    outcome = None
     try:
-        outcome = _attempt(job, runtime)
+        outcome = _attempt(job, metric, runtime)
     finally:
-        # An exception's traceback holds the tensors of the frames it came through until it is collected.
-        gc.collect()
+        if outcome is None or outcome.status != "finished":
+            # An exception's traceback holds the tensors of the frames it came through until it is collected. A run that
+            # has come to its end holds nothing, and to look at every object of the process takes 0.2 s.
+            gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     return outcome
 
 
-def _attempt(job: Job, runtime: Callable[[], Runtime]) -> Outcome:
+def _attempt(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Outcome:
     try:
         record = train(job, runtime())
     except Stopped:
@@ -95,10 +108,12 @@ def _attempt(job: Job, runtime: Callable[[], Runtime]) -> Outcome:
         if out_of_memory(error):
             return Outcome("infeasible", None, f"out of memory: {_first_line(error)}")
         return Outcome("infeasible" if isinstance(error, RunFailed) else "failed", None, reason)
-    score = (record.get("dev") or {}).get("kept")
-    if score is None:
-        return Outcome("failed", None, f"run {job.id}: reported no dev score")
-    return Outcome("finished", float(score))
+    value = metric.of_run(record, read_metrics(job.folder / "metrics.jsonl"))
+    if value is None:
+        return Outcome(
+            "failed", None, f"run {job.id}: its record holds no {metric.name}; remove its folder, {job.folder}"
+        )
+    return Outcome("finished", float(value))
 
 
 def out_of_memory(error: BaseException) -> bool:

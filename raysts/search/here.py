@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from raysts.search.attempt import TrialRuntime, attempt
 from raysts.search.progress import Progress
 from raysts.search.study import Trial
 from raysts.search.tasks import Tasks
-from raysts.training.runtime import Runtime
 
 
 def run_here(tasks: Tasks, progress: Progress, threads: int | None, device: str | None = None) -> None:
@@ -20,14 +20,15 @@ def run_here(tasks: Tasks, progress: Progress, threads: int | None, device: str 
         threads: CPU threads of a trial.
         device: default: the first GPU if there is one.
     """
+    metric = tasks.search.objective
     while (trial := tasks.next()) is not None:
 
         def looked(shown: Trial = trial) -> bool:
             progress.running([shown])
             return False  # nothing stops it
 
-        def runtime(run_id: str = trial.id) -> Runtime:
-            report = partial(tasks.report, run_id)
-            return TrialRuntime(device, threads=threads, report=report, stopped=looked)  # noqa: B023
+        def report(value: float, line: dict[str, Any], run_id: str = trial.id) -> None:
+            tasks.report(run_id, value, line["step"])
 
-        tasks.done(trial.id, attempt(trial.job, runtime))
+        runtime = partial(TrialRuntime, device, threads=threads, metric=metric, report=report, stopped=looked)
+        tasks.done(trial.id, attempt(trial.job, metric, runtime))

@@ -48,9 +48,10 @@ class Progress:
 
     def ended(self, record: Record) -> None:
         """One line about a trial that has ended."""
+        metric = self.study.search.objective
         what = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {
-            "finished": f"dev {100 * (record.value or 0):.2f}",
+            "finished": f"{metric.label} {metric.text(record.value)}",
             "stopped": f"stopped early at step {record.step} of {record.steps}",
             "infeasible": f"infeasible: {record.reason}",
         }[record.status]
@@ -68,20 +69,20 @@ class Progress:
 
         self.looked = time.monotonic()
         table = Table(box=None, pad_edge=False)
-        for head in (f"{self.study.name}: {len(self.study.records)}/{self.total}", "seed", "step", "loss", "dev"):
+        keys = list(dict.fromkeys(("loss", "dev", self.study.search.objective.key)))
+        for head in (f"{self.study.name}: {len(self.study.records)}/{self.total}", "seed", "step", *keys):
             table.add_column(head)
         for trial in trials:
             line = last_metrics(trial.job.folder / "metrics.jsonl") or {}
             step = f"{line['step']}/{line['steps']}" if line else "starting"
-            numbers = [f"{line[name]:.4f}" if line.get(name) is not None else "" for name in ("loss", "dev")]
+            numbers = [f"{line[name]:.4f}" if line.get(name) is not None else "" for name in keys]
             table.add_row(text_of(trial.point), str(trial.seed), step, *numbers)
         self.live.update(table, refresh=True)
 
     def _outlook(self) -> str:
-        best, done = by_mean(self.study.scores()), len(self.study.records) - self.before
-        parts = (
-            [f"best {text_of(best.point)} {100 * best.mean:.2f}"] if best is not None and best.mean is not None else []
-        )
+        metric, done = self.study.search.objective, len(self.study.records) - self.before
+        best = by_mean(self.study.scores(), metric.mode)
+        parts = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
         left = self.total - len(self.study.records)
         if left and done and self.began is not None:
             parts.append(f"about {duration((time.monotonic() - self.began) / done * left)} left")

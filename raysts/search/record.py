@@ -22,12 +22,12 @@ class Record:
         point: values of the searched options.
         seed: number of the seed, from 0.
         status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
-        value: dev score of the kept model; of a stopped trial, the last one it reported.
+        value: what the search goes by (``Search.metric``); of a stopped trial, the last one it reported.
         step: step of the kept model, or at which it was stopped.
         steps: steps of the whole run.
         seconds: training time.
         reason: why it is infeasible.
-        curve: step and dev score of every evaluation.
+        curve: step and value of every evaluation.
         finished_at: ISO time.
     """
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from raysts.checks import TINY
+from raysts.evaluation.run_metric import rank
 from raysts.files import read_json
 from raysts.report.study import StudyData, score_text, write_study_report
 from raysts.report.study_charts import Shown
 from raysts.reporting import git_commit
-from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean
 from raysts.search.space import text_of
@@ -27,14 +27,17 @@ def write_report(study: Study, folder: Path) -> Path:
 def report_data(study: Study) -> StudyData:
     """Everything the report shows."""
     every, known = study.scores(), read_json(study.folder / "study.json") or {}
-    best, space = by_mean(every), study.search.space
-    records = sorted(study.records.values(), key=_place)
-    head = [*(key.rsplit(".", 1)[-1] for key in space), "seed", "dev × 100", "status", "step", "seconds", "run"]
+    metric, space = study.search.objective, study.search.space
+    best = by_mean(every, metric.mode)
+    records = sorted(
+        study.records.values(), key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode)
+    )
+    head = [*(key.rsplit(".", 1)[-1] for key in space), "seed", metric.title, "status", "step", "seconds", "run"]
     rows = [
         [
             *r.point.values(),
             r.seed,
-            None if r.value is None else f"{100 * r.value:.2f}",
+            None if r.value is None else metric.text(r.value),
             r.reason or r.status,
             r.step,
             r.seconds,
@@ -49,6 +52,7 @@ def report_data(study: Study) -> StudyData:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         headline=_headline(study, every),
         winning=_winning(study, best) if best else None,
+        metric=metric,
         options={key: dimension.text for key, dimension in space.items()},
         points=[Shown(s.point, s.values, s.mean, s.std, s is best) for s in every if s.mean is not None],
         ended=[r.value for r in study.records.values() if r.status == "finished" and r.value is not None],
@@ -72,20 +76,17 @@ def report_data(study: Study) -> StudyData:
     )
 
 
-def _place(record: Record) -> float:
-    """Best first, then those that did not finish."""
-    return -record.value if record.status == "finished" and record.value is not None else float("inf")
-
-
 def _headline(study: Study, every: list[PointScores]) -> list[str]:
-    best, run = by_mean(every), by_best_run(every)
+    metric = study.search.objective
+    best, run = by_mean(every, metric.mode), by_best_run(every, metric.mode)
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     found = [
-        f"Chosen by mean over seeds: {text_of(best.point)}, dev {score_text(best.mean, best.std, len(best.values))}."
+        f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: "
+        f"{score_text(metric, best.mean, best.std, len(best.values))}."
     ]
     if study.search.seeds > 1 and run.value is not None:
-        found.append(f"The best single run: {text_of(run.point)} with seed {run.seed}, dev {100 * run.value:.2f}.")
+        found.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
     return found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from raysts.errors import InputError
+from raysts.evaluation.run_metric import rank
 from raysts.files import read_json
 from raysts.manifests import remove
 from raysts.models.store import load
@@ -37,10 +38,11 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".onnx", ".msgpack")
 
 def best(study: Study) -> list[Record]:
     """The trials whose models are kept, best first; of a study by points, those of the best points."""
+    mode = study.search.objective.mode
     if study.search.by == "trial":
         finished = [record for record in study.records.values() if record.status == "finished"]
-        return sorted(finished, key=lambda record: (-(record.value or 0.0), record.id))[: study.search.keep]
-    ranked = sorted((scores for scores in study.scores() if scores.whole), key=lambda scores: -(scores.mean or 0.0))
+        return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))[: study.search.keep]
+    ranked = sorted((scores for scores in study.scores() if scores.whole), key=lambda scores: -rank(scores.mean, mode))
     return [record for scores in ranked[: study.search.keep] for record in scores.finished]
 
 

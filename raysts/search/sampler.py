@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
@@ -27,6 +28,11 @@ def distributions(space: Space) -> dict[str, Any]:
     return {key: dimension.distribution() for key, dimension in space.items()}
 
 
+def direction(search: Search) -> Literal["maximize", "minimize"]:
+    """Which way a search goes, as Optuna calls it."""
+    return "maximize" if search.objective.mode == "max" else "minimize"
+
+
 def tpe(search: Search, seed: int) -> Any:
     """The TPE sampler of a search; it draws at random until there are ten points beside those that were set."""
     import optuna
@@ -42,7 +48,7 @@ class OptunaHere:
         import optuna
 
         self.space = distributions(search.space)
-        self.study = optuna.create_study(direction="maximize", sampler=tpe(search, seed))
+        self.study = optuna.create_study(direction=direction(search), sampler=tpe(search, seed))
         for point in first:
             self.study.enqueue_trial(point)
         self.trials: dict[str, Any] = {}
@@ -88,7 +94,7 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float
     if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({each.mean for each in whole}) < 2:
         return {}
     quiet()
-    study = optuna.create_study(direction="maximize")
+    study = optuna.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
     for each in whole:
         study.add_trial(optuna.trial.create_trial(value=each.mean, params=each.point, distributions=axes))
@@ -102,18 +108,18 @@ class View:
     Args:
         path: the SQLite file.
         name: name of the Optuna study.
-        space: what is searched.
-        seeds: seeds of a point; with more than one, the seed is shown as one more parameter.
+        search: what is searched; with more than one seed a point, the seed is shown as one more parameter.
         say: told when the file cannot be written.
     """
 
-    def __init__(self, path: Path, name: str, space: Space, seeds: int, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, name: str, search: Search, say: Callable[[str], None]) -> None:
         from optuna.distributions import IntDistribution
 
         self.path, self.name, self.say = path, name, say
-        self.axes = {key: dimension.axis() for key, dimension in space.items()}
-        if seeds > 1:
-            self.axes["seed"] = IntDistribution(0, seeds - 1)
+        self.metric, self.direction = search.objective, direction(search)
+        self.axes = {key: dimension.axis() for key, dimension in search.space.items()}
+        if search.seeds > 1:
+            self.axes["seed"] = IntDistribution(0, search.seeds - 1)
         self.study: Any = None
 
     def rebuild(self, records: Iterable[Record]) -> None:
@@ -140,7 +146,11 @@ class View:
         storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
         with contextlib.suppress(KeyError):
             optuna.delete_study(study_name=self.name, storage=storage)
-        return optuna.create_study(storage=storage, study_name=self.name, direction="maximize")
+        found = optuna.create_study(storage=storage, study_name=self.name, direction=self.direction)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            found.set_metric_names([self.metric.name])
+        return found
 
     def _add(self, record: Record) -> None:
         if self.study is None:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysts.evaluation.run_metric import Mode, RunMetric, rank
 from raysts.search.record import Record
 from raysts.search.space import Point, key_of, text_of
 
@@ -44,7 +45,7 @@ class PointScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean dev score of the finished trials; None where there is none."""
+        """Mean value of the finished trials; None where there is none."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -77,32 +78,32 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
     return [PointScores(seeds, sorted(each, key=lambda record: record.seed)) for each in found.values()]
 
 
-def by_mean(scores: Sequence[PointScores]) -> PointScores | None:
+def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
     """The point with the best mean over its seeds, of those that have all; where none has, of all."""
     whole = [each for each in scores if each.whole] or [each for each in scores if each.values]
-    return max(whole, key=lambda each: float("-inf") if each.mean is None else each.mean, default=None)
+    return max(whole, key=lambda each: rank(each.mean, mode), default=None)
 
 
-def by_best_run(scores: Sequence[PointScores]) -> Record | None:
+def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """The single best trial."""
     finished = [record for each in scores for record in each.finished]
-    return max(finished, key=lambda record: float("-inf") if record.value is None else record.value, default=None)
+    return max(finished, key=lambda record: rank(record.value, mode), default=None)
 
 
-def table(scores: Sequence[PointScores], most: int = 60) -> str:
+def table(scores: Sequence[PointScores], metric: RunMetric, most: int = 60) -> str:
     """One line per point, best first beyond ``most`` lines, else in the space's order; and what is chosen."""
-    mean, best = by_mean(scores), by_best_run(scores)
+    mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
-        shown = sorted(scores, key=lambda each: -(each.mean if each.mean is not None else float("-inf")))[:most]
+        shown = sorted(scores, key=lambda each: -rank(each.mean, metric.mode))[:most]
     several = any(each.seeds > 1 for each in scores)
-    head = ["point", "dev", "std", "best run", "seeds", ""] if several else ["point", "dev", ""]
+    head = ["point", metric.label, "std", "best run", "seeds", ""] if several else ["point", metric.label, ""]
     lines = [head]
     for each in shown:
         note = "; ".join(part for part in ("<- chosen" if each is mean else "", each.remark) if part)
-        top = max(each.values, default=None)
-        cells = [text_of(each.point), _score(each.mean)]
-        cells += [_score(each.std), _score(top), f"{len(each.values)}"] if several else []
+        top = max(each.values, key=lambda value: rank(value, metric.mode), default=None)
+        cells = [text_of(each.point), metric.text(each.mean)]
+        cells += [metric.text(each.std), metric.text(top), f"{len(each.values)}"] if several else []
         lines.append([*cells, note])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = [
@@ -115,9 +116,9 @@ def table(scores: Sequence[PointScores], most: int = 60) -> str:
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")
     if mean is not None:
-        text.append(f"by mean over seeds: {text_of(mean.point)} ({_score(mean.mean)})")
+        text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
     if best is not None and several:
-        text.append(f"by best run:        {text_of(best.point)} ({_score(best.value)}, seed {best.seed})")
+        text.append(f"by best run:        {text_of(best.point)} ({metric.text(best.value)}, seed {best.seed})")
     return "\n".join(text)
 
 
@@ -127,7 +128,3 @@ def _order(each: PointScores) -> tuple[tuple[bool, float, str], ...]:
         return not number, float(value) if number else 0.0, str(value)  # type: ignore[arg-type]
 
     return tuple(rank(value) for value in each.point.values())
-
-
-def _score(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raysts.errors import InputError, nearest
+from raysts.evaluation.run_metric import LOSS, RunMetric, reported
+from raysts.objectives import OBJECTIVES
 from raysts.overrides import apply_overrides
 from raysts.recipe import Pipeline, Recipe, name_problem
 from raysts.search.space import Dimension, Point, corners, grid
@@ -15,7 +17,7 @@ from raysts.tree import build, has_path, paths, to_plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asha:
-    """Asynchronous successive halving on the dev score (Li et al. 2020).
+    """Asynchronous successive halving on the metric at dev evaluations (Li et al. 2020).
 
     Attributes:
         grace: fraction of its steps that every trial may train.
@@ -35,12 +37,14 @@ class Asha:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is searched and how. The objective is the dev score of the kept model, its mean over the seeds, to maximise.
+    """What is searched and how. What is optimised is the mean of a metric over the seeds of a point.
 
     Attributes:
         name: name of the search.
         pipeline: what a trial trains: its one stage, from its backbone; its resources are those of a trial.
         space: options of the pipeline by dotted path, and the values they may take.
+        metric: what trials are compared by: a dev score of the model that each keeps, to maximise, or ``loss``, the
+            training loss at its end, to minimise; empty: the dev score that selects checkpoints.
         first: points that are tried first.
         seeds: trials of every point; they differ in their seeds as the members of an ensemble do.
         num_samples: so many points, drawn by TPE after the first ones; none: every point of a space of choices.
@@ -53,6 +57,7 @@ class Search:
     name: str
     pipeline: Pipeline
     space: dict[str, Dimension]
+    metric: str = ""
     first: tuple[Point, ...] = ()
     seeds: int = 1
     num_samples: int | None = None
@@ -71,6 +76,14 @@ class Search:
             )
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")
+        table = OBJECTIVES[self.pipeline.stages[self.stage].objective].dev
+        known = reported(table)
+        if self.metric not in ("", *known):
+            raise ValueError(
+                f"metric={self.metric}: is never reported by trials of '{self.stage}'{nearest(self.metric, known)}; they "
+                f"report {', '.join(known[:-1])} (on {table}) and {LOSS}"
+            )
+        object.__setattr__(self, "metric", self.metric or known[0])
         for name in ("seeds", "num_samples", "concurrency", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -93,6 +106,11 @@ class Search:
         return next(iter(self.pipeline.stages))
 
     @property
+    def objective(self) -> RunMetric:
+        """What is optimised."""
+        return RunMetric(self.metric, OBJECTIVES[self.pipeline.stages[self.stage].objective].dev)
+
+    @property
     def points(self) -> int:
         """Points that will be tried."""
         every = grid(self.space)
@@ -110,7 +128,7 @@ class Search:
         return apply_overrides(self.pipeline, point).stages[self.stage]
 
 
-OWN = ("seeds", "num_samples", "concurrency", "keep")
+OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
 """Options of a search itself; every other one is an option of its pipeline."""
 
 
@@ -128,7 +146,9 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     inner: dict[str, Any] = {}
     space = dict(search.space)
     for key, value in overrides.items():
-        if key in OWN:
+        if key == "metric":
+            own[key] = str(value)
+        elif key in OWN:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 problems.append(f"{key}={value!r}: must be a whole number")
             elif value is None and key in ("seeds", "keep"):

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from raysts import __version__
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
+from raysts.evaluation.run_metric import reported
 from raysts.files import read_json, remove_drafts
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.pipeline import Node, Plan
@@ -77,6 +78,7 @@ class Study:
                 for path, value in _leaves(to_plain(recipe)).items()
                 if f"{search.stage}.{path}" not in search.space
             },
+            "metric": search.metric,
             **({f"asha.{key}": value for key, value in asdict(search.asha).items()} if search.asha else {}),
             "seed": search.pipeline.seed,
             "backbone": plan.backbone_id,
@@ -94,7 +96,8 @@ class Study:
         known = read_json(self.folder / "study.json")
         if known is None:
             return
-        before, now = known["identity"], self.identity()
+        before = {"metric": reported(self.kind.dev)[0], **known["identity"]}  # older ones knew no other
+        now = self.identity()
         changed = [
             f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
             for key in dict.fromkeys([*before, *now])
@@ -150,6 +153,7 @@ class Study:
     def note(self, status: str, command: str | None = None) -> None:
         """Bring ``study.json`` up to date; ``command``: how to go on, none: as before."""
         search, known = self.search, read_json(self.folder / "study.json") or {}
+        metric = search.objective
         found = {
             "name": self.name,
             "search": search.name,
@@ -159,7 +163,9 @@ class Study:
             "raysts": __version__,
             "data": self.plan.corpus.where,
             "skipped": self.plan.skipped,
-            "objective": f"dev score on {self.kind.dev}, mean over {search.seeds} seeds, maximised",
+            "objective": f"{metric.described}, mean over {search.seeds} seeds, {metric.mode}imised",
+            "metric": search.metric,
+            "mode": metric.mode,
             "seeds": search.seeds,
             "num_samples": search.num_samples,
             "keep": search.keep,
@@ -176,7 +182,7 @@ class Study:
 
     @property
     def dev(self) -> Dev | None:
-        """The development set whose score is the objective; none where the data has no such table."""
+        """The development set of the trials; none where the data has no such table."""
         return self.plan.dev(self.search.pipeline.stages[self.search.stage])
 
     # -- trials ------------------------------------------------------------------------------------------------------
@@ -211,9 +217,9 @@ class Study:
         """The record of a trial that was trained already, by this study or for something else; None if it was not."""
         stored.look(trial.job.folder)
         run = read_json(trial.job.folder / "run.json") or {}
-        if run.get("status") not in ("done", "pruned") or (run.get("dev") or {}).get("kept") is None:
-            return None
-        return self.finish(trial, Outcome("finished", run["dev"]["kept"]))
+        lines = read_metrics(trial.job.folder / "metrics.jsonl")
+        value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
+        return None if value is None else self.finish(trial, Outcome("finished", value))
 
     def finish(self, trial: Trial, outcome: Outcome) -> Record:
         """Record how a trial ended, and remove the models that are beaten."""
@@ -221,7 +227,8 @@ class Study:
         stored.look(trial.job.folder)
         run = read_json(trial.job.folder / "run.json") or {}
         lines = read_metrics(trial.job.folder / "metrics.jsonl")
-        curve = tuple((line["step"], line["dev"]) for line in lines if line.get("dev") is not None)
+        values = [(line["step"], self.search.objective.of_line(line)) for line in lines]
+        curve = tuple((step, value) for step, value in values if value is not None)
         kept = run.get("kept") or {}
         record = Record(
             id=trial.id,

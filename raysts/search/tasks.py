@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raysts.search.attempt import Outcome
@@ -14,8 +14,8 @@ from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study, Trial
 from raysts.seeds import derive_seed
 
-METRIC = "dev"
-"""What trials report under this name is maximised."""
+METRIC = "metric"
+"""Name of what is optimised, whatever it is, in results and for samplers."""
 
 REPEATS = 20
 """Proposals in a row that were tried already, after which a point is drawn from those that are left."""
@@ -106,11 +106,11 @@ class Tasks:
         self.running[trial.id] = trial
         return trial
 
-    def report(self, trial_id: str, line: Mapping[str, Any]) -> None:
-        """A dev score on the way; where a point is one trial, the sampler sees how far a stopped one came."""
+    def report(self, trial_id: str, value: float, step: int) -> None:
+        """A value on the way; where a point is one trial, the sampler sees how far a stopped one came."""
         name = self._names.get(key_of(self.running[trial_id].point))
         if name is not None and self.search.seeds == 1:
-            self.sampler.on_trial_result(name, {METRIC: line[METRIC], "training_iteration": line["step"]})
+            self.sampler.on_trial_result(name, {METRIC: value, "training_iteration": step})
 
     def done(self, trial_id: str, outcome: Outcome) -> None:
         """The outcome of a running trial."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ class Progress:
         step: optimiser steps done.
         loss_sum: sum of losses since the last metrics line.
         loss_count: steps in ``loss_sum``.
-        latest: dev score of the last evaluation.
-        best: best dev score so far.
+        latest: dev scores of the last evaluation by metric.
+        best: best dev score so far, by the metric that selects.
         best_step: step of the best score.
         best_candidate: name of the best candidate encoder.
+        best_scores: its dev scores by metric.
         since_best: dev evaluations since then.
         seconds: training time so far.
         stopped: early stopping has ended the run.
@@ -37,10 +38,11 @@ class Progress:
     step: int = 0
     loss_sum: float = 0.0
     loss_count: int = 0
-    latest: float | None = None
+    latest: dict[str, float] = field(default_factory=dict)
     best: float | None = None
     best_step: int = 0
     best_candidate: str = ""
+    best_scores: dict[str, float] = field(default_factory=dict)
     since_best: int = 0
     seconds: float = 0.0
     stopped: bool = False

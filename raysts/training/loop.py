@@ -29,7 +29,7 @@ from raysts.storage import lock, write_json
 from raysts.training import checkpoint, optim, record, stored
 from raysts.training.runtime import Runtime
 from raysts.training.saving import Ended, Notice, Saving
-from raysts.training.selection import evaluate, name_of
+from raysts.training.selection import Scored, evaluate, name_of
 
 ORPHAN_WAIT = 60.0
 """Seconds to wait for a run folder whose writer is about to die with its killed driver."""
@@ -186,6 +186,7 @@ class Run:
             heads=kind.post == "pooled",
         )
         self.model.normalize = False
+        self.scored = Scored(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = kind(recipe.settings, self.model.encoder).to(device)
         self.wrapped = runtime.wrap(self.objective)
@@ -288,13 +289,14 @@ class Run:
             }
             progress.loss_sum, progress.loss_count = 0.0, 0
             if due_eval:
-                line["dev"] = self._evaluate()
+                selecting, *others = self._evaluate().items()
+                line |= {"dev": selecting[1], **{f"dev_{metric}": value for metric, value in others}}
                 patience = recipe.train.patience
                 progress.stopped = patience is not None and progress.since_best >= patience
             if self.log is not None:
                 self.log.write(line)
         last = last or progress.stopped
-        if due_save or save or last:
+        if save or (self.runtime.saves_end if last else due_save):
             self._save()
         if due_eval or last:
             self.runtime.report(line)
@@ -309,8 +311,8 @@ class Run:
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
-    def _evaluate(self) -> float:
-        return evaluate(self.job, self.runtime, self.objective.candidates(), self.model, self.progress)
+    def _evaluate(self) -> dict[str, float]:
+        return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.progress)
 
     def finish(self) -> None:
         """Write the kept model, then the record that says so; of a failed run nothing."""

@@ -62,7 +62,13 @@ def end(record: dict[str, Any], job: Job, progress: Progress, candidate: str, se
         seconds: since this process began with it.
     """
     by_dev = job.recipe.train.by_dev
-    dev = {"kept": progress.best if by_dev else progress.latest, "best": progress.best, "best_step": progress.best_step}
+    scores = progress.best_scores if by_dev else progress.latest
+    dev = {
+        "kept": progress.best if by_dev else next(iter(scores.values()), None),
+        "scores": scores,
+        "best": progress.best,
+        "best_step": progress.best_step,
+    }
     record |= {
         "status": "done",
         "finished_at": _now(),

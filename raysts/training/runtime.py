@@ -21,7 +21,10 @@ class Runtime:
         device: where tensors live.
         read: source of batches.
         where: for the run record.
+        saves_end: whether a run at its end writes a checkpoint before its model, so that a kill in between costs nothing.
     """
+
+    saves_end = True
 
     def __init__(
         self,

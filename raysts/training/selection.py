@@ -1,8 +1,9 @@
-"""Which encoder a run keeps: the scores of its candidates on the development set."""
+"""Which encoder a run keeps: the first score of its candidates on the development set."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from raysts.errors import RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.tokens import Tokens
 from raysts.training.checkpoint import Progress, save_best
 from raysts.training.runtime import Runtime
 
@@ -20,21 +22,23 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: SentenceModel, progress: Progress
-) -> float:
-    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best of now.
+    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: Scored, progress: Progress
+) -> dict[str, float]:
+    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores.
 
     Raises:
         RunFailed: a score is undefined.
     """
     assert job.dev is not None
-    scores = torch.zeros(len(candidates), dtype=torch.float64)
+    scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
     if not job.recipe.train.by_dev:
         candidates = dict(list(candidates.items())[:1])
     if runtime.rank == 0:
         for i, encoder in enumerate(candidates.values()):
             try:
-                scores[i] = job.dev.score(SentenceModel(encoder, model.tokenizer, model.max_length))
+                model.encoder = encoder
+                found = job.dev.scores(model)
+                scores[i] = torch.tensor([found[metric] for metric in job.dev.metrics], dtype=torch.float64)
             except UndefinedCorrelationError:
                 scores[i] = math.nan  # every process learns it, and ends
     scores = collective.total(scores.to(runtime.device)).cpu()
@@ -43,18 +47,33 @@ def evaluate(
             f"{name_of(job)}: after {progress.step} steps the model gives the same or no finite similarity for every dev "
             f"pair; lower {job.recipe.objective}.optim.lr ({job.recipe.optim.lr:g})"
         )
-    found = dict(zip(candidates, scores.tolist(), strict=False))
-    name = max(found, key=lambda candidate: found[candidate])  # the first of equals: the default candidate
-    progress.latest = found[name]
-    if progress.best is None or found[name] > progress.best:
-        progress.best, progress.best_step, progress.best_candidate = found[name], progress.step, name
+    selecting = dict(zip(candidates, scores[:, 0].tolist(), strict=False))
+    name = max(selecting, key=lambda candidate: selecting[candidate])  # the first of equals: the default candidate
+    progress.latest = dict(zip(job.dev.metrics, scores[list(selecting).index(name)].tolist(), strict=True))
+    if progress.best is None or selecting[name] > progress.best:
+        progress.best, progress.best_step, progress.best_candidate = selecting[name], progress.step, name
+        progress.best_scores = progress.latest
         progress.since_best = 0
         if job.recipe.train.by_dev and runtime.rank == 0:
             (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             save_best(job.folder / "checkpoints", progress, candidates[name])
     else:
         progress.since_best += 1
-    return found[name]
+    return progress.latest
+
+
+class Scored(SentenceModel):
+    """A model in training as its development set sees it: now one encoder, now another, and always the same sentences."""
+
+    def __init__(self, model: SentenceModel) -> None:
+        super().__init__(model.encoder, model.tokenizer, model.max_length)
+        self._known: tuple[Sequence[str], Tokens] | None = None
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Token ids of ``texts``, made at the first evaluation."""
+        if self._known is None or self._known[0] is not texts:
+            self._known = texts, super().tokenize(texts)
+        return self._known[1]
 
 
 def name_of(job: Job) -> str:

@@ -127,3 +127,66 @@ def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeyp
         "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: "
         "2 CPUs, 0 GPUs"
     ]
+
+
+def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
+    autoscaler: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many requests at once as the cluster would hold when grown: those it cannot meet yet are what makes it grow."""
+    import ray.data
+    import ray.tune
+
+    from raysts import api_tune
+    from raysts.cluster import embed, tune
+    from raysts.cluster.growth import at_once
+    from raysts.search.sampler import OptunaHere
+    from raysts.search.tasks import Tasks
+
+    one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
+    assert at_once(one) == 2 and at_once(gpu) == 1  # the head alone; what fits nowhere counts as one
+    autoscaler()
+    # Five nodes at most, the large ones first: 5 x 48, and the head's two CPUs.
+    assert at_once(one) == 5 * 48 + 2 and at_once(Resources(cpus=4, gpus=0)) == 5 * 12
+    assert at_once(gpu) == 5 * 8 and at_once(Resources(cpus=49, gpus=0)) == 1
+
+    asked: dict[str, Any] = {}
+
+    class Looked(Exception):  # noqa: N818
+        """Nothing is started."""
+
+    class Tuner:
+        def __init__(self, trainable: Any, tune_config: Any, **options: Any) -> None:
+            import os
+
+            asked["pending"] = int(os.environ["TUNE_MAX_PENDING_TRIALS_PG"])
+            asked["searcher"] = tune_config.search_alg
+
+        def fit(self) -> None:
+            raise Looked
+
+    monkeypatch.setattr(ray.tune, "Tuner", Tuner)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    wide = Resources(cpus=16, gpus=0)  # 3 a large node
+    for more, most in (({}, None), ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 40}, 16)):
+        given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
+        study = api_tune.planned("lower-bound", given, small_world, tmp_path / str(most))
+        study.open("raysts tune")
+        tasks = Tasks(study, OptunaHere)
+        with pytest.raises(Looked):
+            tune._fit(tasks, wide, tune._Watch(tasks, None, wide))  # type: ignore[arg-type]
+        assert asked["pending"] == 15
+        handed = 0
+        while handed < 40 and isinstance(asked["searcher"].suggest(str(handed)), dict):
+            handed += 1
+        assert handed == (most or 40)  # a sampler is never asked further ahead than the room there may be
+
+    class Pool:
+        def __init__(self, size: int, **options: Any) -> None:
+            asked["actors"] = size
+            raise Looked
+
+    monkeypatch.setattr(ray.data, "ActorPoolStrategy", Pool)
+    for count, expected in ((4, 4), (100, 15)):
+        with pytest.raises(Looked):
+            list(embed.over_shards({"window": list(range(count))}, embed._AddMember, (), wide))
+        assert asked["actors"] == expected

@@ -16,7 +16,7 @@ import torch
 from processes import Command, trainer, wait_until, writer_of
 
 from raysts import api_tune
-from raysts.cluster import growth, room
+from raysts.cluster import growth
 from raysts.errors import InputError
 from raysts.files import ASIDE, read_json
 from raysts.recipe import Resources
@@ -98,14 +98,15 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
 def test_early_stopping_stops_some_and_says_so(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
-    """A good rate first, then some that learn nothing: these end at a rung."""
+    """A good rate first, then some that learn nothing: these end at a rung. The loss decides, so the smaller goes on."""
     overrides = {
         **SHORT, "backbone": str(tiny_backbone), "space.optim.lr": [2e-3, 1e-9, 1e-10, 1e-11], f"space.{BOUND}": None,
         "seeds": 1, "train.epochs": 10, "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4,
-        "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0,
+        "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
     found = api_tune.tune("lower-bound", overrides, small_world, tmp_path, say=quiet)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
+    assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
     stopped = [rate for rate, point in points.items() if point["status"] == "stopped"]
     assert len(points) == 4 and stopped and points[2e-3]["status"] == "finished"
     assert "1 of 1 stopped early and not in the mean" in found["table"]
@@ -131,9 +132,10 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
 
 def test_several_trials_share_a_gpu_and_what_a_trial_asks_for_is_counted_per_node() -> None:
     quarter = Resources(cpus=2, gpus=0.25)
-    assert room.places({"CPU": 16, "GPU": 1}, quarter) == 4 and room.places({"CPU": 4, "GPU": 1}, quarter) == 2
-    assert room.places({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
-    assert room.places({"CPU": 16}, quarter) == 0 and room.places({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
+    places = growth.places
+    assert places({"CPU": 16, "GPU": 1}, quarter) == 4 and places({"CPU": 4, "GPU": 1}, quarter) == 2
+    assert places({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
+    assert places({"CPU": 16}, quarter) == 0 and places({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
 
 
 # -- kills ---------------------------------------------------------------------------------------------------------------

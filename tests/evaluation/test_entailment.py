@@ -10,6 +10,7 @@ import pytest
 from evaluation_fakes import HashedWords, write_table
 
 from raysts.data.corpora import Corpus
+from raysts.evaluation.dev import METRICS
 from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev, load_dev
 from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
 from raysts.evaluation.statistics import UndefinedCorrelationError
@@ -206,9 +207,11 @@ def test_dev_score_is_the_area_by_the_models_own_similarity(corpus: Corpus) -> N
     dev = load_dev(corpus)
     scores, positive = by_hand(corpus, DEV, "gauss")
     assert dev.name == "snli-dev"
-    assert dev.score(HashedGaussians()) == pytest.approx(
-        precision_recall_areas(scores, positive, np.ones((90, 1)))[0][0], abs=1e-12
-    )
+    area, average = precision_recall_areas(scores, positive, np.ones((90, 1)))
+    found = dev.scores(HashedGaussians())
+    assert list(found) == ["auc_pr", "average_precision"] == list(METRICS[DEV])  # the first one selects
+    assert found["auc_pr"] == pytest.approx(area[0], abs=1e-12)
+    assert found["average_precision"] == pytest.approx(average[0], abs=1e-12) and average[0] != area[0]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +226,7 @@ def test_a_collapsed_model_has_no_score(corpus: Corpus, value: float, message: s
             return {"gauss": lambda a, b: np.full(len(a["vectors"]), value)}
 
     with pytest.raises(UndefinedCorrelationError, match=f"{DEV}: .*{message}"):
-        EntailmentDev(load_dev(corpus).pairs).score(Collapsed())
+        EntailmentDev(load_dev(corpus).pairs).scores(Collapsed())
 
 
 # -- direction -----------------------------------------------------------------------------------------------------------

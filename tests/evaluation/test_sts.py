@@ -12,10 +12,10 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import (
     STS_TASKS,
     correlation_rows,
+    correlations_of,
     load_pairs,
     pair_similarities,
     problems_of,
-    spearman_of,
 )
 
 
@@ -129,11 +129,11 @@ def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
     with pytest.raises(UndefinedCorrelationError, match="^sts12, subset 'one': all 3"):
         correlation_rows(pairs, np.where(pairs.subset == 0, 0.0, PREDICTED), "x")
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 'vectors' of 1 of 5 sentences"):
-        spearman_of(
+        correlations_of(
             pairs, {"vectors": np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]}, HashedWords().similarities["cosine"]
         )
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
-        spearman_of(pairs, {"vectors": np.ones((5, 2))}, lambda a, b: np.full(len(a["vectors"]), np.inf))
+        correlations_of(pairs, {"vectors": np.ones((5, 2))}, lambda a, b: np.full(len(a["vectors"]), np.inf))
 
 
 def test_subsets_without_a_correlation_are_found_beforehand(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from raysts.evaluation.run_metric import RunMetric
 from raysts.report.study import StudyData, render_study
 from raysts.report.study_charts import Shown
 
@@ -16,7 +17,8 @@ from raysts.report.study_charts import Shown
 def data(options: dict[str, str], points: list[Shown], **more: Any) -> StudyData:
     given: dict[str, Any] = {
         "name": "a <study>", "command": "raysts tune x", "created_at": "2026-01-01T00:00:00+00:00", "headline": ["Chosen."],
-        "winning": "raysts run x --set a=1", "options": options, "points": points,
+        "winning": "raysts run x --set a=1", "metric": RunMetric("spearman", "sts/stsb_dev"),
+        "options": options, "points": points,
         "ended": [score for point in points for score in point.scores], "importance": {"a.lr": 0.75, "a.b": 0.25},
         "table": (["lr", "dev × 100"], [[1e-5, "70.00"]]), "outcomes": {"finished": 3, "stopped early": 1, "infeasible": 0},
         "trial_seconds": 7200.0, "facts": {"device": "cpu"}, "notes": ["A note."],
@@ -72,6 +74,21 @@ def test_two_options_with_few_values_are_a_grid_and_more_are_parallel_axes() -> 
     points = [Shown({"a.b": 0.1 * i + 0.1, "a.lr": 1e-5 * (i + 1)}, [0.1], 0.1, None) for i in range(20)]
     found = drawings(render_study(data({"a.b": "uniform(0,3)", "a.lr": "log(1e-5,1e-3)"}, points)))
     assert "parallel" in found and "grid" not in found and all(inside(each) for each in found.values())
+
+
+def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
+    every = list(itertools.product((8, 16), (1e-5, 3e-5)))
+    points = [Shown({"a.b": b, "a.lr": r}, [0.4 - 0.1 * i], 0.4 - 0.1 * i, None) for i, (b, r) in enumerate(every)]
+    loss = RunMetric("loss", "sts/stsb_dev")
+    html = render_study(data({"a.b": "8,16", "a.lr": "1e-5,3e-5"}, points, metric=loss, ended=[0.3, 0.4, 0.1, 0.2]))
+    found = drawings(html)
+    assert all(inside(each) for each in found.values()) and "× 100" not in html.replace("dev × 100</th>", "")
+    shades = [float(e.get("fill-opacity", 0)) for e in found["grid"].iter("rect") if e.get("class") == "cell"]
+    assert shades == sorted(shades) and shades[-1] > shades[0]  # the last point has the smallest loss
+    assert "best 0.1 at 3e-05" in html and "4 trials, best 0.1" in html
+    (steps,) = (e.get("points", "") for e in found["best"].iter("polyline"))
+    heights = [float(pair.split(",")[1]) for pair in steps.split()]
+    assert heights == sorted(heights) and heights[0] < heights[-1]  # downwards, and never back
 
 
 @pytest.mark.parametrize("points", [[], [Shown({"a.b": 1}, [0.0], 0.0, None, True)]], ids=["none", "one"])

@@ -206,7 +206,12 @@ def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:
     assert record["kept"]["step"] == next(step for step, score in scores.items() if score == max(scores.values()))
     assert record["selected_by"] == "stsb-dev"
     assert job.dev is not None
-    assert job.dev.score(load(job.folder / "model", device="cpu")) == pytest.approx(record["dev"]["kept"], abs=1e-6)
+    found = job.dev.scores(load(job.folder / "model", device="cpu"))
+    assert list(found) == ["spearman", "pearson"] and found["spearman"] != found["pearson"]
+    assert found == pytest.approx(record["dev"]["scores"], abs=1e-6)
+    assert record["dev"]["scores"]["spearman"] == record["dev"]["kept"]
+    (line,) = (line for line in metrics(job.folder) if line["step"] == record["kept"]["step"])
+    assert (line["dev"], line["dev_pearson"]) == tuple(record["dev"]["scores"].values())
 
 
 def test_early_stopping_stops_and_restores_the_best(stage: Stage, tmp_path: Path) -> None:
@@ -218,7 +223,7 @@ def test_early_stopping_stops_and_restores_the_best(stage: Stage, tmp_path: Path
     assert int(np.argmax(scores)) == len(scores) - 3, "two evaluations after the best"
     assert record["kept"]["step"] == lines[-3]["step"]
     assert job.dev is not None
-    assert job.dev.score(load(job.folder / "model", device="cpu")) == pytest.approx(scores[-3], abs=1e-6)
+    assert job.dev.scores(load(job.folder / "model", device="cpu"))["spearman"] == pytest.approx(scores[-3], abs=1e-6)
 
 
 def test_patience_counts_equal_scores_as_no_better(stage: Stage, tmp_path: Path) -> None:
@@ -260,7 +265,7 @@ def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage:
         record = train(job, Watched())
         assert record["kept"]["candidate"] in ("first", "second")
         assert job.dev is not None
-        kept = job.dev.score(load(job.folder / "model", device="cpu"))
+        kept = job.dev.scores(load(job.folder / "model", device="cpu"))["spearman"]
         assert kept == pytest.approx(record["dev"]["best"], abs=1e-6)
         assert record["dev"]["best"] == max(line["dev"] for line in metrics(job.folder))
 

@@ -1,0 +1,84 @@
+"""One number of a training run, by which runs are compared: a score on the development set, or the training loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raysts.evaluation.dev import METRICS
+
+LOSS = "loss"
+"""Name of the training loss, smaller is better: the mean over the steps since the metrics line before the last one."""
+
+Mode = Literal["max", "min"]
+
+
+def reported(table: str) -> tuple[str, ...]:
+    """Names of what a run reports whose development set is ``table``; the first one selects checkpoints."""
+    return (*METRICS[table], LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetric:
+    """A metric of training runs: where a run says it, which way is better, how people read it.
+
+    Attributes:
+        name: one of ``reported(table)``.
+        table: the development set of the runs.
+    """
+
+    name: str
+    table: str
+
+    @property
+    def mode(self) -> Mode:
+        """Whether more is better."""
+        return "min" if self.name == LOSS else "max"
+
+    @property
+    def key(self) -> str:
+        """What a line of ``metrics.jsonl`` calls it; ``dev`` is the score that selects checkpoints."""
+        return LOSS if self.name == LOSS else "dev" if self.name == METRICS[self.table][0] else f"dev_{self.name}"
+
+    @property
+    def factor(self) -> int:
+        """Scores are shown times 100."""
+        return 1 if self.name == LOSS else 100
+
+    @property
+    def label(self) -> str:
+        """How a line of text names it."""
+        return self.key.replace("_", " ")
+
+    @property
+    def title(self) -> str:
+        """How a report names it: ``Dev spearman × 100``."""
+        return "Training loss" if self.name == LOSS else f"Dev {self.name} × 100"
+
+    @property
+    def described(self) -> str:
+        """What it is, in full."""
+        return "training loss at the end" if self.name == LOSS else f"{self.name} of the kept model on {self.table}"
+
+    def of_line(self, line: Mapping[str, Any]) -> float | None:
+        """Its value in a metrics line of an evaluation; None in any other line, or one without it."""
+        return line.get(self.key) if self.name != LOSS or "dev" in line else None
+
+    def of_run(self, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
+        """Its value in a finished run's record, or its metrics lines; None where the run did not report it."""
+        if self.name == LOSS:
+            return lines[-1][LOSS] if lines else None
+        dev = run.get("dev") or {}
+        return dev.get("kept") if self.key == "dev" else (dev.get("scores") or {}).get(self.name)
+
+    def text(self, value: float | None) -> str:
+        """``82.41`` of a score, ``0.0312`` of a loss, a dash for none."""
+        if value is None:
+            return "-"
+        return f"{value:.4g}" if self.name == LOSS else f"{100 * value:.2f}"
+
+
+def rank(value: float | None, mode: Mode) -> float:
+    """Larger is better, none is worst."""
+    return float("-inf") if value is None else value if mode == "max" else -value
