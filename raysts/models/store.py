@@ -321,5 +321,9 @@ def _save_input(model: SentenceModel, folder: Path, indices: tuple[int, ...]) ->
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.model_max_length = model.max_length
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:  # it remembers how it was last called: the file would say what the process has done before
+        backend.no_truncation()
+        backend.no_padding()
     tokenizer.save_pretrained(folder)
     return "", f"{_ST}Transformer"

@@ -72,6 +72,18 @@ def test_a_saved_model_replaces_the_old_one_and_leaves_no_drafts(tiny_backbone: 
     assert load(tmp_path / "model", device="cpu").layers == 1
 
 
+def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone: Path, tmp_path: Path) -> None:
+    model = load(tiny_backbone, max_length=9, device="cpu")
+    save(model, tmp_path / "before")
+    model.encode(TEXTS)
+    save(model, tmp_path / "after")
+    before, after = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
+        for name in ("before", "after")
+    )
+    assert before == after
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights_load_as_float32(dtype: torch.dtype, tiny_backbone: Path, copy_of: Copy) -> None:
     folder = copy_of(tiny_backbone, "half")
