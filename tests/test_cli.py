@@ -23,16 +23,18 @@ NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
 FIELDS = {
     "recipes": {"status", "recipes"},
     "show": {"status", "recipe"},
-    "plan": {"status", "storage", "name", "backbone", "nodes"},
-    "run": {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out"},
-    "distill": {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out"},
+    "plan": {"status", "storage", "name", "backbone", "skipped", "nodes"},
+    "run": {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped"},
+    "distill": {
+        "status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped",
+    },
     "evaluate": {"status", "storage", "model", "results", "contamination", "notes"},
     "compare": {"status", "storage", "a", "b", "layers", "comparison", "conclusion", "left_out"},
     "embed": {"status", "output", "rows", "shards", "dim"},
     "export": {"status", "storage", "model"},
     "report": {"status", "storage", "reports"},
     "data check": {"status", "data"},
-}
+}  # fmt: skip
 """At least these fields are in the JSON object of each command."""
 
 
