@@ -178,7 +178,8 @@ def set_threads(resources: Resources) -> None:
     """As many threads as CPUs were asked for, and no more memory for kernels than pays."""
     # oneDNN keeps the kernels of the last 1,024 shapes, about 1 MB each. Batches of texts hardly ever have a shape in
     # common, the layers of an encoder do within a batch. Read when the first kernel is made.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # that of torch's bindings is the second
+        os.environ.setdefault(cache, KERNELS)
     import torch
 
     torch.set_num_threads(resources.cpus)

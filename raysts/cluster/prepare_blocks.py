@@ -32,9 +32,9 @@ def article_columns(file: pq.ParquetFile) -> list[str]:
 def articles_problem(file: pq.ParquetFile) -> str | None:
     """Why a file holds no articles, as far as its footer tells."""
     schema, columns = file.schema_arrow, article_columns(file)
-    if missing := set(columns) - set(schema.names):
+    if set(columns) - set(schema.names):
         found = ", ".join(schema.names)
-        return f"articles need columns article_id and text (or markup); columns found: {found}" if missing else None
+        return f"articles need columns article_id and text (or markup); columns found: {found}"
     kind = schema.field(columns[1]).type
     rule = type_rule(kind, Column(columns[1], "text"))
     return f"column '{columns[1]}' has type {kind}; {rule}" if rule else None
@@ -52,7 +52,9 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in files:
         metadata = (file := open_shard(path, remedy(ARTICLES))).metadata
-        text = file.schema_arrow.names.index(article_columns(file)[1])
+        # Of a nested column every leaf counts.
+        leaves = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
+        text = leaves.index(article_columns(file)[1])
         together: list[int] = []
         rows = size = 0
         for group in range(metadata.num_row_groups):

@@ -251,7 +251,8 @@ def _kill(title: str, killed: list[str]) -> bool:
 
 def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
     """Pieces of about a block cover every row once: of one large row group, of many small ones, of several files."""
-    table = _articles(1_000)
+    links = pa.array([[{"to": "x", "at": 1}]] * 1_000)  # a nested column before the text
+    table = _articles(1_000).add_column(0, "links", links)
     for number, size in enumerate((1_000, 7, 400)):
         options = {"row_group_size": size, "compression": "none", "use_dictionary": False}
         pq.write_table(table, tmp_path / f"{number}.parquet", **options)
