@@ -36,7 +36,10 @@ class Peak:
 
     def _look(self) -> None:
         while not self._end.wait(0.01):
-            self.most = max(self.most, bytes_in(*self.folders))
+            self._once()
+
+    def _once(self) -> None:
+        self.most = max(self.most, bytes_in(*self.folders))
 
     def __enter__(self) -> Peak:
         self._thread.start()
@@ -45,6 +48,7 @@ class Peak:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
+        self._once()
 
 
 def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
@@ -68,7 +72,7 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
     kept = sorted(path.parent.name for path in tmp_path.glob("runs/*/model"))
     assert found["trials"] == 8 and kept == sorted(point["run"] for point in best)
     model = bytes_in(tmp_path / "runs" / kept[0] / "model")
-    assert 2 * model < peak.most <= stated < 30 * model
+    assert 2 * model < peak.most <= stated < 30 * model  # what is kept, at least
     assert 8 * model > bytes_in(tmp_path / "runs")  # beaten models are gone
 
 
