@@ -497,11 +497,7 @@ def parser() -> argparse.ArgumentParser:
     command = kinds(
         "check", _data_check, "say what is there, what is wrong, and what overlaps", "raysts data check --data DATA"
     )
-    command.add_argument(
-        "--data",
-        metavar="PATH",
-        help="folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded world)",
-    )
+    _data(command)
     return top
 
 
@@ -539,12 +535,16 @@ def _set(command: argparse.ArgumentParser) -> None:
 
 
 def _common(command: argparse.ArgumentParser) -> None:
+    _data(command)
+    _storage(command)
+
+
+def _data(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data",
         metavar="PATH",
         help="folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded world)",
     )
-    _storage(command)
 
 
 def _storage(command: argparse.ArgumentParser) -> None:

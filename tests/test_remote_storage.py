@@ -65,6 +65,20 @@ def done(
     return uri, found
 
 
+def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps from which runs go on, as they begin."""
+    steps: list[int] = []
+    real = checkpoint.restore
+
+    def restore(*arguments: Any) -> Any:
+        found = real(*arguments)
+        steps.append(found.step)
+        return found
+
+    monkeypatch.setattr(checkpoint, "restore", restore)
+    return steps
+
+
 def bucket_of(root: Path) -> Bucket:
     place = storage.place_of(root)
     assert place is not None
@@ -172,15 +186,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     assert bucket_of(root).listed("locks/nli-sed.lock"), "the lock of the dead is left"
 
     shutil.rmtree(tmp_path / "mirrors")
-    steps: list[int] = []
-    real = checkpoint.restore
-
-    def restore(*arguments: Any) -> Any:
-        found = real(*arguments)
-        steps.append(found.step)
-        return found
-
-    monkeypatch.setattr(checkpoint, "restore", restore)
+    steps = restored(monkeypatch)
     found = run(s3, tiny_backbone, small_world)  # at once: it does not wait for the dead process
     assert steps == [3, 0, 0], "the first member from its checkpoint, the second and the student from the start"
     assert values(found) == values(calm)
@@ -277,15 +283,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
 
     shutil.rmtree(tmp_path / "mirrors")
     monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
-    steps: list[int] = []
-    real = checkpoint.restore
-
-    def restore(*arguments: Any) -> Any:
-        found = real(*arguments)
-        steps.append(found.step)
-        return found
-
-    monkeypatch.setattr(checkpoint, "restore", restore)
+    steps = restored(monkeypatch)
     found = api_tune.tune("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
     assert steps == [2, 0, 0], "the second trial from its checkpoint, two more from the start, and not the first"
     assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})

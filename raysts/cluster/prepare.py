@@ -38,7 +38,7 @@ from raysts.cluster.prepare_blocks import (
     pieces,
 )
 from raysts.data import manifest
-from raysts.data.shards import ShardError, Skipped, bad_shards, open_shard, remedy, skipped_line, unreadable
+from raysts.data.shards import ShardError, Skipped, open_shard, remedy, skipped_line, sound_shards, unreadable
 from raysts.data.wikipedia import read_dump
 from raysts.errors import InputError, RunFailed
 from raysts.files import aside, read_json, remove_drafts, writable, write_json
@@ -129,11 +129,9 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[bool, list[Path], list[Ski
             f"input '{path}' holds no articles: give a Parquet file, a folder of Parquet shards, or a MediaWiki XML "
             "dump (.xml, .xml.bz2)"
         )
-    if skip_bad and len(files) > 1:
-        bad = bad_shards(files, articles_problem, article_columns)
-        gone = {skipped.path for skipped in bad}
-        if len(bad) < len(files):
-            return False, [file for file in files if file not in gone], bad
+    sound, bad = sound_shards(files, articles_problem, article_columns) if skip_bad else (files, [])
+    if bad:
+        return False, sound, bad
     problems = []
     for file in files:
         try:

@@ -118,9 +118,8 @@ def make_run(articles: pa.Table, folder: str, seed: int) -> pa.Table:
     hashes = bytearray()
     parts = []
     for ids, texts in zip(articles.column("article_id").chunks, text.chunks, strict=True):
-        for first in range(
-            0, len(ids), ARTICLES_AT_ONCE
-        ):  # Python objects for a few articles at a time, Arrow for the block
+        # Python objects for a few articles at a time, Arrow for the block.
+        for first in range(0, len(ids), ARTICLES_AT_ONCE):
             sentences: list[str] = []
             owners: list[int] = []
             for row, article in enumerate(texts.slice(first, ARTICLES_AT_ONCE).to_pylist()):

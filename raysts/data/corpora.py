@@ -21,13 +21,13 @@ from raysts.data.shards import (
     READ_ROWS,
     ShardError,
     Skipped,
-    bad_shards,
     batches,
     columns_of,
     footer_problem,
     open_shard,
     pages,
     remedy,
+    sound_shards,
     source_column,
     unreadable,
 )
@@ -76,20 +76,18 @@ class Corpus:
         self._fingerprints: dict[str, str] = {}
         self._derived: dict[str, pa.Table] = {}
         self._kept: dict[str, np.ndarray] = {}
-        self._bad: dict[str, list[Skipped]] = {}
+        self._sound: dict[str, tuple[list[Path], list[Skipped]]] = {}
 
     def files(self, name: str) -> list[Path]:
         """The Parquet files of table ``name`` in order, without those that are skipped; empty when it is not there."""
         if name not in TABLES:
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
         found = self._files(self.root / name)
-        if not self.skip_bad or name not in TRAINING_TABLES or len(found) < 2:
+        if not self.skip_bad or name not in TRAINING_TABLES:
             return found
-        if name not in self._bad:  # every page is read, once
-            bad = bad_shards(found, partial(footer_problem, name), partial(columns_of, name))
-            self._bad[name] = bad if len(bad) < len(found) else []  # with none left, ``check`` says why
-        gone = {skipped.path for skipped in self._bad[name]}
-        return [path for path in found if path not in gone]
+        if name not in self._sound:  # every page is read, once
+            self._sound[name] = sound_shards(found, partial(footer_problem, name), partial(columns_of, name))
+        return self._sound[name][0]
 
     def _files(self, folder: Path) -> list[Path]:
         single = folder.with_name(f"{folder.name}.parquet")
@@ -111,7 +109,7 @@ class Corpus:
         """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
         reason."""
         tables = dict.fromkeys(table for name in names for table in (self.sources(name) or [name]) if self.files(table))
-        return [each.plain(table, self.root) for table in tables for each in self._bad.get(table, ())]
+        return [each.plain(table, self.root) for table in tables for each in self._sound.get(table, ([], []))[1]]
 
     def tables(self) -> list[str]:
         """Names of the canonical tables that are present."""
@@ -245,7 +243,7 @@ def _file_problems(path: Path, name: str) -> Iterator[str]:
             return
         columns = [column for column in TABLES[name] if column.name in file.schema_arrow.names]
         first = 0
-        for batch in pages(path, file, [column.name for column in columns], remedy(name), rows=READ_ROWS):
+        for batch in pages(path, file, [column.name for column in columns], remedy(name)):
             for column in columns:
                 for row, message in _column_problems(batch.column(column.name), column):
                     yield f"{path}: row {first + row}, column '{column.name}': {message}"

@@ -179,6 +179,25 @@ def bad_shards(
         return [found for found in pool.map(search, paths) if found]
 
 
+def sound_shards(
+    paths: Sequence[Path],
+    problem: Callable[[pq.ParquetFile], str | None],
+    columns: Callable[[pq.ParquetFile], Sequence[str]],
+) -> tuple[list[Path], list[Skipped]]:
+    """The files that can be read, and those that are left out: never all of them, for then a check says why.
+
+    Args:
+        paths: the files.
+        problem: as :func:`bad_shards`.
+        columns: as :func:`bad_shards`.
+    """
+    bad = bad_shards(paths, problem, columns) if len(paths) > 1 else []
+    if len(bad) == len(paths):
+        bad = []
+    gone = {skipped.path for skipped in bad}
+    return [path for path in paths if path not in gone], bad
+
+
 def _missing(name: str, present: list[str]) -> str | None:
     missing = [column.name for column in TABLES[name] if column.required and column.name not in present]
     if not missing:
