@@ -39,7 +39,7 @@ with connected("local"):
 """
 EMBED = """
 import sys
-from raysts import api
+from raysts.commands import context as api
 print(api.embed(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local", say=lambda text: None)["rows"])
 """
 
@@ -123,7 +123,7 @@ def _family(ancestor: int) -> list[int]:
 
 
 def _texts(data: str | None, table: str, column: str) -> list[str]:
-    from raysts.api import corpus_of
+    from raysts.commands.context import corpus_of
 
     corpus = corpus_of(data)
     corpus.require([table])
@@ -160,7 +160,7 @@ def _write_sentences(path: Path, size: int, data: str | None) -> None:
 
 
 def _model(folder: Path) -> Path:
-    from raysts.data.world import write_tiny_backbone
+    from raysts.data.world.generate import write_tiny_backbone
 
     write_tiny_backbone(folder / "model", 0)
     return folder / "model"

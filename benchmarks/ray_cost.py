@@ -19,8 +19,8 @@ from typing import Any
 import measure
 import workload
 
-from raysts.files import read_json
-from raysts.recipe import Resources
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import read_json
 from raysts.training.loop import Job
 
 MEMBERS = 2
@@ -43,7 +43,7 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
 
 
 def _train_alone(job: Job) -> None:
-    from raysts.training.here import train_chain
+    from raysts.pipeline.local import train_chain
     from raysts.training.runtime import Runtime
 
     reason = train_chain([job], lambda _: Runtime("cpu", threads=1))
@@ -71,7 +71,7 @@ def on_ray(jobs: list[Job]) -> dict[str, float]:
 
     began = time.perf_counter()
     with connected("local"):
-        from raysts.cluster.run import OnRay
+        from raysts.cluster.executor import OnRay
 
         connected_after = time.perf_counter() - began
         reasons = OnRay().train([[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0), lambda text: None)

@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from raysts import api_tune
+from raysts.commands import tune as api_tune
 
 
 def bytes_in(storage: Path) -> int:

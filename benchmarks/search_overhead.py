@@ -21,11 +21,11 @@ from typing import Any
 import measure
 import psutil
 
-from raysts import api_tune
+from raysts.commands import tune as api_tune
+from raysts.pipeline.local import Here, train_chain
 from raysts.search import stores
 from raysts.search.space import grid
 from raysts.search.study import Study
-from raysts.training.here import Here, train_chain
 from raysts.training.runtime import Runtime
 
 
@@ -94,7 +94,7 @@ class Ends:
 
 def rates(ends: Ends, folder: Path, at_once: int) -> dict[str, float]:
     """Trials a minute between the end of the first and of the last, and what a trial takes beside its training."""
-    from raysts.files import read_json
+    from raysts.storage.atomic import read_json
 
     trained = [read_json(path)["timings"]["train_seconds"] for path in folder.glob("runs/*/run.json")]
     each = ends.each(ends.times, at_once)

@@ -133,7 +133,7 @@ class SentenceTransformers:
         self.dataset = Dataset.from_dict(self._columns(data))
 
     def _columns(self, data: str | None) -> dict[str, list[Any]]:
-        from raysts.api import corpus_of
+        from raysts.commands.context import corpus_of
         from raysts.objectives import OBJECTIVES
 
         kind, found = OBJECTIVES[self.objective], self.work["batches"]

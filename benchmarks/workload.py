@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.api import corpus_of
+from raysts.commands.context import corpus_of
 from raysts.data.batches import Order, read_here
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, select, shard_name, tokenize_table
 from raysts.models.store import find, load_tokenizer, tokenizer_id
 from raysts.objectives import OBJECTIVES
-from raysts.recipe import Data, Recipe
+from raysts.pipeline.teacher import write_embeddings
 from raysts.recipes import stages
-from raysts.training.teacher import write_embeddings
+from raysts.recipes.recipe import Data, Recipe
 
 RECIPES = {"nli": stages.nli, "ct": stages.ct, "sed": stages.sed}
 ORDER_SEED = 1
@@ -133,6 +133,6 @@ def sentences(data: str | None, count: int) -> list[str]:
 
 
 def _config(model: Path) -> dict[str, Any]:
-    from raysts.files import read_json
+    from raysts.storage.atomic import read_json
 
     return read_json(model / "config.json") or {}

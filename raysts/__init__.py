@@ -12,15 +12,15 @@ from typing import Any
 
 __version__ = "0.1.0"
 _API = {
-    **dict.fromkeys(("embed", "evaluate", "export", "load", "plan"), "api"),
-    "compare": "api_compare",
-    "tune": "api_tune",
-    **dict.fromkeys(("distill", "run"), "api_study"),
+    **dict.fromkeys(("embed", "evaluate", "export", "load", "plan"), "context"),
+    "compare": "compare",
+    "tune": "tune",
+    **dict.fromkeys(("distill", "run"), "study_run"),
 }
 __all__ = list(_API)
 
 
 def __getattr__(name: str) -> Any:
     if name in _API:
-        return getattr(importlib.import_module(f"raysts.{_API[name]}"), name)
+        return getattr(importlib.import_module(f"raysts.commands.{_API[name]}"), name)
     raise AttributeError(f"module 'raysts' has no attribute '{name}'")

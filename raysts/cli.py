@@ -1,4 +1,4 @@
-"""The ``raysts`` command: a thin face on the functions of ``raysts.api``."""
+"""The ``raysts`` command: a thin face on the functions of ``raysts.commands.context``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from raysts import cli_tune
+from raysts.commands import tune_arguments as cli_tune
 from raysts.errors import InputError, RunFailed
 from raysts.models.layers import as_layers
 
@@ -107,8 +107,8 @@ def _recipes(options: argparse.Namespace, command: str) -> Outcome:
 def _show(options: argparse.Namespace, command: str) -> Outcome:
     import yaml
 
-    from raysts import api_study
-    from raysts.overrides import parse_overrides
+    from raysts.commands import study_run as api_study
+    from raysts.recipes.overrides import parse_overrides
 
     found = api_study.shown(options.recipe, parse_overrides(options.set))
     text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
@@ -116,9 +116,9 @@ def _show(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _plan(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api_study
+    from raysts.commands import study_run as api_study
     from raysts.data.shards import skipped_line
-    from raysts.overrides import parse_overrides
+    from raysts.recipes.overrides import parse_overrides
 
     found = api_study.described(
         options.recipe, parse_overrides(options.set), options.data, options.storage, options.skip_bad
@@ -139,8 +139,8 @@ def _plan(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _run(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api_study
-    from raysts.overrides import parse_overrides
+    from raysts.commands import study_run as api_study
+    from raysts.recipes.overrides import parse_overrides
 
     found = api_study.run(
         options.recipe,
@@ -157,8 +157,8 @@ def _run(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _distill(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api_study
-    from raysts.overrides import parse_overrides
+    from raysts.commands import study_run as api_study
+    from raysts.recipes.overrides import parse_overrides
 
     found = api_study.distill(
         options.models,
@@ -190,7 +190,7 @@ def _names(text: str | None) -> list[str] | None:
 
 def _result(found: dict[str, Any]) -> str:
     from raysts.data.shards import skipped_line
-    from raysts.results import format_table, summary
+    from raysts.evaluation.results import format_table, summary
 
     lines = [format_table(summary(found["results"])), *found.get("notes", [])]
     lines += [skipped_line(each) for each in found["skipped"]]
@@ -204,8 +204,8 @@ def _result(found: dict[str, Any]) -> str:
 
 
 def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
-    from raysts.results import format_results
+    from raysts.commands import context as api
+    from raysts.evaluation.results import format_results
 
     found = api.evaluate(
         options.model,
@@ -225,7 +225,7 @@ def _evaluate(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _compare(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api_compare
+    from raysts.commands import compare as api_compare
 
     found = api_compare.compare(
         options.a,
@@ -240,7 +240,7 @@ def _compare(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _embed(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
+    from raysts.commands import context as api
 
     found = api.embed(
         options.model,
@@ -255,21 +255,21 @@ def _embed(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _export(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
+    from raysts.commands import context as api
 
     found = api.export(options.model, options.to, storage=options.storage, layers=options.layers, format=options.format)
     return found, f"model: {found['model']}"
 
 
 def _report(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
+    from raysts.commands import context as api
 
     found = api.report(options.name, paper=options.paper, storage=options.storage)
     return found, found.pop("text", "\n".join(found["reports"]))
 
 
 def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
+    from raysts.commands import context as api
 
     found = api.data_fetch(options.data, _names(options.tables), source=options.source)
     rows = {name: f", {entry['rows']:,} rows" if "rows" in entry else "" for name, entry in found["tables"].items()}
@@ -277,7 +277,7 @@ def _data_fetch(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _data_prepare(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
+    from raysts.commands import context as api
     from raysts.data.shards import skipped_line
 
     found = api.data_prepare(
@@ -293,8 +293,8 @@ def _data_prepare(options: argparse.Namespace, command: str) -> Outcome:
 
 
 def _data_check(options: argparse.Namespace, command: str) -> Outcome:
-    from raysts import api
-    from raysts.data.leakage import format_check
+    from raysts.commands import context as api
+    from raysts.evaluation.contamination.text_overlap import format_check
 
     found = api.data_check(options.data)
     return found, format_check(found)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.cli import execute
-from raysts.data.world import write_world
+from raysts.data.world.generate import write_world
 from raysts.recipes.names import RECIPES
 
 TASKS = ("sts12", "stsb")

@@ -14,7 +14,7 @@ import small_runs
 import torch
 
 from raysts.data.corpora import Corpus
-from raysts.data.world import write_world
+from raysts.data.world.generate import write_world
 from raysts.objectives import OBJECTIVES
 
 

@@ -13,9 +13,9 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
-from raysts import collective
 from raysts.objectives import OBJECTIVES, Objective
-from raysts.recipe import Optim
+from raysts.ops import collective
+from raysts.recipes.recipe import Optim
 from raysts.training.loop import Job, train
 from raysts.training.runtime import Runtime
 from raysts.training.saving import Ended, Notice

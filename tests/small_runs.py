@@ -16,15 +16,15 @@ from torch import nn
 from raysts.data.batches import Order, read_here
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, shard_name, tokenize_table
-from raysts.data.world_backbone import world_tokenizer, world_vocabulary
+from raysts.data.world.backbone import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
 from raysts.objectives import OBJECTIVES, Objective, Share
-from raysts.recipe import Data, Optim, Recipe, Train
+from raysts.pipeline.teacher import write_embeddings
+from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.loop import Job
 from raysts.training.runtime import Runtime
-from raysts.training.teacher import write_embeddings
 
 HIDDEN = 32
 MAX_LENGTH = 24

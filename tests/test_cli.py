@@ -202,7 +202,7 @@ def test_an_unexpected_error_is_no_traceback(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its details go to a file that the message names; where no file can be written the message comes all the same."""
-    from raysts import api
+    from raysts.commands import context as api
 
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("something nobody thought of")

@@ -94,7 +94,7 @@ def test_what_the_autoscaler_may_start_is_read_from_the_file(
 
     import ray
 
-    from raysts.cluster import growth
+    from raysts.cluster import capacity as growth
 
     (tmp_path / "bootstrap.yaml").write_text(yaml.safe_dump(prepared))
     monkeypatch.setattr(growth, "_cluster_file", lambda address: tmp_path / "bootstrap.yaml")
@@ -176,7 +176,7 @@ def test_the_kubernetes_job_runs_a_command_that_parses(job: dict[str, Any]) -> N
     python, script, *arguments = shlex.split(job["spec"]["entrypoint"])
     assert python == "python" and (ROOT / "jobs" / Path(script).name).exists()
     options = cli.parser().parse_args(["run", *arguments])
-    from raysts.overrides import parse_overrides
+    from raysts.recipes.overrides import parse_overrides
 
     assert pipeline(options.recipe, parse_overrides(options.set)).resources.gpus == 1
     mounts = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]

@@ -15,7 +15,7 @@ import pytest
 
 import raysts
 from raysts import cli
-from raysts.data.fetch import SOURCES
+from raysts.data.fetch.fetch import SOURCES
 from raysts.recipes.names import RECIPES, pipeline
 
 ROOT = Path(__file__).parent.parent
@@ -73,8 +73,8 @@ def test_the_readme_has_commands() -> None:
 def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
     options = cli.parser().parse_args(arguments)
     if hasattr(options, "recipe"):
-        from raysts.api_study import GRID_SED
-        from raysts.overrides import parse_overrides
+        from raysts.commands.study_run import GRID_SED
+        from raysts.recipes.overrides import parse_overrides
 
         # The grid and what follows from it: the second half is the system whose members it chooses.
         name = options.recipe if options.recipe != GRID_SED else "sts-sed"

@@ -131,7 +131,7 @@ def _mourner() -> subprocess.Popen[bytes] | None:
     if not Path("/proc/self/stat").exists():
         return None  # then two agents need a minute to see that they are orphans
     return subprocess.Popen(
-        [sys.executable, "-S", "-E", str(Path(__file__).with_name("mourner.py")), str(os.getsid(0))],
+        [sys.executable, "-S", "-E", str(Path(__file__).with_name("reaper.py")), str(os.getsid(0))],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

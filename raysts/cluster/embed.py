@@ -11,18 +11,18 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from raysts.bulk import Unit, embed_unit
+from raysts.cluster.capacity import at_once
 from raysts.cluster.connect import quiet_data
-from raysts.cluster.growth import at_once
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import Representation
 from raysts.models.store import load
-from raysts.recipe import Resources
-from raysts.training import teacher
-from raysts.training.here import Say
+from raysts.pipeline import teacher
+from raysts.pipeline.embed import Unit, embed_unit
+from raysts.pipeline.local import Say
+from raysts.recipes.recipe import Resources
 
 KERNELS = "64"
 """Kernels of oneDNN that an embedding process keeps: those of one batch."""

@@ -22,16 +22,16 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from torch import nn
 
+from raysts.cluster.capacity import Waiting, reachable
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.cluster.ending import EndOnSigterm, told_to_end
-from raysts.cluster.growth import Waiting, reachable
 from raysts.errors import RunFailed, StoreFailed
-from raysts.recipe import Resources
+from raysts.pipeline.local import Say, fail, train_chains
+from raysts.recipes.recipe import Resources
 from raysts.training import checkpoint
-from raysts.training.here import Say, fail, train_chains
 from raysts.training.loop import Job, finished, train
-from raysts.training.progress import Progress
+from raysts.training.monitor import Progress
 from raysts.training.runtime import Runtime
 from raysts.training.saving import Ended, Notice
 from raysts.training.stacked import stacks

@@ -29,25 +29,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
 
-from raysts.cluster.prepare_blocks import (
-    ARTICLES,
-    article_columns,
-    articles_problem,
-    make_runs,
-    merge_range,
-    pieces,
-)
-from raysts.data import manifest
+from raysts.cluster.prepare_blocks import ARTICLES, article_columns, articles_problem, make_runs, merge_range, pieces
+from raysts.data.fetch import manifest
 from raysts.data.shards import ShardError, Skipped, open_shard, remedy, skipped_line, sound_shards, unreadable
-from raysts.data.wikipedia import read_dump
+from raysts.data.wikipedia.wikipedia import read_dump
 from raysts.errors import InputError, RunFailed
-from raysts.files import aside, read_json, remove_drafts, writable, write_json
+from raysts.storage.atomic import aside, read_json, remove_drafts, writable, write_json
 
 TABLE = "wikipedia/sentences"
 BLOCK_BYTES = 64 << 20
 ROW_GROUP_ROWS = 65_536
 RULES = 1
-"""Version of the rules of ``raysts.data.wikipedia``; raise it when they change, so that finished work is not reused."""
+"""Version of the rules of ``raysts.data.wikipedia.wikipedia``; raise it when they change, so that finished work is not reused."""
 
 
 def prepare_wikipedia(
@@ -61,7 +54,7 @@ def prepare_wikipedia(
 ) -> dict[str, Any]:
     """Write ``wikipedia/sentences`` (sentence, article_id) below ``output_root``; Ray must be initialised.
 
-    Each sentence occurs once (``raysts.data.wikipedia.dedup_key``; of several spellings the first in code point order
+    Each sentence occurs once (``raysts.data.wikipedia.wikipedia.dedup_key``; of several spellings the first in code point order
     stays, with its smallest article id). The order of rows is random, a function of seed and content alone.
 
     Args:

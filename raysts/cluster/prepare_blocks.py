@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.shards import ShardError, open_shard, pages, remedy, type_rule
-from raysts.data.wikipedia import clean, dedup_key, split_sentences
+from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.schema import Column
 
 ARTICLES = "wikipedia/articles"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysts.cluster.run import settled
-from raysts.recipe import Resources
+from raysts.cluster.executor import settled
+from raysts.recipes.recipe import Resources
 from raysts.search.retention import weights
 from raysts.search.study import Study
 

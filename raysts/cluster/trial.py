@@ -14,9 +14,9 @@ import torch
 
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
-from raysts.recipe import Resources
+from raysts.recipes.recipe import Resources
 from raysts.search.attempt import Outcome, Stopped, TrialRuntime, attempt
-from raysts.search.tasks import METRIC
+from raysts.search.queue import METRIC
 from raysts.training.loop import Job
 
 FRACTION = "fraction"

@@ -25,17 +25,17 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from raysts.cluster.growth import at_once, node_types, offers
+from raysts.cluster.capacity import at_once, node_types, offers
 from raysts.cluster.trial import FRACTION, RaystsTrial
 from raysts.errors import RunFailed
-from raysts.recipe import Resources
+from raysts.recipes.recipe import Resources
 from raysts.search.attempt import Outcome
 from raysts.search.progress import Progress
+from raysts.search.queue import METRIC, Tasks
 from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
 from raysts.search.space import Point, text_of
 from raysts.search.study import Study
-from raysts.search.tasks import METRIC, Tasks
 
 DEATHS = 3
 """Deaths of its process that a trial survives, each from its last checkpoint."""

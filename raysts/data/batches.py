@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.windows import Windows, columns_of
+from raysts.ids import derive_seed
 from raysts.models.tokens import Tokens
 from raysts.objectives.objective import Objective, Share
-from raysts.seeds import derive_seed
 
 
 class Piece(NamedTuple):

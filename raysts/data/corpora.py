@@ -32,9 +32,9 @@ from raysts.data.shards import (
     unreadable,
 )
 from raysts.errors import InputError, nearest
+from raysts.ids import content_id
 from raysts.schema import TABLES, TRAINING_TABLES, Column
-from raysts.seeds import content_id
-from raysts.storage import aside, check, current, listing, location, mirror, place_of
+from raysts.storage.store import aside, check, current, listing, location, mirror, place_of
 
 
 class RowGroup(NamedTuple):

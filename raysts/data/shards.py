@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
 from raysts.schema import TABLES, TRAINING_TABLES, Column
-from raysts.storage import current
+from raysts.storage.store import current
 
 READ_ROWS = 65_536
 BUFFER = 1 << 20

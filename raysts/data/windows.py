@@ -21,13 +21,13 @@ from raysts.data.corpora import Corpus, RowGroup
 from raysts.data.labels import label_codes
 from raysts.data.shards import ShardError, open_shard, pages, remedy
 from raysts.errors import InputError, RunFailed
-from raysts.files import read_json
+from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize
-from raysts.object_store import check_inside
-from raysts.recipe import Data
+from raysts.recipes.recipe import Data
 from raysts.schema import NLI_LABELS
-from raysts.seeds import content_id
-from raysts.storage import aside, need, write_json
+from raysts.storage.atomic import read_json
+from raysts.storage.bucket import check_inside
+from raysts.storage.store import aside, need, write_json
 
 WINDOW = 8_192
 STORE_VERSION = 1

@@ -11,20 +11,13 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
-from raysts.evaluation.contamination import Contamination, contamination
+from raysts.evaluation.contamination.contamination import Contamination, contamination
+from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
-from raysts.evaluation.sts import (
-    RESAMPLES,
-    STS_TASKS,
-    Pairs,
-    correlation_rows,
-    pair_similarities,
-    unordered,
-)
+from raysts.evaluation.sts import RESAMPLES, STS_TASKS, Pairs, correlation_rows, pair_similarities, unordered
 from raysts.evaluation.tasks import Model, ModelTask, Representation, Row, Task, take
-from raysts.evaluation.training_text import TrainedOn
 from raysts.evaluation.transfer import TransferTask
-from raysts.evaluation.words import WordsTask
+from raysts.evaluation.words.words import WordsTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
@@ -134,7 +127,7 @@ def score(
 def searched(
     corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, splits: Sequence[str] = SPLITS, cache: Path | None = None
 ) -> Contamination:
-    """The training text of a model in the test sets of tasks; see :func:`raysts.evaluation.contamination.contamination`."""
+    """The training text of a model in the test sets of tasks; see :func:`contamination`."""
     return contamination(corpus, {name: TASKS[name] for name in tasks}, splits, trained, cache)
 
 

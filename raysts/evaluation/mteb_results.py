@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raysts.files import write_json
 from raysts.models.layers import Layers
+from raysts.storage.atomic import write_json
 
 NAMES = {**{f"sts{year}": f"STS{year}" for year in range(12, 17)}, "stsb": "STSBenchmark", "sickr-all": "SICK-R"}
 """MTEB's names of the tasks; its SICK-R is the whole corpus."""

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from raysts.models import glow
 from raysts.models.head import Head
+from raysts.models.shipped import glow
 
 
 class FlowHead(Head):
-    """z of the pooled vectors; the arguments are those of :class:`raysts.models.glow.Glow`."""
+    """z of the pooled vectors; the arguments are those of :class:`raysts.models.shipped.glow.Glow`."""
 
     module = "raysts_glow.Glow"
     source = Path(glow.__file__)
@@ -38,7 +38,7 @@ class FlowHead(Head):
         return self.glow.config()
 
     def save(self, folder: Path) -> None:
-        """As :class:`~raysts.models.glow.Glow` is saved."""
+        """As :class:`~raysts.models.shipped.glow.Glow` is saved."""
         self.glow.save(folder)
 
     @classmethod

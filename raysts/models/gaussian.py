@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.gaussian import KINDS, Gaussians, Kind
 from raysts.models.head import Dense, Head, Similarity, cosine_of_vectors
+from raysts.ops.gaussian import KINDS, Gaussians, Kind
 
 LOG_VAR = "log_var.safetensors"
 """What lies beside the weights of mu: the weights of log_var; its metadata names the similarity."""
@@ -102,7 +102,7 @@ class GaussianHead(Head):
 
 
 def similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], kind: Kind) -> np.ndarray:
-    """sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3); see ``raysts.gaussian.Kind``."""
+    """sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3); see ``raysts.ops.gaussian.Kind``."""
     found_N = np.empty(len(a["vectors"]))
     for first in range(0, len(found_N), _PAIRS):
         rows = slice(first, first + _PAIRS)

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.files import read_json, write_json
-from raysts.similarity import cosine, l2
+from raysts.ops.similarity import cosine, l2
+from raysts.storage.atomic import read_json, write_json
 
 Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
 """Representations whose rows correspond -> one number per pair [N] float64, larger for more similar."""

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from torch import Tensor
 
-from raysts.models import latent
 from raysts.models.head import Head, Similarity, cosine_of_vectors, l2_of_vectors
-from raysts.similarity import jensen_shannon, l2_mixture
+from raysts.models.shipped import latent
+from raysts.ops.similarity import jensen_shannon, l2_mixture
 
 L = TypeVar("L", bound=latent.Latent)
 Found = Mapping[str, np.ndarray]

@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
-from raysts.files import read_json, write_json
-from raysts.manifests import need_folder
 from raysts.models import static
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Head
 from raysts.models.heads import HEADS, load_head
 from raysts.models.layers import Layers, layers_of
+from raysts.storage.atomic import read_json, write_json
+from raysts.storage.manifests import need_folder
 
 POOLING_KEYS: dict[PoolingMode, str] = {
     "cls": "pooling_mode_cls_token",

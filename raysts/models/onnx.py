@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.errors import InputError, RunFailed
-from raysts.files import aside
 from raysts.models import static
 from raysts.models.encoder import pool
 from raysts.models.head import Dense
 from raysts.models.layers import layer_indices
 from raysts.models.sentence_model import SentenceModel
+from raysts.storage.atomic import aside
 
 TOLERANCE = 1e-4
 """Largest difference between the graph's embeddings and the model's, relative to the largest number among them where that

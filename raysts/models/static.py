@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raysts.files import write_json
 from raysts.models.tokens import Tokens
+from raysts.storage.atomic import write_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
@@ -117,7 +117,7 @@ def load(folder: Path) -> tuple[WordVectors, Any]:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model directory."""
-    from raysts.models.words import Words
+    from raysts.models.shipped.words import Words
 
     return Words.load(folder / FOLDER)
 
@@ -133,7 +133,7 @@ def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, p
         plain: sentence-transformers' own class reads the tokenizer. It gives a text of unknown words no token, and mean
             pooling makes zeros of that; max pooling and heads that read tokens need the one padding token of ``Words``.
     """
-    from raysts.models import words
+    from raysts.models.shipped import words
 
     (folder / FOLDER).mkdir()
     blocks = (part.numpy() for part in backbone.weight.detach().cpu().split(BLOCK))
@@ -150,7 +150,7 @@ def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, p
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write a ``tokenizers.Tokenizer`` of words so that transformers reads it."""
-    from raysts.models.words import PADDING
+    from raysts.models.shipped.words import PADDING
 
     tokenizer.no_truncation()
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)

@@ -14,8 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from raysts.errors import InputError
-from raysts.files import aside, write_json
-from raysts.manifests import need_folder
+from raysts.ids import content_id
 from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors
@@ -23,7 +22,8 @@ from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.untrusted import refuse_code
-from raysts.seeds import content_id
+from raysts.storage.atomic import aside, write_json
+from raysts.storage.manifests import need_folder
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 """Hugging Face model types that raysts trains: the BERT, DistilBERT and RoBERTa families."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from raysts.errors import InputError
-from raysts.files import read_json
+from raysts.storage.atomic import read_json
 
 CODE_KEY = "auto_map"
 """Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError, RunFailed
-from raysts.files import aside, remove_drafts
 from raysts.models.static import BLOCK, FOLDER, WordVectorsConfig, write_rest, write_vectors
+from raysts.storage.atomic import aside, remove_drafts
 
 _VERSION = 1
 _MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
@@ -143,7 +143,7 @@ def _tokenizer(words: list[str]) -> Any:
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    from raysts.models.words import PADDING, Words
+    from raysts.models.shipped.words import PADDING, Words
 
     pieces = {PADDING: 0} | {_MARK + word: number for number, word in enumerate(words, start=1)}
     found = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective, losses
 
 Reduction = Literal["mean", "sum"]
 Negatives = Literal["fresh", "anchored"]

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective, losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

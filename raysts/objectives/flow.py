@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysts import collective
 from raysts.models.encoder import Encoder
 from raysts.models.flow import FlowHead
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

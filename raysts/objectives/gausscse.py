@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysts import collective
-from raysts.gaussian import KINDS, Gaussians, Kind, Triplets, contrastive
 from raysts.models.encoder import Encoder
 from raysts.models.gaussian import GaussianHead
 from raysts.models.head import ACTIVATIONS
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective
+from raysts.ops.gaussian import KINDS, Gaussians, Kind, Triplets, contrastive
 
 LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
 """The four losses by the sets in their denominator: entailment, contradiction, reversed (the paper's tables write

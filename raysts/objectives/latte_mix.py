@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from raysts import collective
 from raysts.models.encoder import Encoder
-from raysts.models.latent import Categorical, Normal, Point, mlp
 from raysts.models.latent_heads import CategoricalHead, LatentHead, NormalHead, PointHead
+from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
 from raysts.objectives.objective import Batch, Objective, Settings, Share
-from raysts.objectives.variational import (
+from raysts.ops import collective
+from raysts.ops.variational import (
     FreeBits,
     draw,
     free_bits,

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.models.kernels import Linear
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective, losses
 
 MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens this part becomes the mask token, this part a random one; the others stay as they are."""

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.objectives.objective import Batch, Objective, Settings, Share, embed_pair
+from raysts.ops import collective, losses
 from raysts.schema import NLI_LABELS
 
 

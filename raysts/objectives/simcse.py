@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysts import collective, losses
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.ops import collective, losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts import collective, losses
 from raysts.objectives.objective import Batch, Objective, Settings, Share, embed_pair
+from raysts.ops import collective, losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
-from raysts.overrides import apply_overrides, has_option
-from raysts.recipe import Pipeline
 from raysts.recipes.grammar import POST
 from raysts.recipes.names import Entry, at_scale, pipeline
+from raysts.recipes.overrides import apply_overrides, has_option
+from raysts.recipes.recipe import Pipeline
 
 
 class Point(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raysts.objectives.flow import FlowSettings
 from raysts.objectives.whiten import WhitenSettings
-from raysts.recipe import Optim, Recipe, Train
+from raysts.recipes.recipe import Optim, Recipe, Train
 
 
 def flow() -> Recipe:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from raysts.objectives.gausscse import GaussCSESettings
-from raysts.recipe import Optim, Recipe, Train
+from raysts.recipes.recipe import Optim, Recipe, Train
 
 
 def gausscse(loss: Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]) -> Recipe:

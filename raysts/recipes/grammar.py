@@ -12,8 +12,8 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.recipe import Recipe
 from raysts.recipes import flow_stages, gaussian_stages, latte_stages, simcse_stages, stages
+from raysts.recipes.recipe import Recipe
 
 GAUSSCSE_LOSSES: tuple[Literal["ent", "ent+con", "ent+rev", "ent+con+rev"], ...] = (
     "ent",

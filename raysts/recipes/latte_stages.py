@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raysts.objectives.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 from raysts.objectives.objective import Settings
-from raysts.recipe import Optim, Recipe, Train
+from raysts.recipes.recipe import Optim, Recipe, Train
 
 
 def latte() -> Recipe:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.overrides import apply_overrides, load_pipeline
-from raysts.recipe import Pipeline, Recipe
 from raysts.recipes import grammar
+from raysts.recipes.overrides import apply_overrides, load_pipeline
 from raysts.recipes.quickstart import quickstart
+from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.stages import sed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysts.recipe import Data, Evaluation, Pipeline
 from raysts.recipes import stages
+from raysts.recipes.recipe import Data, Evaluation, Pipeline
 
 
 def quickstart() -> Pipeline:

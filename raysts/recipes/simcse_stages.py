@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raysts.objectives.mlm import MLMSettings
 from raysts.objectives.simcse import SimCSESettings
-from raysts.recipe import Data, Optim, Recipe, Train
+from raysts.recipes.recipe import Data, Optim, Recipe, Train
 
 
 def mlm() -> Recipe:

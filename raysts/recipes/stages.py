@@ -10,7 +10,7 @@ from raysts.objectives.contrastive_tension import ContrastiveTensionSettings
 from raysts.objectives.distillation import DistillationSettings
 from raysts.objectives.nli import NLISettings
 from raysts.objectives.sts_regression import STSRegressionSettings
-from raysts.recipe import Data, Optim, Recipe, Train
+from raysts.recipes.recipe import Data, Optim, Recipe, Train
 
 
 def nli() -> Recipe:

@@ -13,8 +13,8 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
 from raysts.objectives.objective import Share
+from raysts.pipeline.local import fail
 from raysts.training.checkpoint import read_metrics
-from raysts.training.here import fail
 from raysts.training.loop import Job, train
 from raysts.training.runtime import Runtime
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from raysts.report.markup import duration
+from raysts.report.charts.markup import duration
 from raysts.search.record import Record
 from raysts.search.scores import by_mean
 from raysts.search.space import text_of

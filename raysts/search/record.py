@@ -8,9 +8,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from raysts.files import read_json
-from raysts.object_store import check_inside
 from raysts.search.space import Point
+from raysts.storage.atomic import read_json
+from raysts.storage.bucket import check_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

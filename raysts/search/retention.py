@@ -14,16 +14,16 @@ import torch
 
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import rank
-from raysts.files import read_json
-from raysts.manifests import remove
 from raysts.models.store import load
 from raysts.objectives import OBJECTIVES
-from raysts.recipe import Recipe
-from raysts.report.study_charts import numeric
+from raysts.recipes.recipe import Recipe
+from raysts.report.charts.study_charts import numeric
 from raysts.search.record import Record
 from raysts.search.search import Search
 from raysts.search.space import corners
-from raysts.storage import fetch, place_of, write_json
+from raysts.storage.atomic import read_json
+from raysts.storage.manifests import remove
+from raysts.storage.store import fetch, place_of, write_json
 from raysts.training import checkpoint
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from raysts.search.queue import METRIC
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
 from raysts.search.space import Point, Space
-from raysts.search.tasks import METRIC
 
 
 def quiet() -> None:

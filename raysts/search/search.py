@@ -9,10 +9,10 @@ from typing import Any, Literal
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.objectives import OBJECTIVES
-from raysts.overrides import apply_overrides
-from raysts.recipe import Pipeline, Recipe, name_problem
+from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import Pipeline, Recipe, name_problem
+from raysts.recipes.tree import build, has_path, paths, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
-from raysts.tree import build, has_path, paths, to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

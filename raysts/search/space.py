@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raysts.seeds import content_id
-from raysts.tree import parse_value
+from raysts.ids import content_id
+from raysts.recipes.tree import parse_value
 
 Point = dict[str, Any]
 """A point of a space: a value per option, in the space's order."""

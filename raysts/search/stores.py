@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from raysts.data.windows import StoreSpec
 from raysts.errors import InputError
-from raysts.files import remove_drafts
+from raysts.pipeline.local import Executor, Say
 from raysts.search.space import corners, grid
 from raysts.search.study import Study
-from raysts.storage import need
-from raysts.training.here import Executor, Say
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import need
 
 
 def specs(study: Study) -> list[StoreSpec]:

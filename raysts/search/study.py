@@ -18,21 +18,22 @@ from raysts import __version__
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import reported
-from raysts.files import read_json, remove_drafts
+from raysts.ids import derive_seed
 from raysts.objectives import OBJECTIVES, Objective
-from raysts.pipeline import Node, Plan
+from raysts.pipeline.plan import Node, Plan
+from raysts.recipes.tree import to_plain
 from raysts.search.attempt import Outcome
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.retention import retain
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
 from raysts.search.space import Point, grid
-from raysts.seeds import derive_seed
-from raysts.storage import aside, push, write_json
-from raysts.training import checkpoint, stored
+from raysts.storage import runs as stored
+from raysts.storage.atomic import read_json, remove_drafts
+from raysts.storage.store import aside, push, write_json
+from raysts.training import checkpoint
 from raysts.training.checkpoint import read_metrics
 from raysts.training.loop import Job
-from raysts.tree import to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

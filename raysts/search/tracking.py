@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError
-from raysts.files import read_json, write_json
 from raysts.search.record import Record
 from raysts.search.space import key_of, text_of
+from raysts.storage.atomic import read_json, write_json
 
 Metrics = Sequence[Mapping[str, Any]]
 """Lines of a run's ``metrics.jsonl``."""

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.files import aside
-from raysts.manifests import remove
 from raysts.models.encoder import Encoder
-from raysts.storage import need
+from raysts.storage.atomic import aside
+from raysts.storage.manifests import remove
+from raysts.storage.store import need
 
 
 @dataclass(slots=True)

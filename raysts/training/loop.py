@@ -17,16 +17,17 @@ from raysts.data.batches import Order
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
-from raysts.files import read_json
+from raysts.ids import derive_seed
 from raysts.models import kernels
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.models.store import load, save
 from raysts.objectives import OBJECTIVES, Batch, Share
-from raysts.recipe import Recipe
-from raysts.seeds import derive_seed
-from raysts.storage import lock, write_json
-from raysts.training import checkpoint, optim, record, stored
+from raysts.recipes.recipe import Recipe
+from raysts.storage import runs as stored
+from raysts.storage.atomic import read_json
+from raysts.storage.store import lock, write_json
+from raysts.training import checkpoint, optim, record
 from raysts.training.runtime import Runtime
 from raysts.training.saving import Ended, Notice, Saving
 from raysts.training.selection import Scored, evaluate, name_of

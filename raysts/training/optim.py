@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from raysts.recipe import Optim
+from raysts.recipes.recipe import Optim
 
 RMSPROP_RHO = 0.9
 ADAM_BETAS = (0.9, 0.999)

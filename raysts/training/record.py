@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysts.files import read_json, remove_drafts, write_json
+from raysts.recipes.tree import to_plain
+from raysts.storage.atomic import read_json, remove_drafts, write_json
 from raysts.training.checkpoint import Progress
 from raysts.training.runtime import Runtime, native_bf16
-from raysts.tree import to_plain
 
 if TYPE_CHECKING:
     from raysts.training.loop import Job

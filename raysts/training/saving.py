@@ -10,7 +10,7 @@ import time
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from raysts.collective import Vote
+from raysts.ops.collective import Vote
 
 if TYPE_CHECKING:
     from raysts.training.loop import Run

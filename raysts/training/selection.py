@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from raysts import collective
 from raysts.errors import RunFailed
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
+from raysts.ops import collective
 from raysts.training.checkpoint import Progress, save_best
 from raysts.training.runtime import Runtime
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raysts import api
 from raysts.cluster.connect import SETTINGS
-from raysts.pipeline import Plan
+from raysts.commands import context as api
+from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.
 for _name, _value in SETTINGS.items():

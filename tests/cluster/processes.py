@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from raysts.files import ASIDE, read_json
+from raysts.storage.atomic import ASIDE, read_json
 
 TAG = "RAYSTS_TEST_TAG"
 
@@ -137,7 +137,7 @@ def writer_of(folder: Path) -> int | None:
 def small_windows(rows: int) -> Iterator[None]:
     """Token stores made and planned in this process have windows of so many rows."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("raysts.data.windows", "raysts.pipeline"):
+        for module in ("raysts.data.windows", "raysts.pipeline.plan"):
             patch.setattr(f"{module}.WINDOW", rows)
         yield
 

@@ -16,8 +16,8 @@ import torch
 from heads import Head, running_head
 from processes import Command, describe, wait_until, writer_of
 
-from raysts import api
-from raysts.files import read_json
+from raysts.commands import context as api
+from raysts.storage.atomic import read_json
 
 SMALL = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "min_workers": 0}
 GROWING = {

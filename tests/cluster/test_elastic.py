@@ -13,10 +13,10 @@ import pytest
 from processes import wait_until
 
 from raysts.data.windows import tokenize_table
-from raysts.files import read_json
 from raysts.models.store import load_tokenizer
-from raysts.pipeline import Plan
-from raysts.recipe import Resources
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import read_json
 from raysts.training import checkpoint
 from raysts.training.checkpoint import read_metrics
 from raysts.training.loop import Job

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipe import Resources
+from raysts.recipes.recipe import Resources
 
 KINDS = {
     "head": {"resources": {"CPU": 8}},
@@ -44,8 +44,8 @@ def autoscaler(cluster: None, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler: Any) -> None:
-    from raysts.cluster.growth import node_types, reachable
-    from raysts.cluster.run import check_resources, settled
+    from raysts.cluster.capacity import node_types, reachable
+    from raysts.cluster.executor import check_resources, settled
 
     autoscaler("127.0.0.1:1")  # that of another cluster
     assert node_types() == [] and reachable("CPU") == 2 and settled(Resources()).gpus == 0
@@ -55,9 +55,9 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
 
 
 def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
-    from raysts.cluster.growth import announce, node_types, reachable
+    from raysts.cluster.capacity import announce, node_types, reachable
+    from raysts.cluster.executor import check_resources, settled
     from raysts.cluster.members import _gpu_workers
-    from raysts.cluster.run import check_resources, settled
 
     autoscaler()
     assert list(map(str, node_types())) == ["small (4 CPUs, 1 GPU; at most 3)", "large (48 CPUs, 4 GPUs; at most 5)"]
@@ -80,7 +80,7 @@ def test_who_waits_for_a_node_is_said_once(autoscaler: Any, monkeypatch: pytest.
     import ray
     from processes import wait_until
 
-    from raysts.cluster import growth
+    from raysts.cluster import capacity as growth
 
     monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
     autoscaler()
@@ -111,7 +111,7 @@ def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeyp
     import ray
     from processes import wait_until
 
-    from raysts.cluster import growth
+    from raysts.cluster import capacity as growth
 
     monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
     said: list[str] = []
@@ -136,11 +136,11 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     import ray.data
     import ray.tune
 
-    from raysts import api_tune
     from raysts.cluster import embed, tune
-    from raysts.cluster.growth import at_once
+    from raysts.cluster.capacity import at_once
+    from raysts.commands import tune as api_tune
+    from raysts.search.queue import Tasks
     from raysts.search.sampler import OptunaHere
-    from raysts.search.tasks import Tasks
 
     one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
     assert at_once(one) == 2 and at_once(gpu) == 1  # the head alone; what fits nowhere counts as one

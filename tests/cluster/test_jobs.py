@@ -15,7 +15,7 @@ import pytest
 from heads import TOKEN, Head, running_head
 from processes import progress, wait_until
 
-from raysts.files import read_json
+from raysts.storage.atomic import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
 TINY = ["--set", "backbone=tiny", "--set", "members=1"]

@@ -12,8 +12,8 @@ import pytest
 import torch
 from processes import Command, finished_files, progress, trainer, wait_until
 
-from raysts import api
-from raysts.files import ASIDE, read_json
+from raysts.commands import context as api
+from raysts.storage.atomic import ASIDE, read_json
 
 SHORT = {
     "members": 2,

@@ -17,12 +17,12 @@ from processes import writer_of
 from safetensors.torch import load_file
 
 from raysts.data.windows import tokenize_table
-from raysts.files import read_json
 from raysts.models.store import load_tokenizer
-from raysts.pipeline import Node, Plan
-from raysts.recipe import Resources
+from raysts.pipeline.local import Here
+from raysts.pipeline.plan import Node, Plan
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import read_json
 from raysts.training.checkpoint import read_metrics
-from raysts.training.here import Here
 from raysts.training.loop import Job
 
 SHORT = {"train.max_steps": 30, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32}

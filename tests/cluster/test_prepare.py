@@ -21,9 +21,9 @@ from processes import family_of_title, wait_until
 
 from raysts.cluster.prepare import TABLE, prepare_wikipedia
 from raysts.cluster.prepare_blocks import article_columns, make_run, pieces, run_slice
-from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.wikipedia import clean, dedup_key, split_sentences
+from raysts.data.fetch import manifest
+from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 
 PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")

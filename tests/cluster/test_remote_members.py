@@ -12,10 +12,11 @@ import ray
 import s3_server
 import torch
 
-from raysts import api, storage
-from raysts.pipeline import Plan
-from raysts.recipe import Resources
-from raysts.training.here import Here
+from raysts.commands import context as api
+from raysts.pipeline.local import Here
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import Resources
+from raysts.storage import store as storage
 
 SHORT = {
     "members": 2,

@@ -10,11 +10,11 @@ from processes import wait_until, writer_of
 from safetensors.torch import load_file
 
 from raysts.data.windows import tokenize_table
-from raysts.files import read_json
 from raysts.models.store import load_tokenizer
-from raysts.pipeline import Plan
-from raysts.recipe import Resources
-from raysts.training.here import Here
+from raysts.pipeline.local import Here
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import read_json
 from raysts.training.loop import Job
 
 # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.

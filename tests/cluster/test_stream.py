@@ -19,8 +19,8 @@ from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import Windows, shard_name, tokenize_table
 from raysts.models.store import load_tokenizer
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline import Plan
-from raysts.training.teacher import write_embeddings
+from raysts.pipeline.plan import Plan
+from raysts.pipeline.teacher import write_embeddings
 
 BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
 

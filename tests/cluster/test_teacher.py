@@ -14,12 +14,12 @@ from processes import family_of_title, small_windows, wait_until
 
 from raysts.data.windows import Windows, tokenize_table
 from raysts.errors import RunFailed
-from raysts.files import ASIDE
 from raysts.models.store import load_tokenizer
-from raysts.pipeline import Plan
-from raysts.recipe import Resources
-from raysts.training import teacher
-from raysts.training.here import Here
+from raysts.pipeline import teacher
+from raysts.pipeline.local import Here
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import ASIDE
 
 
 @pytest.fixture(scope="module")

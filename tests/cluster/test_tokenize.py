@@ -6,13 +6,13 @@ from pathlib import Path
 import damage
 import pytest
 
-from raysts import api
+from raysts.commands import context as api
 from raysts.errors import RunFailed
 
 
 def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tmp_path: Path, cluster: None) -> None:
     """The error of a Ray task reaches the user as one line, not as the traceback that Ray makes of it."""
-    from raysts.cluster.run import OnRay
+    from raysts.cluster.executor import OnRay
 
     data = Path(shutil.copytree(small_world, tmp_path / "data"))
     paths = damage.shards(data, "nli/train", 2)

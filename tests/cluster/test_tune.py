@@ -15,11 +15,11 @@ import pytest
 import torch
 from processes import Command, trainer, wait_until, writer_of
 
-from raysts import api_tune
-from raysts.cluster import growth
+from raysts.cluster import capacity as growth
+from raysts.commands import tune as api_tune
 from raysts.errors import InputError
-from raysts.files import ASIDE, read_json
-from raysts.recipe import Resources
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import ASIDE, read_json
 
 BOUND = "sts.settings.lower_bound"
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}

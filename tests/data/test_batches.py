@@ -9,9 +9,9 @@ import pytest
 
 from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import StoreSpec, Windows, tokenize_table
-from raysts.data.world_backbone import world_tokenizer
+from raysts.data.world.backbone import world_tokenizer
 from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, Objective
-from raysts.recipe import Data
+from raysts.recipes.recipe import Data
 
 
 class Numbers:

@@ -10,7 +10,7 @@ import pytest
 from raysts.data.corpora import Corpus
 from raysts.data.windows import select
 from raysts.errors import InputError
-from raysts.recipe import Data
+from raysts.recipes.recipe import Data
 
 NLI = {
     "premise": ["a", "b", "a", "a", "b", "a", "c", "a"],

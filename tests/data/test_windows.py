@@ -22,10 +22,10 @@ from raysts.data.windows import (
     tokenize_group,
     tokenize_table,
 )
-from raysts.data.world_backbone import world_tokenizer
+from raysts.data.world.backbone import world_tokenizer
 from raysts.errors import InputError
-from raysts.recipe import Data
-from raysts.training.teacher import write_embeddings
+from raysts.pipeline.teacher import write_embeddings
+from raysts.recipes.recipe import Data
 
 TABLE = "nli/train"
 

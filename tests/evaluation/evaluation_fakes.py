@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.similarity import cosine
+from raysts.ops.similarity import cosine
 
 
 class HashedWords:

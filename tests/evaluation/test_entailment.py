@@ -16,7 +16,7 @@ from raysts.evaluation.precision_recall import best_threshold, precision_recall_
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian import similarity
-from raysts.similarity import cosine
+from raysts.ops.similarity import cosine
 
 LABELS = np.array(["entailment", "neutral", "contradiction"])
 SIMILARITIES = {

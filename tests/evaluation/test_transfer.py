@@ -21,7 +21,7 @@ from raysts.evaluation import harness, probes
 from raysts.evaluation.statistics import UndefinedCorrelationError, pearson
 from raysts.evaluation.transfer import TransferTask
 from raysts.evaluation.transfer_sets import TRANSFER_SETS
-from raysts.pipeline import Plan
+from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
-from raysts.data.world_backbone import world_vocabulary
-from raysts.evaluation.word_vectors import Words
+from raysts.data.world.backbone import world_vocabulary
+from raysts.evaluation.words.word_vectors import Words
 
 RNG = np.random.default_rng(0)
 WORDS = [word for word in world_vocabulary() if word.isalpha() and word.islower()][:40]

@@ -9,13 +9,13 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from raysts.errors import InputError
-from raysts.gaussian import KINDS, Gaussians, Kind
-from raysts.gaussian import similarity as similarity_of_torch
 from raysts.models.gaussian import LOG_VAR, NAMES, GaussianHead, similarity
 from raysts.models.head import Dense
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.store import load, save
-from raysts.similarity import cosine
+from raysts.ops.gaussian import KINDS, Gaussians, Kind
+from raysts.ops.gaussian import similarity as similarity_of_torch
+from raysts.ops.similarity import cosine
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 both = pytest.mark.parametrize("kind", KINDS)

@@ -16,15 +16,15 @@ from commands import overrides, raysts, result
 from scipy.stats import spearmanr
 
 from raysts.data.corpora import Corpus
-from raysts.data.world_backbone import world_words
+from raysts.data.world.backbone import world_words
 from raysts.errors import InputError
 from raysts.models.flow import FlowHead
 from raysts.models.head import Dense
-from raysts.models.latent import Categorical
 from raysts.models.latent_heads import CategoricalHead
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.shipped.latent import Categorical
 from raysts.models.store import check, find, load, save, tokenizer_id
-from raysts.similarity import cosine
+from raysts.ops.similarity import cosine
 
 DIM = 8
 WORDS = ["the", "dog", "cat", "runs", "do", "n't", "'s", ",", ".", "well", "known", "a", "x", "3.5", "café", "ca"]

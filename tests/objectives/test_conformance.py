@@ -19,7 +19,7 @@ from raysts.errors import RunFailed
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.store import load, save
 from raysts.objectives import OBJECTIVES, Batch, Objective
-from raysts.recipe import Optim
+from raysts.recipes.recipe import Optim
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
 

@@ -11,7 +11,7 @@ from raysts.models.store import load
 from raysts.models.tokens import Tokens
 from raysts.objectives import Batch
 from raysts.objectives.flow import Flow, FlowSettings
-from raysts.recipe import Optim
+from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint
 from raysts.training.loop import train
 

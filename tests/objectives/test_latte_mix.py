@@ -24,9 +24,9 @@ from raysts.objectives.latte_mix import (
     NormalVAESettings,
 )
 from raysts.objectives.objective import Batch
-from raysts.objectives.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
-from raysts.recipe import Recipe
+from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
 from raysts.recipes import latte_stages
+from raysts.recipes.recipe import Recipe
 from raysts.training.optim import learning_rate
 
 TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipe import Pipeline
 from raysts.recipes.experiments import EXPERIMENTS, is_experiment, pipelines
 from raysts.recipes.grammar import STAGES
-from raysts.report.published import Value, load
+from raysts.recipes.recipe import Pipeline
+from raysts.report.paper.published import Value, load
 
 
 def made(recipe: str, depth: int = 12, **overrides: Any) -> dict[str, Pipeline]:

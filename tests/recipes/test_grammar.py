@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from raysts.errors import InputError
-from raysts.overrides import apply_overrides, dump, load_pipeline
 from raysts.recipes.grammar import POST, STAGES, Parsed, parse
 from raysts.recipes.names import RECIPES, SCALES, pipeline
+from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
 
 
 @pytest.mark.parametrize(

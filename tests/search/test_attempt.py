@@ -12,9 +12,9 @@ import torch
 from small_runs import Stage, without
 
 from raysts.evaluation.run_metric import RunMetric
+from raysts.ids import folder_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.search.attempt import TrialRuntime, attempt
-from raysts.seeds import folder_id
 from raysts.training import checkpoint
 from raysts.training.loop import train
 from raysts.training.runtime import Runtime

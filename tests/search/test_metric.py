@@ -13,13 +13,13 @@ import torch
 from commands import overrides as sets
 from commands import raysts
 
-from raysts import api_tune
+from raysts.commands import tune as api_tune
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
-from raysts.files import read_json, write_json
 from raysts.search import named
 from raysts.search.record import Record
 from raysts.search.study import Study
+from raysts.storage.atomic import read_json, write_json
 from raysts.training.checkpoint import read_metrics
 
 BOUND = "sts.settings.lower_bound"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from raysts import api_tune
+from raysts.commands import tune as api_tune
 from raysts.models.store import load
 from raysts.search import retention
 

@@ -14,7 +14,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 import torch
 
-from raysts import api_tune
+from raysts.commands import tune as api_tune
 from raysts.search import tracking
 from raysts.search.record import Record
 from raysts.search.tracking import Trackers

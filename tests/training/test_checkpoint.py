@@ -8,7 +8,7 @@ import torch
 from small_runs import tiny_encoder
 from torch import nn
 
-from raysts.recipe import Optim
+from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint, optim
 from raysts.training.checkpoint import MetricsLog, Progress, best_file, last_metrics, read_metrics
 

@@ -14,11 +14,11 @@ from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, 
 from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
-from raysts.files import lock, read_json, write_json
 from raysts.models.store import load
-from raysts.recipe import Optim
+from raysts.pipeline.local import train_chain
+from raysts.recipes.recipe import Optim
+from raysts.storage.atomic import lock, read_json, write_json
 from raysts.training import checkpoint, loop
-from raysts.training.here import train_chain
 from raysts.training.loop import train
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from raysts.recipe import Optim
 from raysts.recipes.names import pipeline
+from raysts.recipes.recipe import Optim
 from raysts.recipes.stages import ct
 from raysts.training.optim import RMSprop, UncorrectedAdamW, build, learning_rate
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.recipe import Train
+from raysts.recipes.recipe import Train
 from raysts.training import checkpoint, loop, saving
 from raysts.training.loop import Job, train
 from raysts.training.saving import Ended, Notice

@@ -25,13 +25,13 @@ from small_runs import (
 
 from raysts.data.batches import Order, Share, read_here
 from raysts.data.windows import Windows
-from raysts.files import read_json
 from raysts.models import packing
 from raysts.models.store import load
 from raysts.objectives import OBJECTIVES
-from raysts.recipe import Optim, Resources
+from raysts.pipeline.local import Here, train_chains
+from raysts.recipes.recipe import Optim, Resources
+from raysts.storage.atomic import read_json
 from raysts.training import stacked
-from raysts.training.here import Here, train_chains
 from raysts.training.loop import Job, train
 from raysts.training.stacked import clip_each, stacks, train_stack
 

@@ -1,0 +1,1 @@
+"""One command, one file: its arguments and its function."""

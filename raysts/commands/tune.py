@@ -1,0 +1,276 @@
+"""Searches from Python: the function behind ``raysts tune``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raysts.commands import context as api
+from raysts.data.shards import skipped_line
+from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.run_metric import LOSS, reported
+from raysts.pipeline.local import Executor, Here, Say
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import name_problem
+from raysts.report.study.data import write_report
+from raysts.search import named, retention, scores, stores
+from raysts.search.local import run_here
+from raysts.search.progress import Progress
+from raysts.search.queue import MakeSampler, Tasks
+from raysts.search.record import Record, read_records
+from raysts.search.sampler import OptunaHere, View
+from raysts.search.search import Search, configured
+from raysts.search.space import Point
+from raysts.search.study import Study
+from raysts.search.tracking import Trackers
+from raysts.storage.atomic import read_json
+from raysts.storage.store import fetch, location, lock
+
+RunTrials = Callable[[Tasks, Progress], None]
+
+
+def tune(
+    search: str | Search,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    *,
+    name: str | None = None,
+    warm_start: str | None = None,
+    mlflow: str | None = None,
+    wandb: str | None = None,
+    address: str | None = None,
+    command: str | None = None,
+    skip_bad: bool = False,
+    say: Say = api.say_on_stderr,
+) -> dict[str, Any]:
+    """Run a search to its end; trials that have ended are not run again, killed ones go on from their checkpoints.
+
+    Args:
+        search: ``lower-bound``, ``latte-mix``, ``gausscse``, or a Search.
+        overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
+            (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
+        data: as :func:`raysts.run`.
+        storage: as :func:`raysts.run`.
+        name: name of the study in the storage; default the search's.
+        warm_start: another study of this storage, whose scores the sampler learns from before its first proposal.
+        mlflow: tracking URI that gets a run per trial; none: not used.
+        wandb: Weights & Biases project that gets a run per trial; none: not used.
+        address: as :func:`raysts.run`; with ``none`` one trial after the other.
+        command: as :func:`raysts.run`.
+        skip_bad: as :func:`raysts.run`.
+        say: takes progress, a line at a time.
+
+    Returns:
+        status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
+        finished), best (overrides, value: the point with the best mean over its seeds), best_run (overrides, seed,
+        value), points (overrides, seed, value, status, run: one per trial that has ended), table (text), skipped (as
+        :func:`raysts.run`).
+
+    Raises:
+        InputError: anything that would stop it later, or a study of this name that is of another search.
+        RunFailed: trials failed for reasons that are not their points', or none finished.
+    """
+    study = planned(search, overrides, data, storage, name, skip_bad)
+    earlier = _earlier(study, warm_start) if warm_start else []
+    if address == api.IN_PROCESS and study.search.asha is not None:
+        raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
+    trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=say)
+    api.check_storage(study.plan.storage)
+    line = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
+    with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
+        fetch(study.folder)
+        study.open(line)
+        return _run(study, earlier, trackers, address, say)
+
+
+def planned(
+    search: str | Search,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    name: str | None = None,
+    skip_bad: bool = False,
+) -> Study:
+    """The checked study of a search: what there is to do. Starts nothing and writes nothing.
+
+    Raises:
+        InputError: anything that would stop it later.
+    """
+    chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides or {})
+    if name and name_problem(name):
+        raise InputError(f"--{name_problem(name)}")
+    folder = api.storage_of(storage)
+    plan = Plan(
+        pipeline=replace(chosen.pipeline, members=chosen.seeds),
+        corpus=api.corpus_of(data, skip_bad=skip_bad),
+        storage=folder,
+        locate=lambda model: api.locate(model, folder),
+    )
+    plan.check()
+    study = Study(chosen, plan, name or chosen.name)
+    if study.dev is None and chosen.metric != LOSS:
+        raise InputError(
+            f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
+            f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
+        )
+    if study.dev is None and chosen.asha is not None:
+        raise InputError(
+            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
+        )
+    fetch(study.folder)
+    stores.check(study)
+    study.check()
+    return study
+
+
+def _run(
+    study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, address: str | None, say: Say
+) -> dict[str, Any]:
+    study.harvest_grid()
+    study.tidy()
+    view = View(study.folder / "optuna.db", study.name, study.search, say)
+    view.rebuild(study.records.values())
+    failures: list[str] = []
+    with Progress(study, say) as progress, trackers:
+        trackers.say = progress.say
+        for record in study.records.values():
+            trackers.ended(record, partial(study.metrics, record))
+        for each in study.plan.skipped:
+            progress.say(skipped_line(each))
+        progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
+        if not study.complete:
+
+            def said(record: Record) -> None:
+                view.add(record)
+                trackers.ended(record, partial(study.metrics, record))
+                progress.ended(record)
+
+            with _place(study, address, progress.say) as (make, run):
+                tasks = Tasks(study, make, earlier, said)
+                run(tasks, progress)
+                failures = tasks.failures
+    found = scores.by_mean(study.scores(), study.search.objective.mode)
+    study.close("failed" if failures or found is None else "done")
+    report = write_report(study, study.plan.storage / "reports" / f"study-{study.name}")
+    if failures:
+        raise RunFailed(
+            "\n".join(failures)
+            + f"\n{len(study.records)} of {progress.total} trials have ended; run the same command again to go on from there"
+        )
+    if found is None:
+        reasons = dict.fromkeys(record.reason for record in study.records.values() if record.reason)
+        raise RunFailed(f"no trial of {study.name} finished: {'; '.join(reasons) or 'all were stopped early'}")
+    return _result(study, report)
+
+
+@contextlib.contextmanager
+def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSampler, RunTrials]]:
+    """Where trials train, for the length of the block, with the data and the backbone made ready."""
+    cpus = study.search.pipeline.resources.cpus
+    if address == api.IN_PROCESS:
+        executor: Executor = Here(threads=cpus)
+        _prepare(study, executor, 1, say)
+        yield OptunaHere, lambda tasks, progress: run_here(tasks, progress, cpus)
+        return
+    try:
+        from raysts.cluster import capacity as growth
+        from raysts.cluster import room
+        from raysts.cluster import tune as on_tune
+        from raysts.cluster.connect import connected
+        from raysts.cluster.executor import OnRay, check_resources
+    except ImportError as error:
+        raise InputError(
+            f"Ray is not installed here ({error}); install it with pip install 'ray[default,data,train,tune]', or run in "
+            f"this process with --address none"
+        ) from None
+    with connected(address) as private:
+        study.plan.write_backbone()
+        resources = room.trial_resources(study)
+        check_resources(resources, private)
+        growth.announce(resources, say)
+        at_once = growth.at_once(resources)
+        _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
+        yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
+
+
+def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
+    study.plan.write_backbone()
+    stores.write(study, executor, say)
+    keep, megabytes = study.search.keep, retention.disk_bound(study, concurrent) / 1e6
+    unit = "point with all its seeds" if study.search.by == "point" else "trial"
+    say(
+        f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"
+    )
+
+
+def _result(study: Study, report: Path) -> dict[str, Any]:
+    every, metric = study.scores(), study.search.objective
+    best, run = scores.by_mean(every, metric.mode), scores.by_best_run(every, metric.mode)
+    return {
+        "status": "done",
+        "storage": location(study.plan.storage),
+        "name": study.name,
+        "study": str(study.folder),
+        "report": str(report),
+        "metric": metric.name,
+        "mode": metric.mode,
+        "trials": sum(len(each.finished) for each in every),
+        "best": {"overrides": best.point, "value": best.mean} if best else None,
+        "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
+        "points": [
+            {"overrides": r.point, "seed": r.seed, "value": r.value, "status": r.status, "run": r.id}
+            for each in every
+            for r in each.records
+        ],
+        "table": scores.table(every, metric),
+        "skipped": study.plan.skipped,
+    }
+
+
+def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]]:
+    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials.
+
+    Raises:
+        InputError: there is none.
+    """
+    fetch(storage / "studies")
+    found = read_json(storage / "studies" / name / "study.json")
+    if found is None:
+        there = sorted(path.parent.name for path in (storage / "studies").glob("*/study.json"))
+        raise InputError(
+            f"no study '{name}' in {storage}{nearest(name, there)}; it holds: {', '.join(there) or 'none'}"
+        )
+    return found, read_records(storage / "studies" / name)
+
+
+def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
+    """Points of another study that lie in this one's space, with their mean scores."""
+    if study.search.num_samples is None:
+        raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
+    if name == study.name:
+        raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
+    known, records = study_record(study.plan.storage, name)
+    metric = known.get("metric", reported(study.kind.dev)[0])
+    if metric != study.search.metric:
+        raise InputError(
+            f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"
+        )
+    space = study.search.space
+    fitting = [
+        (each.point, each.mean)
+        for each in scores.grouped(records, known["seeds"])
+        if each.whole
+        and each.mean is not None
+        and each.point.keys() == space.keys()
+        and all(space[key].holds(value) for key, value in each.point.items())
+    ]
+    if not fitting:
+        raise InputError(
+            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); leave it out"
+        )
+    return fitting

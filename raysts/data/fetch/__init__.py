@@ -1,0 +1,1 @@
+"""Public data sets, brought into the canonical layout."""

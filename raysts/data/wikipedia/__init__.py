@@ -1,0 +1,1 @@
+"""Wikipedia: markup and articles to sentences."""

@@ -1,0 +1,1 @@
+"""The embedded world: generated sentences whose labels follow from their meaning."""

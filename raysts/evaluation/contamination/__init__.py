@@ -1,0 +1,1 @@
+"""Training text in test sets."""

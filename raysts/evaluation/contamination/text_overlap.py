@@ -1,0 +1,269 @@
+"""Training text that occurs in evaluation sets, and the check of a data folder (``raysts data check``).
+
+Two sentences are the same when they are equal after normalisation: Unicode NFKC, case folded, runs of punctuation and
+white space collapsed to one blank. Pairs are the same in either order. Memory is that of the evaluation sets: training
+tables are streamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raysts.data.corpora import Corpus
+from raysts.data.derived import DERIVED
+from raysts.data.shards import open_shard, pages, remedy
+from raysts.data.windows import select
+from raysts.errors import InputError
+from raysts.recipes.recipe import Data
+from raysts.schema import TABLES
+
+TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
+"""What sentence models are trained on."""
+
+EVAL_TABLES = tuple(
+    name
+    for name, columns in TABLES.items()
+    if name.startswith(("sts/", "sick/", "nli/", "senteval/"))
+    and name not in TRAIN_TABLES
+    and name not in DERIVED
+    and not name.endswith("_train")
+    and any(column.kind == "text" for column in columns)
+)
+"""Development and test sets of sentences and pairs (the training parts of SentEval only ever train a classifier)."""
+
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+def normalise(sentence: str) -> str:
+    """What is compared: NFKC, case folded, runs of punctuation and white space collapsed to one blank.
+
+    A sentence of punctuation alone stays as it is.
+    """
+    return _NO_WORD.sub(" ", unicodedata.normalize("NFKC", sentence).casefold()).strip() or sentence.strip()
+
+
+def overlap(
+    corpus: Corpus, train_tables: Sequence[str], eval_tables: Sequence[str], examples: int = 3
+) -> list[dict[str, Any]]:
+    """How much of each evaluation set occurs in each training table.
+
+    Returns:
+        One dict per (training table, evaluation set) that share anything: ``train``, ``eval``, ``rows`` (of the
+        evaluation set), ``pair_rows`` (whose two sentences are a training pair, in either order; None where one side
+        has no pairs), ``both_rows`` (whose sentences both occur, anywhere), ``sentence_rows`` (at least one occurs) and
+        ``examples`` (``row`` and ``text`` of a few, shared pairs first).
+    """
+    sides = [_EvalSide(corpus, name) for name in eval_tables]
+    found = []
+    for train in train_tables:
+        hits = _hits(corpus, train, sides)
+        for side in sides:
+            pair, both, either = side.masks(hits)
+            if not either.any():
+                continue
+            paired = side.is_pair and len(text_columns(train)) == 2
+            most_telling_first = np.argsort(3 - 1 * pair - 1 * both - 1 * either, kind="stable")[: int(either.sum())]
+            found.append(
+                {
+                    "train": train,
+                    "eval": side.name,
+                    "rows": len(either),
+                    "pair_rows": int(pair.sum()) if paired else None,
+                    "both_rows": int(both.sum()) if side.is_pair else None,
+                    "sentence_rows": int(either.sum()),
+                    "examples": _examples(corpus, side.name, most_telling_first[:examples]),
+                }
+            )
+    return found
+
+
+def contaminated_rows(corpus: Corpus, train_tables: Sequence[str], eval_table: str) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows of an evaluation set the training tables contain.
+
+    Returns:
+        two bool arrays over its rows: the row itself (its pair, in either order; for a table of single sentences, its
+        sentence), and at least one of its sentences.
+    """
+    side = _EvalSide(corpus, eval_table)
+    pair = np.zeros(side.rows, bool)
+    either = np.zeros(side.rows, bool)
+    for train in train_tables:
+        in_pair, _, in_either = side.masks(_hits(corpus, train, [side]))
+        pair |= in_pair if side.is_pair else in_either
+        either |= in_either
+    return pair, either
+
+
+def occurrences(
+    corpus: Corpus, table: str, data: Data, eval_tables: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Which rows of evaluation sets the selected rows of a training table contain, in one pass over it.
+
+    A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources: a
+    draw from it may have fewer. A derived table of single sentences contains no pair.
+
+    Returns:
+        per evaluation set two bool arrays over its rows, as :func:`contaminated_rows`.
+    """
+    sides = [_EvalSide(corpus, name) for name in eval_tables]
+    sources = corpus.sources(table)
+    found = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
+    for source in sources or [table]:
+        hits = _hits_in(_selected(corpus, source, replace(data, sample=None) if sources else data), sides)
+        if len(text_columns(table)) == 1:
+            hits.pairs.clear()
+        for side in sides:
+            in_pair, _, in_either = side.masks(hits)
+            row, sentence = found[side.name]
+            row |= in_pair if side.is_pair else in_either
+            sentence |= in_either
+    return found
+
+
+def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
+    """The texts of the selected rows of a table."""
+    for group in select(corpus, table, data):
+        file, first = open_shard(group.path, remedy(table)), 0
+        for batch in pages(group.path, file, text_columns(table), remedy(table), [group.row_group]):
+            if group.rows is not None:
+                low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])
+                first, batch = first + batch.num_rows, batch.take(pa.array(group.rows[low:high] - first))
+            yield batch
+
+
+def text_columns(table: str) -> list[str]:
+    """The sentence columns of a canonical table: two for pairs, one otherwise."""
+    return [column.name for column in TABLES[table] if column.kind == "text"]
+
+
+def check(corpus: Corpus) -> dict[str, Any]:
+    """What ``raysts data check`` says of a data folder.
+
+    Returns:
+        ``root``; ``tables`` (rows and files of those present); ``missing`` (names); ``problems`` (unusable files and
+        rows, with file, row and column); ``overlaps`` (see ``overlap``; tables with problems are left out).
+    """
+    tables: dict[str, Any] = {}
+    problems: list[str] = []
+    sound: set[str] = set()
+    for name in corpus.tables():
+        try:
+            bad = corpus.problems([name])
+            tables[name] = {"rows": corpus.rows(name), "files": len(corpus.files(name))}
+        except InputError as error:
+            bad = error.problems
+            tables[name] = {"rows": None, "files": len(corpus.files(name))}
+        problems += bad
+        if not bad:
+            sound.add(name)
+    return {
+        "root": corpus.where,
+        "tables": tables,
+        "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
+        "problems": problems,
+        "overlaps": overlap(
+            corpus,
+            [name for name in TRAIN_TABLES if name in sound],
+            [name for name in EVAL_TABLES if name in sound],
+        ),
+    }
+
+
+def format_check(report: dict[str, Any]) -> str:
+    """The result of ``check`` as plain text."""
+    lines = [f"data folder {report['root']}", "", "tables"]
+    width = max((len(name) for name in report["tables"]), default=0)
+    for name, facts in report["tables"].items():
+        rows = "unreadable" if facts["rows"] is None else f"{facts['rows']:,}"
+        lines.append(f"  {name:<{width}}  {rows:>12}" + (f"  ({facts['files']} files)" if facts["files"] > 1 else ""))
+    if not report["tables"]:
+        lines.append("  none")
+    if report["missing"]:
+        lines += ["", "not there", "  " + ", ".join(report["missing"])]
+    lines += ["", "problems"] + [f"  {problem}" for problem in report["problems"] or ["none"]]
+    lines += ["", "training text in evaluation sets (rows whose pair / both sentences / any sentence occurs)"]
+    for entry in report["overlaps"]:
+        numbers = (entry[key] for key in ("pair_rows", "both_rows", "sentence_rows"))
+        counts = " / ".join("-" if number is None else f"{number:,}" for number in numbers)
+        lines.append(f"  {entry['train']} in {entry['eval']}: {counts} of {entry['rows']:,}")
+        lines += [f"    row {example['row']}: {' | '.join(example['text'])}" for example in entry["examples"]]
+    if not report["overlaps"]:
+        lines.append("  none")
+    return "\n".join(lines)
+
+
+@dataclass
+class _Hits:
+    """Hashes of the evaluation side that a training table has."""
+
+    sentences: set[bytes] = field(default_factory=set)
+    pairs: set[bytes] = field(default_factory=set)
+
+
+class _EvalSide:
+    """The hashes of one evaluation set, row by row."""
+
+    def __init__(self, corpus: Corpus, name: str) -> None:
+        self.name = name
+        corpus.require([name])
+        self.is_pair = len(text_columns(name)) == 2
+        self.keys = [keys for batch in _texts(corpus, name) for keys in _keys(batch)]
+        self.rows = len(self.keys)
+
+    def masks(self, hits: _Hits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Per row: its pair, both its sentences, any of its sentences."""
+        here = [[key in hits.sentences for key in keys] for keys in self.keys]
+        pair = [self.is_pair and _pair_key(keys) in hits.pairs for keys in self.keys]
+        return (
+            np.array(pair, bool),
+            np.array([all(row) for row in here], bool),
+            np.array([any(row) for row in here], bool),
+        )
+
+
+def _hits(corpus: Corpus, train: str, sides: Sequence[_EvalSide]) -> _Hits:
+    corpus.require([train])
+    return _hits_in(_texts(corpus, train), sides)
+
+
+def _hits_in(batches: Iterable[pa.RecordBatch], sides: Sequence[_EvalSide]) -> _Hits:
+    sentences = {key for side in sides for keys in side.keys for key in keys}
+    pairs = {_pair_key(keys) for side in sides if side.is_pair for keys in side.keys}
+    hits = _Hits()
+    for batch in batches:
+        for keys in _keys(batch):
+            here = [key for key in keys if key in sentences]
+            hits.sentences.update(here)
+            if len(here) > 1:  # of a triplet its anchor makes a pair with each of the others
+                hits.pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in pairs)
+    return hits
+
+
+def _pair_key(keys: Sequence[bytes]) -> bytes:
+    return b"".join(sorted(keys))
+
+
+def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
+    columns = [
+        [hashlib.blake2b(normalise(text).encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        for texts in (column.to_pylist() for column in batch.columns)
+    ]
+    yield from zip(*columns, strict=True)
+
+
+def _texts(corpus: Corpus, name: str) -> Iterator[pa.RecordBatch]:
+    for path in corpus.files(name):
+        yield from pages(path, open_shard(path, remedy(name)), text_columns(name), remedy(name))
+
+
+def _examples(corpus: Corpus, name: str, rows: np.ndarray) -> list[dict[str, Any]]:
+    texts = corpus.read(name, text_columns(name)).take(pa.array(rows, pa.int64())).to_pylist()
+    return [{"row": int(row), "text": list(text.values())} for row, text in zip(rows, texts, strict=True)]

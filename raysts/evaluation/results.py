@@ -1,0 +1,230 @@
+"""The results table of a storage, and the summary of it that people look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.errors import InputError
+from raysts.schema import RESULTS, SCHEMA_VERSION
+from raysts.storage.store import aside, fetch, need
+
+Row = dict[str, Any]
+
+EVALUATION = "evaluate-"
+"""Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
+
+ROLES = ("backbone", "member", "ensemble", "student", "baseline")
+AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+"""The sets of the average column (those of them that the table has); sickr-all overlaps sickr and stays out."""
+
+
+def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write ``rows`` as the part ``name`` of the storage's results; an earlier part of that name is replaced.
+
+    The part is visible only when complete.
+    """
+    assert re.fullmatch(r"[\w+=][\w.+=-]*", name), f"'{name}' does not name a file"
+    unknown = {column for row in rows for column in row} - set(RESULTS.names)
+    assert not unknown, f"not a column of the results table: {sorted(unknown)}"
+    path = storage / "results" / f"{name}.parquet"
+    with aside(path) as draft:
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=RESULTS), draft)
+    return path
+
+
+def read(storage: Path) -> pa.Table:
+    """All parts of the storage's results in order of their names; columns an older part lacks are null.
+
+    Raises:
+        InputError: a part cannot be read or was written by a newer version.
+    """
+    fetch(storage / "results", (".parquet",))
+    parts = [_part(path) for path in sorted((storage / "results").glob("*.parquet")) if not path.name.startswith(".")]
+    return pa.concat_tables(parts) if parts else RESULTS.empty_table()
+
+
+def read_part(storage: Path, name: str) -> list[Row]:
+    """The rows of one part; none when it is not there."""
+    path = storage / "results" / f"{name}.parquet"
+    need(path)
+    return _part(path).to_pylist() if path.exists() else []
+
+
+def _part(path: Path) -> pa.Table:
+    try:
+        # A ParquetFile: read_table would take '<key>=<value>' in the path for a partition and add a column.
+        table = pq.ParquetFile(path).read()
+        columns = [
+            table.column(field.name).cast(field.type)
+            if field.name in table.column_names
+            else pa.nulls(table.num_rows, field.type)
+            for field in RESULTS
+        ]
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path}: not a readable part of a results table ({error}); remove it and run again what made it"
+        ) from error
+    result = pa.Table.from_arrays(columns, schema=RESULTS)
+    versions = [version for version in result.column("schema_version").to_pylist() if version is not None]
+    if max(versions, default=0) > SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: has schema version {max(versions)}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
+        )
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Mean, standard deviation (ddof 1; None for a single value) and number of values, not multiplied by 100."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One system in one role at one pooling."""
+
+    system: str | None
+    study: str | None
+    trial: str | None
+    role: str | None
+    pooling: str | None
+    layers: str | None
+    similarity: str | None
+    cells: dict[str, Cell]
+    average: Cell | None
+    """Over the table's sets of ``AVERAGED``; None when this line lacks one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Systems by role, times data sets; the columns in the order of ``datasets``."""
+
+    metric: str
+    aggregation: str | None
+    datasets: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def summary(
+    rows: pa.Table | Iterable[Mapping[str, Any]],
+    metric: str = "spearman",
+    aggregation: str | None = "all",
+    split: str = "test",
+    which: str = "all",
+) -> Summary:
+    """The table people look at: one line per system, role and pooling; members (or students) are averaged in a line.
+
+    A value that was measured again for the same run, member and seed counts once, the latest. ``which`` is the value of
+    the column ``rows`` (``all`` or ``clean``). Ordered by pooled layers, then role, then first appearance.
+    """
+    found: dict[tuple[str | None, ...], dict[tuple[Any, ...], dict[str, Row]]] = {}
+    for row in rows.to_pylist() if isinstance(rows, pa.Table) else rows:
+        wanted = {"metric": metric, "aggregation": aggregation, "split": split, "rows": which}
+        if any(row[column] != value for column, value in wanted.items()):
+            continue
+        key = tuple(row[column] for column in ("system", "study", "trial", "role", "pooling", "layers", "similarity"))
+        individual = tuple(row[column] for column in ("run_id", "member", "seed"))
+        values = found.setdefault(key, {}).setdefault(individual, {})
+        earlier = values.get(row["dataset"])
+        if earlier is None or (row["created_at"] or "") >= (earlier["created_at"] or ""):
+            values[row["dataset"]] = dict(row)
+    seen = dict.fromkeys(name for individuals in found.values() for values in individuals.values() for name in values)
+    datasets = (*(name for name in AVERAGED if name in seen), *(name for name in seen if name not in AVERAGED))
+    averaged = [name for name in datasets if name in AVERAGED]
+    lines = [_line(key, list(individuals.values()), datasets, averaged) for key, individuals in found.items()]
+    lines.sort(key=_order)
+    return Summary(metric, aggregation, datasets, tuple(lines))
+
+
+def _order(line: Line) -> tuple[int, str, int]:
+    layers = line.layers or ""
+    # By length first: '2' comes before '12'.
+    return len(layers), layers, ROLES.index(line.role) if line.role in ROLES else len(ROLES)
+
+
+def _line(
+    key: tuple[str | None, ...], individuals: list[dict[str, Row]], datasets: Sequence[str], averaged: Sequence[str]
+) -> Line:
+    numbers = [{name: row["value"] for name, row in values.items()} for values in individuals]
+    cells = {name: _cell([values[name] for values in numbers if name in values]) for name in datasets}
+    averages = [
+        float(np.mean([values[name] for name in averaged]))
+        for values in numbers
+        if averaged and all(name in values for name in averaged)
+    ]
+    present = {name: cell for name, cell in cells.items() if cell is not None}
+    system, study, trial, role, pooling, layers, similarity = key
+    return Line(system, study, trial, role, pooling, layers, similarity, present, _cell(averages))
+
+
+def _cell(values: Sequence[float]) -> Cell | None:
+    if not values:
+        return None
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Cell(float(np.mean(values)), std, len(values))
+
+
+def format_table(table: Summary) -> str:
+    """A summary as aligned plain text: values times 100 with two decimals, empty where nothing was measured.
+
+    Several values are shown as mean ± standard deviation, their number behind the role; a cell that has fewer says so.
+    """
+    header = ["system", "role", "pooling", "layers", "similarity", *table.datasets]
+    show_average = sum(name in AVERAGED for name in table.datasets) > 1
+    if show_average:
+        header.append("avg")
+    lines = [header]
+    for line in table.lines:
+        n = max(cell.n for cell in line.cells.values())
+        where = [part for part in (line.system, line.study, line.trial) if part]
+        role = f"{line.role or '-'} ({n})" if n > 1 else line.role or "-"
+        cells = [line.cells.get(name) for name in table.datasets] + ([line.average] if show_average else [])
+        lines.append(
+            ["/".join(where) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
+            + [_format_cell(cell, n) for cell in cells]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    text = [
+        "  ".join(
+            value.ljust(width) if column < 5 else value.rjust(width)
+            for column, (value, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    title = ", ".join(filter(None, (table.metric, table.aggregation, "x100")))
+    return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
+
+
+def format_results(rows: Sequence[Row]) -> str:
+    """The table of rank correlations, then one for every metric that has no aggregation (accuracy, ...).
+
+    Test rows and cross-validated ones stand side by side: a set has the one or the other.
+    """
+    whole = [
+        {**row, "split": "test" if row["split"] == "cv" else row["split"]}
+        for row in rows
+        if row["aggregation"] is None and row["subset"] is None
+    ]
+    tables = [
+        summary(rows),
+        *(summary(whole, metric, None) for metric in dict.fromkeys(row["metric"] for row in whole)),
+    ]
+    return "\n\n".join(format_table(table) for table in tables if table.lines) or format_table(tables[0])
+
+
+def _format_cell(cell: Cell | None, n: int) -> str:
+    if cell is None:
+        return ""
+    spread = "" if cell.std is None else f" ±{100 * cell.std:.2f}"
+    return f"{100 * cell.mean:.2f}{spread}" + (f" ({cell.n})" if cell.n != n else "")

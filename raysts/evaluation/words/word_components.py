@@ -1,0 +1,197 @@
+"""The vector of a word of a contextual model: the first principal component of its contextual vectors.
+
+Shapes: O occurrences, L choices of layers, H hidden dimensions, W words, B sentences, T tokens, P word pieces, N of a side.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysts.evaluation.words.word_vectors import UNKNOWN, Words, unit
+from raysts.models.layers import Layers
+from raysts.models.sentence_model import TOKEN_BUDGET, SentenceModel
+from raysts.models.tokens import Tokens
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*")
+"""What is a word of a sentence, whatever pieces a model makes of it: ``dog``, ``dog's``, ``brand-new``."""
+
+MEMORY = 2**30
+"""Bytes of contextual vectors that are kept at once; more of them take more passes over the sentences."""
+
+
+class Occurrences(NamedTuple):
+    """Where words occur, sorted by word: sentence, first piece and end of the pieces among the sentence's tokens, [O]."""
+
+    word: np.ndarray
+    sentence: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+
+    def take(self, rows: np.ndarray | slice) -> Occurrences:
+        """These occurrences."""
+        return Occurrences(*(column[rows] for column in self))
+
+
+def find_words(model: SentenceModel, sentences: Sequence[str]) -> tuple[Tokens, dict[str, int], Occurrences]:
+    """(tokens of the sentences, row of each word in lower case, its occurrences).
+
+    A piece belongs to the word that its last character lies in. Words are numbered as they first appear, and what a
+    sentence is cut by has no occurrence.
+    """
+    read = model.tokenizer(
+        list(sentences), truncation=True, max_length=model.max_length, return_offsets_mapping=True,
+        return_attention_mask=False, return_token_type_ids=False,
+    )  # fmt: skip
+    index: dict[str, int] = {}
+    found: list[tuple[int, int, int, int]] = []
+    for number, (text, pieces) in enumerate(zip(sentences, read["offset_mapping"], strict=True)):
+        spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
+        starts, before = [start for start, _ in spans], UNKNOWN
+        for place, (start, end) in enumerate(pieces):
+            which = bisect_right(starts, end - 1) - 1 if end > start else UNKNOWN
+            if which == UNKNOWN or end > spans[which][1]:
+                continue
+            if which == before:  # the next piece of the same word
+                found[-1] = (*found[-1][:3], place + 1)
+                continue
+            word = text[slice(*spans[which])].lower()
+            found.append((index.setdefault(word, len(index)), number, place, place + 1))
+            before = which
+    lengths = np.fromiter(map(len, read["input_ids"]), np.int64, len(sentences))
+    flat = np.fromiter((token for row in read["input_ids"] for token in row), np.int32, int(lengths.sum()))
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4)
+    columns = columns[np.argsort(columns[:, 0], kind="stable")]
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])), index, Occurrences(*columns.T)
+
+
+def contextual_words(
+    model: SentenceModel, sentences: Sequence[str], layers: Sequence[Layers], memory: int = MEMORY
+) -> list[Words]:
+    """Per choice of layers, each word's first principal component over its occurrences (Latte-Mix, section 4.3, A.7).
+
+    That is the first right singular vector of the matrix of its contextual vectors, which are not centred, with the sign
+    that its mean product with them is positive; the vector of an occurrence is the mean of its word pieces'. It is exact:
+    the occurrences, sorted by word, are worked on in ranges whose vectors fit into ``memory`` bytes; a range reads the
+    sentences that it needs, and of a word that goes beyond its range the second moments are carried on.
+    """
+    tokens, index, occurrences = find_words(model, sentences)
+    total, width = len(occurrences.word), model.encoder.width
+    step = max(1, memory // (4 * width * len(layers)))
+    if total > step:
+        _say(f"{len(sentences):,} sentences are read in {-(-total // step)} passes, {len(index):,} words")
+    components_LVH = np.zeros((len(layers), len(index), width), np.float32)
+    carried = _Moments(len(layers), width)
+    for first in range(0, total, step):
+        part = occurrences.take(slice(first, first + step))
+        rows_LOH = _vectors(model, tokens, part, layers)
+        ends = [*(np.flatnonzero(np.diff(part.word)) + 1), len(part.word)]
+        following = occurrences.word[first + step] if first + step < total else UNKNOWN
+        whole: dict[int, list[int]] = {}
+        start = 0
+        for end in map(int, ends):
+            word = int(part.word[start])
+            if word in (carried.word, following):
+                carried.add(word, rows_LOH[:, start:end])
+                if word != following:
+                    components_LVH[:, word] = carried.take()
+            else:
+                whole.setdefault(end - start, []).append(start)
+            start = end
+        for count, places in whole.items():
+            chosen_WO = np.array(places)[:, None] + np.arange(count)
+            for layer, rows_OH in enumerate(rows_LOH):
+                components_LVH[layer, part.word[chosen_WO[:, 0]]] = principal(rows_OH[chosen_WO])
+    return [Words(index, found_VH) for found_VH in components_LVH]
+
+
+def principal(rows_WOH: np.ndarray) -> np.ndarray:
+    """The first right singular vector of each matrix [O, H] of several [W, O, H] -> [W, H], its mean product positive."""
+    rows_WOH = rows_WOH.astype(np.float64)
+    if rows_WOH.shape[1] > rows_WOH.shape[2]:
+        moments_WHH = rows_WOH.transpose(0, 2, 1) @ rows_WOH
+        return _signed(_largest(moments_WHH), rows_WOH.sum(axis=1))
+    # the smaller side: X'u is along the right singular vector where u is the left one
+    left_WO = _largest(rows_WOH @ rows_WOH.transpose(0, 2, 1))
+    found_WH = np.einsum("wo,woh->wh", left_WO, rows_WOH)
+    return _signed(unit(found_WH), rows_WOH.sum(axis=1))
+
+
+def _largest(symmetric_WNN: np.ndarray) -> np.ndarray:
+    """The eigenvector of the largest eigenvalue of each matrix [W, N]."""
+    if symmetric_WNN.shape[1] == 1:
+        return np.ones(symmetric_WNN.shape[:2])
+    return np.linalg.eigh(symmetric_WNN)[1][:, :, -1]
+
+
+def _signed(vectors_WH: np.ndarray, sums_WH: np.ndarray) -> np.ndarray:
+    return np.where(np.einsum("wh,wh->w", vectors_WH, sums_WH)[:, None] < 0, -vectors_WH, vectors_WH)
+
+
+class _Moments:
+    """Sums over the occurrences of the one word that goes beyond a range."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        self.word = UNKNOWN
+        self.shape = (layers, width)
+
+    def add(self, word: int, rows_LOH: np.ndarray) -> None:
+        if word != self.word:
+            self.word = word
+            self.sums_LH = np.zeros(self.shape)
+            self.moments_LHH = np.zeros((*self.shape, self.shape[1]))
+        for layer, rows_OH in enumerate(rows_LOH):
+            exact_OH = rows_OH.astype(np.float64)
+            self.sums_LH[layer] += exact_OH.sum(axis=0)
+            self.moments_LHH[layer] += exact_OH.T @ exact_OH
+
+    def take(self) -> np.ndarray:
+        """The word's vectors [L, H]."""
+        self.word = UNKNOWN
+        return _signed(_largest(self.moments_LHH), self.sums_LH)
+
+
+def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Sequence[Layers]) -> np.ndarray:
+    """Contextual vectors [L, O, H] float32 of the occurrences."""
+    encoder = model.encoder
+    device = next(encoder.parameters()).device
+    budget = TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cuda"])
+    found_LOH = np.empty((len(layers), len(part.word), encoder.width), np.float32)
+    by_sentence = np.argsort(part.sentence, kind="stable")
+    read, counts = np.unique(part.sentence, return_counts=True)
+    begins = np.cumsum(counts) - counts
+    lengths = tokens.lengths[read]
+    order, first = np.argsort(-lengths, kind="stable"), 0
+    with torch.inference_mode():
+        while first < len(order):
+            batch = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
+            ids, sizes = tokens.take(read[batch]).pad(encoder.pad_id)
+            rows = np.concatenate([by_sentence[begins[i] : begins[i] + counts[i]] for i in batch])
+            texts = np.repeat(np.arange(len(batch)), counts[batch])
+            layers_BTH = encoder.token_layers(ids.to(device), sizes.to(device), layers)
+            for layer, tokens_BTH in enumerate(layers_BTH):
+                found_LOH[layer, rows] = _mean_of_pieces(tokens_BTH, texts, part.first[rows], part.end[rows])
+            first += len(batch)
+    return found_LOH
+
+
+def _mean_of_pieces(tokens_BTH: Tensor, text: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Means [O, H] of the tokens first to end of each occurrence's text."""
+    sizes = end - first
+    owner_P = np.repeat(np.arange(len(sizes)), sizes)
+    place_P = np.arange(len(owner_P)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[owner_P]
+    where = [torch.from_numpy(values).to(tokens_BTH.device) for values in (text[owner_P], place_P, owner_P)]
+    sums_OH = tokens_BTH.new_zeros((len(sizes), tokens_BTH.shape[-1]))
+    sums_OH.index_add_(0, where[2], tokens_BTH[where[0], where[1]])
+    return sums_OH.cpu().numpy() / sizes[:, None].astype(np.float32)
+
+
+def _say(text: str) -> None:
+    print(f"words: {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,107 @@
+"""What a vocabulary's vectors say of word pairs, analogies, relations and categories (WEB: Jastrzebski et al. 2017).
+
+Shapes: N rows, V words, R of a block, H dimensions, Q questions of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from raysts.evaluation.statistics import spearman
+from raysts.evaluation.words.word_vectors import UNKNOWN, Words
+
+_QUESTIONS = 1024
+
+
+def similarities(words: Words, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+    """The cosine of each pair [N] float64; see :meth:`Words.vectors` for words without a vector."""
+    a_NH, b_NH = (words.vectors(words.rows(side)).astype(np.float64) for side in (left, right))
+    return np.einsum("nh,nh->n", a_NH, b_NH)
+
+
+def analogies(words: Words, questions: Mapping[str, Sequence[str]]) -> np.ndarray:
+    """Whether ``d`` is the word whose vector is most similar to b - a + c (3CosAdd) -> bool [N].
+
+    The words of the question are no answers; every other word of the vocabulary is. An answer without a vector is never
+    found. Of equal words the first counts.
+    """
+    rows = {name: words.rows(questions[name]) for name in "abcd"}
+    right_N = np.zeros(len(rows["d"]), dtype=bool)
+    asked = np.flatnonzero(rows["d"] != UNKNOWN)
+    if not len(asked):
+        return right_N
+    a_NH, b_NH, c_NH = (words.vectors(rows[name][asked]) for name in "abc")
+    wanted_NH = b_NH - a_NH + c_NH
+    excluded_N3 = np.stack([rows[name][asked] for name in "abc"], axis=1)
+    best_N = np.full(len(asked), -np.inf, np.float32)
+    answer_N = np.full(len(asked), UNKNOWN)
+    for start, block_RH in words.blocks():
+        null_R = ~block_RH.any(axis=1)  # padding, and words whose vector is zeros
+        for first in range(0, len(asked), _QUESTIONS):
+            part = slice(first, first + _QUESTIONS)
+            scores_QR = wanted_NH[part] @ block_RH.T
+            scores_QR[:, null_R] = -np.inf
+            for excluded_Q in excluded_N3[part].T:
+                here = np.flatnonzero((excluded_Q >= start) & (excluded_Q < start + len(block_RH)))
+                scores_QR[here, excluded_Q[here] - start] = -np.inf
+            place_Q = scores_QR.argmax(axis=1)
+            score_Q = scores_QR[np.arange(len(place_Q)), place_Q]
+            better_Q = score_Q > best_N[part]
+            best_N[part][better_Q] = score_Q[better_Q]
+            answer_N[part][better_Q] = start + place_Q[better_Q]
+    right_N[asked] = answer_N == rows["d"][asked]
+    return right_N
+
+
+def degrees(words: Words, relations: Sequence[tuple[Sequence[str], ...]], gold: Sequence[np.ndarray]) -> np.ndarray:
+    """Spearman per relation [N] of how much pairs are like the relation's examples, with the degrees that people gave.
+
+    A relation is (left, right) of its examples and (left, right) of the pairs. A pair's number is the product of its
+    difference with the mean difference of the examples. 0 where it is the same for all pairs, as where no word is known.
+    """
+    found = []
+    for (*examples, left, right), gold_N in zip(relations, gold, strict=True):
+        means = [words.vectors(words.rows(side)).mean(axis=0, dtype=np.float64) for side in examples]
+        sides = [words.vectors(words.rows(side)).astype(np.float64) for side in (left, right)]
+        predicted_N = (sides[0] - sides[1]) @ (means[0] - means[1])
+        found.append(0.0 if predicted_N.min() == predicted_N.max() else spearman(predicted_N, gold_N))
+    return np.array(found)
+
+
+def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> float:
+    """The best purity of six clusterings into as many clusters as there are classes, as WEB takes it.
+
+    They are agglomerative with Ward's linkage, with average and with complete linkage, by cosine and by Euclidean distance,
+    and the best of ten runs of k-means.
+
+    Args:
+        words: vocabulary.
+        members: words [N].
+        classes: class of each word [N].
+        seed: of k-means.
+    """
+    from sklearn.cluster import AgglomerativeClustering, KMeans
+
+    vectors_NH = words.vectors(words.rows(members))
+    count = len(np.unique(classes))
+    kinds = [
+        AgglomerativeClustering(count, metric="euclidean", linkage="ward"),
+        *(
+            AgglomerativeClustering(count, metric=metric, linkage=linkage)
+            for metric in ("cosine", "euclidean")
+            for linkage in ("average", "complete")
+        ),
+        KMeans(count, n_init=10, random_state=seed),
+    ]
+    return max(purity(kind.fit_predict(vectors_NH), classes) for kind in kinds)
+
+
+def purity(clusters: np.ndarray, classes: np.ndarray) -> float:
+    """Share of rows that belong to the largest class of their cluster; both [N]."""
+    _, cluster_N = np.unique(clusters, return_inverse=True)
+    _, class_N = np.unique(classes, return_inverse=True)
+    counts = np.zeros((cluster_N.max() + 1, class_N.max() + 1), np.int64)
+    np.add.at(counts, (cluster_N, class_N), 1)
+    return float(counts.max(axis=1).sum() / len(cluster_N))

@@ -1,0 +1,183 @@
+"""The benchmarks of words (WEB; Latte-Mix, section 4.3, A.7), by the vectors that a model has for words."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.evaluation.inference import share_right, value_columns
+from raysts.evaluation.statistics import correlation_samples, resample_counts, spearman
+from raysts.evaluation.sts import BOOTSTRAP_SEED, RESAMPLES
+from raysts.evaluation.tasks import Representation, Row
+from raysts.evaluation.words import word_scores
+from raysts.evaluation.words.word_components import contextual_words
+from raysts.evaluation.words.word_sets import (
+    ANALOGY,
+    CATEGORIZATION,
+    DEGREES,
+    SETS,
+    WordSet,
+    absent,
+    load_sets,
+    problems_of,
+)
+from raysts.evaluation.words.word_sets import relations as relations_of
+from raysts.evaluation.words.word_vectors import UNKNOWN, Words, is_static, static_words
+from raysts.ids import derive_seed
+from raysts.models.head import Similarity
+from raysts.models.layers import Layers, single_layers
+from raysts.models.sentence_model import SentenceModel
+from raysts.schema import TABLES
+
+SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
+"""Tables whose sentences show a contextual model the words: all of STS, every split; no score is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordsTask:
+    """Every set of words that is there, for each single layer of a contextual model, or for word vectors themselves."""
+
+    heavy: ClassVar[bool] = True
+    name: str = "words"
+
+    def expected(self) -> tuple[str, ...]:
+        """The tables of words."""
+        return tuple(SETS)
+
+    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables of words that are there, and those of sentences."""
+        found = tuple(table for table in SETS if corpus.files(table)) if "test" in splits else ()
+        return (*found, *(table for table in SENTENCES if corpus.files(table))) if found else ()
+
+    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """Sets that cannot be scored, or none at all."""
+        sets = load_sets(corpus)
+        if not sets:
+            return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
+        return [problem for found in sets for problem in problems_of(found)]
+
+    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """None: it reads words, not representations of texts."""
+        return []
+
+    def by_default(self, corpus: Corpus) -> bool:
+        """Whether to run unasked: not without sentences that show a contextual model the words."""
+        return any(corpus.files(table) for table in SENTENCES)
+
+    def score(
+        self,
+        corpus: Corpus,
+        splits: Sequence[str],
+        represent: Callable[[Sequence[str]], Representation],
+        similarities: Mapping[str, Similarity],
+        resamples: int,
+    ) -> list[Row]:
+        """None without the model itself."""
+        return []
+
+    def score_model(
+        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None, resamples: int = RESAMPLES
+    ) -> list[Row]:
+        """Per set and choice of layers its value, and the share of its distinct words that have a vector (``coverage``).
+
+        Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
+
+        Args:
+            model: the model; heads take no part.
+            corpus: the data.
+            layers: choices of layers; default: each layer alone, of word vectors the model's own.
+            resamples: of an interval.
+
+        Raises:
+            InputError: there are no sentences that show a contextual model the words.
+        """
+        sets = load_sets(corpus)
+        if is_static(model):
+            choices = tuple(layers or (model.layers,))
+            tables = [static_words(model)] * len(choices)
+        else:
+            choices = tuple(layers or single_layers(model.depth))
+            tables = contextual_words(model, _sentences(corpus), choices)
+        _say_what_is_missing(corpus, sets, tables[0])
+        rows: list[Row] = []
+        for choice, words in zip(choices, tables, strict=True):
+            for found in sets:
+                known = {
+                    "dataset": found.name, "split": "test", "rows": "all", "dataset_sha256": corpus.fingerprint(found.table),
+                    "layers": str(choice), "pooling": None, "similarity": None, "subset": None, "aggregation": None,
+                }  # fmt: skip
+                size, unknown = len(found.words), _unknown(words, found)
+                if unknown < size:
+                    rows.append(known | _value(words, found, resamples))
+                rows.append(known | {"metric": "coverage", "value": 1 - unknown / size, "n": size})
+        return rows
+
+
+def _sentences(corpus: Corpus) -> list[str]:
+    tables = [table for table in SENTENCES if corpus.files(table)]
+    if not tables:
+        raise InputError(
+            f"task 'words': a contextual model has vectors of words in sentences, and {corpus.where} holds none of "
+            f"{', '.join(f'{table}.parquet' for table in SENTENCES)}; 'raysts data fetch' makes them, or name other --tasks"
+        )
+    columns = [corpus.read(table, ["sentence1", "sentence2"]) for table in tables]
+    return list(dict.fromkeys(text for table in columns for column in table.columns for text in column.to_pylist()))
+
+
+def _value(words: Words, found: WordSet, resamples: int) -> Row:
+    """similarity, aggregation, metric, value, ci_low, ci_high, n of a set."""
+    if found.table == CATEGORIZATION:
+        classes = np.unique([str(name) for name in found.columns["category"]], return_inverse=True)[1]
+        seed = derive_seed(0, "words", found.name) % 2**32
+        value = word_scores.best_purity(words, found.columns["word"], classes, seed)
+        return {"metric": "purity", "value": value, "n": len(found)}
+    by_cosine = {"similarity": "cosine"}
+    if found.name == DEGREES:
+        relations = relations_of(found)
+        gold = [relation.gold for relation in relations]
+        degrees_N = word_scores.degrees(words, [relation.words for relation in relations], gold)
+        samples_R = degrees_N @ _counts(found.name, len(degrees_N), resamples) / len(degrees_N)
+        pairs = sum(len(relation.gold) for relation in relations)
+        return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
+    counts_NR = _counts(found.name, len(found), resamples)
+    if found.table == ANALOGY:
+        right_N = word_scores.analogies(words, {name: found.columns[name] for name in "abcd"})
+        return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(found))
+    gold_N = found.array("score")
+    predicted_N = word_scores.similarities(words, found.columns["word1"], found.columns["word2"])
+    samples_R = correlation_samples(predicted_N, gold_N, counts_NR[:, 1:], ["spearman"])["spearman"]
+    values_R = np.concatenate([[spearman(predicted_N, gold_N)], samples_R])
+    return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(found))
+
+
+def _counts(name: str, n: int, resamples: int) -> np.ndarray:
+    """How often each row counts [N, 1 + R]: once, then as it is drawn in each resample."""
+    drawn_NR = resample_counts(n, (BOOTSTRAP_SEED, zlib.crc32(f"{name}/test".encode())), resamples)
+    return np.concatenate([np.ones_like(drawn_NR, shape=(n, 1)), drawn_NR], axis=1)
+
+
+def _unknown(words: Words, found: WordSet) -> int:
+    return int((words.rows(found.words) == UNKNOWN).sum())
+
+
+def _say_what_is_missing(corpus: Corpus, sets: Sequence[WordSet], words: Words) -> None:
+    lines = [f"not measured: {line}" for line in absent(corpus, sets)]
+    strange = [found.name for found in sets if _unknown(words, found) == len(found.words)]
+    if strange:
+        lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
+    every = list(dict.fromkeys(word for found in sets for word in found.words))
+    unknown = int((words.rows(every) == UNKNOWN).sum())
+    if unknown:
+        parts = [f"{found.name} {_unknown(words, found):,}/{len(found.words):,}" for found in sets]
+        lines.append(
+            f"{unknown:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
+        )
+    for line in lines:
+        print(f"words: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,1 @@
+"""What travels with an exported model: these files import nothing of raysts."""

@@ -1,0 +1,1 @@
+"""A pipeline: planned into nodes, checked, run."""

@@ -1,0 +1,186 @@
+"""What would stop a pipeline later, found before it starts and said in one message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysts.data.world.generate import tiny_config, unknown_fraction
+from raysts.errors import InputError
+from raysts.evaluation import harness
+from raysts.evaluation.tasks import ModelTask
+from raysts.models import static, store
+from raysts.models.layers import Layers, layer_indices
+from raysts.models.store import tokenizer_id
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.distillation import DistillationSettings
+from raysts.recipes.recipe import Pipeline
+from raysts.schema import TABLES
+
+if TYPE_CHECKING:
+    from raysts.pipeline.plan import Plan
+
+TINY = "tiny"
+DEV_TABLE = "sts/stsb_dev"
+MOST_UNKNOWN = 0.05
+"""Share of unknown words above which the tiny backbone's vocabulary does not fit the text."""
+
+
+def check(plan: Plan) -> None:
+    """Raise one InputError with everything that would stop the pipeline later."""
+    pipeline, problems = plan.pipeline, []
+    problems += _backbone_problems(plan)
+    tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
+    for recipe in pipeline.recipes.values():
+        if recipe.train.by_dev or recipe.train.patience:
+            tables.append(OBJECTIVES[recipe.objective].dev)
+    if pipeline.select_top is not None:
+        tables.append(DEV_TABLE)
+    try:
+        plan.corpus.check([*tables, *([DEV_TABLE] if plan.corpus.files(DEV_TABLE) else [])])
+    except InputError as error:
+        problems += error.problems
+    try:
+        harness.check_tasks(plan.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
+    except InputError as error:
+        problems += error.problems
+    problems += [
+        f"evaluation.tasks: '{name}' is measured on a model itself, not on vectors of texts, which is all that a pipeline "
+        f"makes; leave it out, and run 'raysts evaluate MODEL --tasks {name}' on what comes out"
+        for name in pipeline.evaluation.tasks
+        if isinstance(harness.TASKS.get(name), ModelTask)
+    ]
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    for name, recipe in pipeline.recipes.items():
+        try:
+            if plan.steps(recipe) == 0:
+                problems.append(
+                    f"{name}.batch={recipe.batch}: table '{recipe.table}' has too few rows for one batch; lower it"
+                )
+        except InputError as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
+    problems += _misfits(plan)
+    if pipeline.backbone == TINY:
+        problems += _foreign_text(plan, tables)
+    problems += _teacher_problems(plan)
+    if problems:
+        raise InputError(problems)
+
+
+def _misfits(plan: Plan) -> list[str]:
+    """Settings that do not fit the width of what they are fitted on."""
+    pipeline = plan.pipeline
+    width = tiny_config().hidden_size if pipeline.backbone == TINY else store.dim(plan.backbone)
+    after = {**dict.fromkeys(pipeline.stages, width), **dict.fromkeys(pipeline.post, _projection(pipeline) or width)}
+    found = [
+        (stage, OBJECTIVES[pipeline.recipes[stage].objective].misfit(pipeline.recipes[stage].settings, dim))
+        for stage, dim in after.items()
+    ]
+    return [f"{stage}.settings.{problem}" for stage, problem in found if problem]
+
+
+def _backbone_problems(plan: Plan) -> list[str]:
+    if plan.pipeline.backbone == TINY:
+        config = tiny_config().to_dict()
+    else:
+        try:
+            config = store.check(plan.backbone)
+        except InputError as error:
+            return error.problems
+    most = store.most_tokens(config)
+    problems = [
+        f"{name}.train.max_length={recipe.train.max_length}: the backbone '{plan.pipeline.backbone}' has positions for "
+        f"{most} tokens; take at most that many"
+        for name, recipe in plan.pipeline.recipes.items()
+        if recipe.train.max_length > most
+    ]
+    if config.get("model_type") == static.MODEL_TYPE:
+        problems += _word_vector_problems(plan.pipeline)
+    depth = config.get("num_hidden_layers") or config.get("n_layers") or 0
+    asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in plan.pipeline.evaluation.layers]
+    asked += [("student_pooling", plan.pipeline.student_pooling)] if plan.pipeline.sed else []
+    asked += [(f"{name}.layers", recipe.layers) for name, recipe in plan.pipeline.recipes.items()]
+    for option, layers in asked:
+        try:
+            layer_indices(layers, depth)
+        except ValueError:
+            problems.append(
+                f"{option}={layers}: the backbone '{plan.pipeline.backbone}' has {depth} layers; pool at most that many"
+            )
+    return problems
+
+
+def _word_vector_problems(pipeline: Pipeline) -> list[str]:
+    """What cannot be done with word vectors, which are frozen."""
+    trained = [name for name, recipe in pipeline.recipes.items() if not OBJECTIVES[recipe.objective].post]
+    fitted = ", ".join(name for name, kind in OBJECTIVES.items() if kind.post)
+    problems = [
+        f"{name}: trains the encoder, and the backbone '{pipeline.backbone}' is word vectors, which are frozen; run raw "
+        f"or what is fitted on a frozen encoder ({fitted}), or take a transformer with --set backbone=MODEL"
+        for name in trained
+    ]
+    return problems + [
+        f"{name}.{problem}"
+        for name, recipe in pipeline.recipes.items()
+        if name not in trained and (problem := static.pooling_problem(recipe.pooling))
+    ]
+
+
+def _teacher_problems(plan: Plan) -> list[str]:
+    if not plan.pipeline.teachers:
+        asked = _projection(plan.pipeline)
+        width = tiny_config().hidden_size if plan.pipeline.backbone == TINY else store.dim(plan.backbone)
+        if asked in (None, width):
+            return []
+        return [
+            f"sed.settings.projection={asked}: the members give {width} dimensions; leave it out, or set it to that"
+        ]
+    if plan.pipeline.backbone == TINY:
+        return [
+            "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
+        ]
+    problems = []
+    asked, width = _projection(plan.pipeline), store.dim(plan.backbone)
+    for name, node in zip(plan.pipeline.teachers, plan.teacher_models, strict=True):
+        try:
+            store.check(node.model)
+            theirs = store.dim(node.model)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if theirs != (asked or width):
+            gives = f"projects to {asked}" if asked else f"has {width}"
+            problems.append(
+                f"model '{name}' gives {theirs} dimensions and the student, which starts from "
+                f"'{plan.pipeline.backbone}', {gives}: they must be of one width; choose another backbone, leave the model "
+                f"out, or give the student a linear layer with --set sed.settings.projection={theirs}"
+            )
+        elif tokenizer_id(node.model) != plan.tokenizer_id:
+            problems.append(
+                f"model '{name}' has another tokenizer than the student's backbone '{plan.pipeline.backbone}': members "
+                f"and student must read the same tokens"
+            )
+        if plan.pipeline.select_top is not None and not (node.record.get("dev") or {}).get("kept"):
+            problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
+    return problems
+
+
+def _projection(pipeline: Pipeline) -> int | None:
+    """Dimensions that the student is projected to, if it is."""
+    settings = pipeline.sed.settings if pipeline.sed else None
+    return settings.projection if isinstance(settings, DistillationSettings) else None
+
+
+def _foreign_text(plan: Plan, tables: list[str]) -> list[str]:
+    problems = []
+    read = [table for task in plan.tasks for table in harness.TASKS[task].tables(plan.corpus, harness.SPLITS)]
+    for table in dict.fromkeys([*tables, *read]):
+        column = next(column.name for column in TABLES[table] if column.kind == "text")
+        share = unknown_fraction(plan.corpus.head(table, column, 500))
+        if share > MOST_UNKNOWN:
+            problems.append(
+                f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
+                f"{plan.corpus.where}/{table} are unknown to it; give an encoder that reads your text: "
+                f"--set backbone=DIRECTORY_OR_NAME"
+            )
+    return problems

@@ -1,0 +1,128 @@
+"""Dot plot of one data set: every individual a dot, means and intervals, drawn as static SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysts.report.charts.axes import Scale, fitted, tick_text
+from raysts.report.charts.markup import Markup, hundredfold, tag
+from raysts.report.run.scores import Standing, Value
+
+WIDTH = 570
+_LEFT, _RIGHT = 106, 152
+_ROW, _MEMBER_ROW, _TOP, _BOTTOM = 24.0, 10.0, 8.0, 24.0
+_FAR = 1.5
+"""A single standing this many spans of the others away from them is shown by an arrow, so that the rest has room."""
+
+
+def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
+    """The standings that have a value on ``dataset``, one band each.
+
+    Args:
+        name: unique in the page; the SVG's title and description are referred to by it.
+        dataset: column of the standings.
+        standings: in the order of the bands.
+    """
+    shown = [standing for standing in standings if standing.individuals.get(dataset)]
+    reach = {id(s): _reach(s.individuals[dataset]) for s in shown}
+    near = [s for s in shown if not _is_far(s, shown, reach)]
+    scale = fitted([v for s in near for v in reach[id(s)]], _LEFT, WIDTH - _RIGHT, pad=0.05)
+    heights = [max(_ROW, _MEMBER_ROW * len(s.individuals[dataset]) + 6) for s in shown]
+    height = _TOP + sum(heights) + _BOTTOM
+    parts, top = _axis(scale, height), _TOP
+    for standing, band in zip(shown, heights, strict=True):
+        parts += _band(standing, dataset, scale, top, band, standing not in near)
+        top += band
+    said = "; ".join(f"{_label(s, dataset)}: {_text(s.mean[dataset])}" for s in shown)
+    return tag(
+        "svg",
+        tag("title", f"Scores on {dataset}", id=f"{name}-t"),
+        tag("desc", said, id=f"{name}-d"),
+        *parts,
+        viewBox=f"0 0 {WIDTH} {height:g}",
+        width=WIDTH,
+        height=f"{height:g}",
+        role="img",
+        aria_labelledby=f"{name}-t {name}-d",
+        class_="chart",
+    )
+
+
+def _reach(values: Sequence[Value]) -> tuple[float, float]:
+    """Smallest and largest of values and interval ends, times 100."""
+    ends = [end for v in values for end in (v.value, v.low, v.high) if end is not None]
+    return 100 * min(ends), 100 * max(ends)
+
+
+def _is_far(standing: Standing, shown: Sequence[Standing], reach: dict[int, tuple[float, float]]) -> bool:
+    others = [reach[id(other)] for other in shown if other is not standing]
+    if standing.role not in ("backbone", "baseline") or not others:
+        return False
+    low, high = min(end[0] for end in others), max(end[1] for end in others)
+    return reach[id(standing)][1] < low - _FAR * (high - low)
+
+
+def _axis(scale: Scale, height: float) -> list[Markup]:
+    low = height - _BOTTOM
+    parts = [tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=low, y2=low, class_="axis")]
+    for value in scale.ticks(5):
+        x = scale(value)
+        parts.append(tag("line", x1=x, x2=x, y1=_TOP, y2=low, class_="grid"))
+        parts.append(tag("text", tick_text(value), x=x, y=low + 15, text_anchor="middle", class_="tick"))
+    return parts
+
+
+def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: float, far: bool) -> list[Markup]:
+    values, mean, middle = standing.individuals[dataset], standing.mean[dataset], top + band / 2
+    marks: list[Markup | None] = [
+        tag("text", _label(standing, dataset), x=_LEFT - 10, y=middle + 4, text_anchor="end", class_="label strong"),
+        tag("text", _text(mean), x=WIDTH - _RIGHT + 12, y=middle + 4, class_="number"),
+    ]
+    if far:
+        marks.append(tag("path", d=f"M{_LEFT + 14},{middle} h-12 m5,-4 l-5,4 l5,4", class_="arrow"))
+        return [tag("g", tag("title", f"{_label(standing, dataset)}: {_text(mean)}, outside the axis"), *marks)]
+    several = len(values) > 1
+    for index, value in enumerate(values):
+        y = middle + (index - (len(values) - 1) / 2) * _MEMBER_ROW
+        marks.append(_mark(standing.role, several, value, scale, y))
+    if several:
+        x = scale(100 * mean.value)
+        said = tag("title", f"mean {_text(mean)}")
+        marks.append(tag("line", said, x1=x, x2=x, y1=top + 3, y2=top + band - 3, class_="mean"))
+    return [tag("g", *marks, class_=f"role-{standing.role if standing.role in _ROLES else 'baseline'}")]
+
+
+_ROLES = ("backbone", "member", "ensemble", "student", "baseline")
+
+
+def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Markup:
+    x = scale(100 * value.value)
+    interval = None
+    if value.low is not None and value.high is not None:
+        ends = {"x1": scale(100 * value.low), "x2": scale(100 * value.high)}
+        interval = tag("line", **ends, y1=y, y2=y, class_="interval thin" if several else "interval")
+    size = 3.4 if several else 5.0
+    if role == "ensemble":
+        side = 2 * size - 1
+        mark = tag("rect", x=x - side / 2, y=y - side / 2, width=side, height=side, class_="mark")
+    elif role == "student":
+        half = size + 1
+        corner = f"M{x:.2f},{y - half:.2f}"
+        mark = tag("path", d=f"{corner} l{half},{half} l-{half},{half} l-{half},-{half} z", class_="mark")
+    else:
+        mark = tag("circle", cx=x, cy=y, r=size, class_="mark")
+    who = role if value.member is None else f"{role} {value.member}"
+    return tag("g", tag("title", f"{who}: {_text(value)}"), interval, mark)
+
+
+def _label(standing: Standing, dataset: str) -> str:
+    count = len(standing.individuals[dataset])
+    return f"{standing.role}s ({count})" if count > 1 else standing.role
+
+
+def _text(value: Value) -> str:
+    if value.n > 1:
+        return hundredfold(value.value) + (f" ± {hundredfold(value.std)}" if value.std is not None else "")
+    if value.low is None or value.high is None:
+        return hundredfold(value.value)
+    return f"{hundredfold(value.value)}  [{hundredfold(value.low)}, {hundredfold(value.high)}]"

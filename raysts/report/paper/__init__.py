@@ -1,0 +1,1 @@
+"""The papers' tables, published and measured."""

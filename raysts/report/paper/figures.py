@@ -1,0 +1,182 @@
+"""The papers' figures from what a storage holds: scores by layer (Latte-Mix 2 and 3), ratios of lengths (GaussCSE 3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raysts.report.paper.match import PaperTable
+from raysts.report.paper.measured import Measured, system_of
+
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line, or one group of bars: (place on the horizontal axis, value, standard deviation if there is one)."""
+
+    name: str
+    points: tuple[tuple[int, float, float | None], ...]
+    published: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines, or bars, over the places of an axis, each with its label."""
+
+    title: str
+    quantity: str
+    across: str
+    places: tuple[str, ...]
+    lines: tuple[Line, ...]
+    bars: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure; without charts nothing was measured, and ``how`` says what would."""
+
+    number: int
+    about: str
+    how: str
+    charts: tuple[Chart, ...]
+
+
+def figures(paper: str, tables: Sequence[PaperTable], of_subsets: Sequence[Measured]) -> list[Figure]:
+    """The figures of a paper; ``of_subsets`` are the measurements of parts of data sets."""
+    if paper == "latte-mix":
+        by_number = {shown.table.number: shown for shown in tables}
+        words, texts = ([by_number[number] for number in numbers] for numbers in ((8, 10), (7, 9)))
+        return [
+            Figure(
+                number=2,
+                about="words as first principal components, by layer",
+                how="raysts evaluate MODEL --tasks words",
+                charts=_by_layer(words, "MSR", lambda system: ""),
+            ),
+            Figure(
+                number=3,
+                about="sentences by layer, mean pooling and Latte-Mix",
+                how="raysts evaluate MODEL --layer all",
+                charts=_by_layer(texts, "STSb", lambda system: ": mean" if system == "raw" else ": Latte-Mix"),
+            ),
+        ]
+    if paper == "gausscse":
+        return [
+            Figure(
+                number=3,
+                about="ratios of the lengths of premise and hypothesis, and who is right about the direction",
+                how="raysts evaluate MODEL --tasks snli-direction,sick-direction",
+                charts=_by_ratio(of_subsets),
+            )
+        ]
+    return []
+
+
+def _by_layer(tables: Sequence[PaperTable], first: str, suffix: Callable[[str], str]) -> tuple[Chart, ...]:
+    """A chart per column that has measurements, the paper's own first: what was measured, and what was published."""
+    charts = []
+    columns = [column.name for column in tables[0].table.columns]
+    for column in sorted(columns, key=lambda name: name != first):
+        lines: dict[tuple[bool, str], dict[int, tuple[float, float | None]]] = {}
+        metric = ""
+        for shown in tables:
+            j = [each.name for each in shown.table.columns].index(column)
+            metric = shown.table.columns[j].metrics[0]
+            for i, row in enumerate(shown.table.rows):
+                value = row.cells[j][0]
+                layer = (
+                    re.fullmatch(r"only-(\d+)", value.measures[0].layers or "") if value and value.measures else None
+                )
+                if value is None or layer is None or row.system is None:
+                    continue
+                place, after = int(layer[1]), suffix(row.system)
+                lines.setdefault((True, f"{row.backbone}{after}"), {})[place] = (value.value, value.std)
+                for backbone, found in shown.found.get((i, j, 0), {}).items():
+                    std = None if found.std is None else 100 * found.std
+                    lines.setdefault((False, f"{backbone}{after}"), {})[place] = (100 * found.value, std)
+        if all(published for published, _ in lines):
+            continue
+        depth = max(place for points in lines.values() for place in points)
+        charts.append(
+            Chart(
+                title=column,
+                quantity=f"{metric} × 100",
+                across="layer",
+                places=tuple(map(str, range(1, depth + 1))),
+                lines=tuple(
+                    Line(
+                        name=f"{name}, {PUBLISHED}" if published else name,
+                        points=tuple((place - 1, *points[place]) for place in sorted(points)),
+                        published=published,
+                    )
+                    for (published, name), points in sorted(lines.items())
+                ),
+            )
+        )
+    return tuple(charts)
+
+
+_CLASS = re.compile(r"log length ratio \[(\S+), (\S+)\)")
+_SETS = {"snli-direction": "SNLI", "sick-direction": "SICK"}
+_LONGER = "the longer sentence is the premise"
+
+
+def _by_ratio(rows: Sequence[Measured]) -> tuple[Chart, ...]:
+    """The histogram of both sets, and per set the accuracy in each class of ratios; of each set the data measured last."""
+    last: dict[str, tuple[str, str]] = {}
+    for each in rows:
+        name, when = each.row["dataset"], each.row["created_at"] or ""
+        if name in _SETS and _CLASS.fullmatch(each.row["subset"]) and when >= last.get(name, ("",))[0]:
+            last[name] = (when, each.row["dataset_sha256"])
+    counts: dict[str, dict[float, int]] = {}
+    shares: dict[str, dict[str, dict[float, dict[tuple[object, ...], float]]]] = {}
+    for each in sorted(rows, key=lambda each: each.row["created_at"] or ""):
+        row, edges = each.row, _CLASS.fullmatch(each.row["subset"])
+        if edges is None or row["dataset"] not in last or row["dataset_sha256"] != last[row["dataset"]][1]:
+            continue
+        low, high = float(edges[1]), float(edges[2])
+        centre = high - 0.25 if low == float("-inf") else low + 0.25
+        counts.setdefault(row["dataset"], {})[centre] = row["n"]
+        baseline = row["role"] == "baseline"
+        system = _LONGER if baseline else f"{system_of(row) or row['system']} on {each.backbone}, {row['similarity']}"
+        who = () if baseline else (each.run, row["run_id"], row["member"], row["seed"])
+        shares.setdefault(row["dataset"], {}).setdefault(system, {}).setdefault(centre, {})[who] = row["value"]
+    if not counts:
+        return ()
+    centres = sorted({centre for found in counts.values() for centre in found})
+    places = tuple(
+        f"≤ {centre + 0.25:g}" if centre < -1.75 else f"≥ {centre - 0.25:g}" if centre > 1.75 else f"{centre:g}"
+        for centre in centres
+    )
+    across = "ln(words of the premise / words of the hypothesis)"
+    histogram = Chart(
+        title="SNLI and SICK", quantity="pairs of entailment", across=across, places=places, bars=True,
+        lines=tuple(
+            Line(name=_SETS[name], points=tuple((centres.index(c), float(counts[name][c]), None) for c in sorted(counts[name])))
+            for name in _SETS
+            if name in counts
+        ),
+    )  # fmt: skip
+    return histogram, *(
+        Chart(
+            title=_SETS[name], quantity="accuracy × 100", across=across, places=places,
+            lines=tuple(
+                Line(
+                    name=system,
+                    points=tuple((centres.index(c), *_over_models(list(found[c].values()))) for c in sorted(found)),
+                )
+                for system, found in sorted(shares[name].items())
+            ),
+        )
+        for name in _SETS
+        if name in shares
+    )  # fmt: skip
+
+
+def _over_models(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation (ddof 1) times 100."""
+    mean = sum(values) / len(values)
+    squares = sum((value - mean) ** 2 for value in values)
+    return 100 * mean, 100 * (squares / (len(values) - 1)) ** 0.5 if len(values) > 1 else None

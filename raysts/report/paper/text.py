@@ -1,0 +1,158 @@
+"""The papers' tables as text for the terminal, and the words that the page shares with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from raysts.report.charts.markup import hundredfold
+from raysts.report.paper.match import Found, PaperTable, Source
+from raysts.report.paper.published import Paper, Row, Table, Value
+from raysts.report.run.tables import pooled
+
+MARK = "†"
+"""What a value with a remark carries."""
+
+_AGGREGATIONS = {"all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by pairs"}
+_METRICS = {"auc_pr": "PR-AUC"}
+_CONDITIONS = ("aggregation", "layers", "pooling", "similarity")
+
+
+def format_papers(paper: Paper, tables: Sequence[PaperTable]) -> str:
+    """Every table as aligned plain text, what was measured in columns of its own beside what was published."""
+    head = [f"{paper.short}: {paper.title}", *(f"- {note}" for note in paper.notes)]
+    return "\n\n".join(["\n".join(head), *(_format(paper, table) for table in tables)])
+
+
+def _format(paper: Paper, shown: PaperTable) -> str:
+    table, tags = shown.table, [chr(ord("a") + i) for i in range(len(shown.backbones))]
+    lines = [f"{paper.short} Table {table.number}: {table.about} ({caption(table)})"]
+    lines += [f"- {note}" for note in table.notes]
+    lines += [f"{tag}: measured, {backbone}" for tag, backbone in zip(tags, shown.backbones, strict=True)]
+    width = 1 + max(1, len(tags))  # columns of a published column
+    top, below = ["", ""], ["", "system"]
+    for column in table.columns:
+        top += [column.name, *[""] * (width - 1)]
+        below += ["paper", *(tags or ["measured"])]
+    body: list[list[str] | str] = [top, below]
+    group = None
+    for i, row in enumerate(table.rows):
+        if row.group != group:
+            group = row.group
+            body.append(group or "")
+        cells = [row.name + (MARK if row.remark else ""), system_label(table, row)]
+        for j, cell in enumerate(row.cells):
+            found = [shown.found.get((i, j, k), {}) for k in range(len(cell))]
+            beside = [measured([each.get(b) for each in found], shown.sources) for b in shown.backbones]
+            cells += [printed(cell), *(beside or [""])]
+        body.append(cells)
+    lines += _aligned(body)
+    lines += [f"{MARK} {where}: {text}" for where, text in remarks(table)]
+    lines += [f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)]
+    return "\n".join(lines)
+
+
+def _aligned(body: Sequence[list[str] | str]) -> list[str]:
+    rows = [line for line in body if not isinstance(line, str)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        line
+        if isinstance(line, str)
+        else "  ".join(
+            text.ljust(width) if column < 2 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in body
+    ]
+    return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
+
+
+def printed(cell: Sequence[Value | None]) -> str:
+    """A published cell with two decimals: ``69.63 / 69.50``, ``42.70 ±0.74``; a dash for what the paper leaves out."""
+    if all(value is None for value in cell):
+        return ""
+    texts = [
+        "–" if value is None else f"{value.value:.2f}" + (f" ±{value.std:.2f}" if value.std is not None else "")
+        for value in cell
+    ]
+    return " / ".join(texts) + (MARK if any(value is not None and value.remark for value in cell) else "")
+
+
+def measured(found: Sequence[Found | None], sources: Sequence[Source]) -> str:
+    """A measured cell times 100, with the number of its run; empty where nothing was measured."""
+    known = [each for each in found if each is not None]
+    texts = [
+        "–"
+        if each is None
+        else hundredfold(each.value) + (f" ±{hundredfold(each.std)}" if each.std is not None else "")
+        for each in found
+    ]
+    runs = sorted({sources.index(each.source) + 1 for each in known})
+    return f"{' / '.join(texts)} [{', '.join(map(str, runs))}]" if known else ""
+
+
+def remarks(table: Table) -> list[tuple[str, str]]:
+    """Every remark on a row or a cell: where, and what it says."""
+    found = []
+    for row in table.rows:
+        name = f"{row.group}, {row.name}" if row.group else row.name
+        found += [(name, row.remark)] if row.remark else []
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            texts = dict.fromkeys(value.remark for value in cell if value is not None and value.remark)
+            found += [(f"{name}, {column.name}", text) for text in texts]
+    return found
+
+
+def describe_source(source: Source) -> str:
+    """``nli-ct-sed on bert-base-uncased: 10 members (ids); checkpoints chosen by stsb-dev labels``."""
+    ids = ", ".join(each[:8] for each in source.ids)
+    several = source.role in ("member", "student") and len(source.ids) > 1
+    who = f"{len(source.ids)} {source.role}s" if several else source.role
+    return "; ".join([f"{source.run} on {source.backbone}: {who} ({ids})", *source.remarks])
+
+
+def caption(table: Table) -> str:
+    """Metrics, and the conditions that most rows share, in words."""
+    metrics = dict.fromkeys(" / ".join(map(_metric, column.metrics)) for column in table.columns)
+    usual = _usual(table)
+    parts = [f"{', '.join(metrics)} × 100", *(_words(name, usual[name]) for name in _CONDITIONS if name in usual)]
+    return ", ".join(parts)
+
+
+def system_label(table: Table, row: Row) -> str:
+    """The system's name in raysts and what its conditions have different from most rows of the table."""
+    usual = _usual(table)
+    own = _own(row)
+    others = [
+        _words(name, own[name]) for name in _CONDITIONS if name in usual and own.get(name, usual[name]) != usual[name]
+    ]
+    return ", ".join([row.system or "", *others])
+
+
+def _metric(name: str) -> str:
+    return _METRICS.get(name, name)
+
+
+def _words(condition: str, value: str) -> str:
+    if condition == "layers":
+        return pooled(value)
+    return _AGGREGATIONS[value] if condition == "aggregation" else f"{value} {condition}"
+
+
+def _own(row: Row) -> dict[str, str]:
+    """The conditions that are the same for every value of a row."""
+    measures = [measure for cell in row.cells for value in cell if value is not None for measure in value.measures]
+    found = {name: {getattr(measure, name) for measure in measures} for name in _CONDITIONS}
+    return {name: only for name, values in found.items() if len(values) == 1 and (only := next(iter(values)))}
+
+
+def _usual(table: Table) -> dict[str, str]:
+    """Per condition the value of most rows; none where it depends on the column or is another in nearly every row."""
+    rows = [_own(row) for row in table.rows if row.system]
+    usual = {}
+    for name in _CONDITIONS:
+        counts = Counter(row.get(name) for row in rows)
+        value, count = counts.most_common(1)[0]
+        if value is not None and None not in counts and count * 3 >= len(rows):
+            usual[name] = value
+    return usual

@@ -1,0 +1,1 @@
+"""Where runs are kept: a folder, or an object store with a mirror on this machine."""

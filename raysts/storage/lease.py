@@ -1,0 +1,180 @@
+"""The lock of an object store: a claim beside which no other stands, renewed while its process lives.
+
+A contender writes its claim and then looks who else has one. Listings of these stores show every write that has ended, so
+of two that do this at once at least one sees the other, and nobody takes the lock while another live claim is there.
+Ages are differences of the store's own times: no two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.storage.atomic import process_lives, start_of
+from raysts.storage.bucket import Bucket
+
+BEAT = 10.0
+"""Seconds between two renewals of a claim."""
+
+MISSED = 3
+"""Renewals that a claim of another machine may miss before it counts as dead. On one machine its process is asked for."""
+
+SETTLE = 10.0
+"""Seconds that contenders who arrive at the same moment take at most to agree on one."""
+
+
+class Lease:
+    """A lock in ``bucket`` at ``key``, a folder of claims.
+
+    Args:
+        bucket: the store.
+        key: path of the folder.
+        holder: who we are, for the messages of others.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, holder: str) -> None:
+        self.bucket, self.key, self.holder = bucket, key, holder
+        self.name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.json"
+        self.lost: str | None = None
+        self._broken: set[str] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self, wait: float = 0.0) -> None:
+        """Take the lock.
+
+        Args:
+            wait: seconds to wait for a holder that is about to end.
+
+        Raises:
+            InputError: another live process holds it.
+        """
+        deadline = time.monotonic() + wait
+        try:
+            while True:
+                self._write(held=False)
+                others = self._others()
+                if not others:
+                    break
+                held = [name for name, claim in others.items() if claim.get("held")]
+                if held or min(others) < self.name:
+                    self.bucket.delete(f"{self.key}/{self.name}")
+                    if time.monotonic() >= deadline + (0.0 if held else SETTLE):
+                        raise InputError(self._refusal(others[held[0] if held else min(others)]))
+                time.sleep(random.uniform(0.1, 0.5))
+            self._write(held=True)
+        except BaseException:
+            self.release()
+            raise
+        self._thread = threading.Thread(target=self._renew, name=f"lease {self.key}", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.lost is None:
+            with contextlib.suppress(StoreFailed):  # the claim of a process that has ended delays nobody for long
+                Bucket(self.bucket.uri, tries=2).delete(f"{self.key}/{self.name}")
+
+    def check(self) -> None:
+        """Raise a RunFailed when another process has taken the lock, because this one seemed to be dead."""
+        if self.lost is not None:
+            raise RunFailed(
+                f"{self.bucket.uri}: this process lost {self.key}: {self.lost}; it writes no more. Run the same command "
+                f"again: it goes on from what was uploaded"
+            )
+
+    def _write(self, held: bool) -> None:
+        claim = {
+            "holder": self.holder,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "place": place(),
+            "started": start_of(os.getpid()),
+            "held": held,
+        }
+        self.bucket.write(f"{self.key}/{self.name}", json.dumps(claim).encode())
+
+    def _others(self) -> dict[str, dict[str, Any]]:
+        """The live claims of others; those of the dead are removed."""
+        listed = self.bucket.listed(self.key)
+        now = listed[self.name].written if self.name in listed else 0.0
+        found = {}
+        for name in sorted(listed.keys() - {self.name} - self._broken):
+            content = self.bucket.read(f"{self.key}/{name}")
+            if content is None:
+                continue
+            claim = _claim(content)
+            if _is_dead(claim, now - listed[name].written):
+                self._broken.add(name)
+                self.bucket.delete(f"{self.key}/{name}")
+            else:
+                found[name] = claim
+        return found
+
+    def _renew(self) -> None:
+        quick, renewed = Bucket(self.bucket.uri, tries=1), time.monotonic()
+        while not self._stop.wait(BEAT):
+            try:
+                self.lost = self._taken_by(quick)
+                if self.lost is None:
+                    self._write(held=True)
+                    renewed = time.monotonic()
+            except (RunFailed, InputError) as error:
+                if time.monotonic() - renewed > BEAT * MISSED:
+                    self.lost = f"its claim could not be renewed for {BEAT * MISSED:g} s ({error})"
+            if self.lost is not None:
+                return
+
+    def _taken_by(self, bucket: Bucket) -> str | None:
+        """Why the lock is not ours any more."""
+        names = bucket.listed(self.key).keys()
+        if self.name not in names:
+            return "its claim was removed, as that of a process that did not answer"
+        for name in names - {self.name}:
+            if name in self._broken:  # its process lives after all, and wrote once more before it looked
+                bucket.delete(f"{self.key}/{name}")
+            elif (claim := _claim(bucket.read(f"{self.key}/{name}") or b"{}")).get("held"):
+                return f"{claim.get('holder')} (process {claim.get('pid')} on {claim.get('host')}) has taken it"
+        return None
+
+    def _refusal(self, claim: dict[str, Any]) -> str:
+        return (
+            f"{self.bucket.uri}: {self.key} is held by {claim.get('holder')} (process {claim.get('pid')} on "
+            f"{claim.get('host')}): one driver at a time may write here; wait for it to end, stop it, or choose another "
+            f"--name or --storage. If its machine is gone, try again in {BEAT * MISSED:g} s"
+        )
+
+
+def place() -> str:
+    """Where process numbers mean what they mean here: this boot of this machine, and the container's own numbering."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return os.uname().nodename
+
+
+def _claim(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"holder": "an unknown process"}
+
+
+def _is_dead(claim: dict[str, Any], age: float) -> bool:
+    """Whether the process of a claim is gone, or, on another machine, has not renewed it for too long."""
+    if claim.get("place") == place() and isinstance(claim.get("pid"), int):
+        return not process_lives(claim["pid"], claim.get("started"))
+    return age > BEAT * MISSED

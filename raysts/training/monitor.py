@@ -1,0 +1,105 @@
+"""Progress of training runs, read from their metrics files: bars in a terminal, one line per stage elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from raysts.errors import StoreFailed
+from raysts.storage import runs as stored
+from raysts.storage import store as storage
+from raysts.storage.atomic import read_json
+from raysts.training.checkpoint import last_metrics
+
+if TYPE_CHECKING:
+    from raysts.training.loop import Job
+
+EVERY = 1.0
+"""Seconds between looks at the files."""
+
+EVERY_REMOTE = 15.0
+"""Seconds between looks at an object store, for runs on other machines."""
+
+
+class Progress:
+    """Watches the run folders of ``jobs``; say is called once per finished run, bars are drawn on a terminal."""
+
+    def __init__(self, jobs: Sequence[Job], say: Callable[[str], None]) -> None:
+        self.jobs, self.say = list(jobs), say
+        self.finished: set[str] = set()
+        self.looked = self.looked_far = 0.0
+        self.bars: Any = None
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
+
+            self.bars = Bars(
+                TextColumn("{task.description:<16}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TextColumn("{task.fields[note]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.looked = self.looked_far = 0.0
+        self.update()
+        if self.bars is not None:
+            self.bars.stop()
+
+    def update(self) -> None:
+        """Look at the files, at most once a second."""
+        if time.monotonic() - self.looked < EVERY:
+            return
+        self.looked = time.monotonic()
+        if time.monotonic() - self.looked_far >= EVERY_REMOTE:
+            self.looked_far = time.monotonic()
+            with contextlib.suppress(StoreFailed):  # whoever trains says so
+                storage.at_once(stored.look, [job.folder for job in self.jobs if job.id not in self.finished])
+        for job in self.jobs:
+            if job.id in self.finished:
+                continue
+            line = last_metrics(job.folder / "metrics.jsonl")
+            record = read_json(job.folder / "run.json") or {}
+            if line is not None and self.bars is not None:
+                self._draw(job, line)
+            if record.get("status") == "done":
+                self.finished.add(job.id)
+                self._say(job, line or {}, record)
+
+    def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
+        seconds = (record.get("timings") or {}).get("train_seconds") or 0.0
+        parts = [f"{title(job)}: {record.get('steps')} steps in {seconds:.1f} s"]
+        if line.get("loss") is not None:
+            parts.append(f"loss {line['loss']:.4f}")
+        kept = (record.get("dev") or {}).get("kept")
+        if kept is not None:
+            parts.append(f"dev {100 * kept:.2f}")
+        (self.bars.console.print if self.bars is not None else self.say)(", ".join(parts))
+
+    def _draw(self, job: Job, line: dict[str, Any]) -> None:
+        note = f"loss {line['loss']:.3f}" + (f" dev {100 * line['dev']:.1f}" if "dev" in line else "")
+        if job.id not in self.tasks:
+            self.tasks[job.id] = self.bars.add_task(title(job), total=line["steps"], note=note)
+        done = line["step"] == line["steps"]
+        self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
+
+
+def title(job: Job) -> str:
+    """What people call a run."""
+    member, stage = job.facts.get("member"), job.facts.get("stage")
+    return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import commands
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import EVALUATION, TASKS, TINY, overrides, result
+
+import raysts
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.pipeline.plan import describe
+from raysts.recipes.names import pipeline
+from raysts.schema import RESULTS
+
+CLOCK = "created_at"
+
+
+@pytest.fixture
+def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+
+
+@pytest.fixture
+def finished(_no_data_of_the_machine: None, tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
+    return commands.finished(tmp_path_factory.getbasetemp())
+
+
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{column: value for column, value in row.items() if column != CLOCK} for row in rows]
+
+
+def quiet(text: str) -> None:
+    """Takes progress and shows none."""
+
+
+def run_of(found: dict[str, Any], role: str) -> str:
+    return next(row["run_id"] for row in found["results"] if row["role"] == role)
+
+
+def values(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
+    keys = ("dataset", "subset", "aggregation", "layers", "metric")
+    return {tuple(row[key] for key in keys): row["value"] for row in rows}
+
+
+# -- the functions do what the commands do -------------------------------------------------------------------------------
+
+
+def test_run_and_plan_agree_with_the_commands(finished: commands.Finished) -> None:
+    chosen = {**TINY, "evaluation.resamples": 4, "evaluation.tasks": list(TASKS)}
+    found = raysts.run("ct-sed", chosen, finished.data, finished.storage, address="none", say=quiet)
+    assert found == finished.results["ct-sed"]
+    made = raysts.plan("ct-sed", chosen, finished.data, finished.storage)
+    told = result("plan", *finished.arguments("ct-sed"))
+    assert {"status": "done", "storage": str(finished.storage), **describe(made)} == told
+
+
+def test_a_pipeline_of_ones_own(finished: commands.Finished) -> None:
+    own = pipeline("ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
+    made = raysts.plan(own, None, finished.data, finished.storage)
+    assert {node.status for node in made.nodes} == {"done"}
+    assert len(raysts.plan(own, {"members": 3}, finished.data, finished.storage).members) == 3
+
+
+def test_errors_are_one_kind_with_the_cli_text(finished: commands.Finished, tmp_path: Path) -> None:
+    for wrong in (
+        lambda: raysts.run("nil", storage=tmp_path / "s"),
+        lambda: raysts.run("nli", {"optim.lrr": 1}, storage=tmp_path / "s"),
+        lambda: raysts.plan("nli", data=tmp_path / "none"),
+        lambda: raysts.evaluate(tmp_path),
+        lambda: raysts.embed(finished.results["nli"]["model"], tmp_path, "text", tmp_path / "out"),
+        lambda: raysts.export(tmp_path / "none", tmp_path / "out"),
+        lambda: raysts.distill(),
+        lambda: raysts.load(tmp_path / "none"),
+    ):
+        with pytest.raises(InputError) as caught:
+            wrong()
+        assert caught.value.problems
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_package_offers_what_it_says() -> None:
+    assert set(raysts.__all__) == {"compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"}
+    assert all(callable(getattr(raysts, name)) for name in raysts.__all__)
+    with pytest.raises(AttributeError):
+        raysts.nothing  # noqa: B018
+
+
+# -- evaluate ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["member", "student"])
+def test_evaluating_a_run_gives_its_rows_again(role: str, finished: commands.Finished) -> None:
+    found = finished.results["nli-ct-sed"]
+    run = run_of(found, role)
+    again = result("evaluate", run, *finished.options(), "--tasks", ",".join(TASKS), "--resamples", "4")
+    assert again["model"] == str(finished.storage / "runs" / run / "model")
+    wanted = [row for row in found["results"] if row["run_id"] == run]
+    assert all(list(row) == RESULTS.names for row in again["results"])
+    assert values(again["results"]) == pytest.approx(values(wanted), abs=1e-5)
+    same = ("run_id", "role", "member", "seed", "step", "pooling", "similarity", "dataset_sha256", "n")
+    assert {tuple(row[c] for c in same) for row in again["results"]} == {tuple(row[c] for c in same) for row in wanted}
+    called = raysts.evaluate(run, TASKS, data=finished.data, storage=finished.storage, resamples=4)
+    assert timeless(called["results"]) == timeless(again["results"])
+
+
+def test_evaluating_with_other_pooling(finished: commands.Finished) -> None:
+    run = run_of(finished.results["nli"], "member")
+    arguments = ["evaluate", run, *finished.options(), "--tasks", "stsb", "--resamples", "0"]
+    by_pooling = {
+        pooling: result(*arguments, "--pooling", pooling, "--layers", "2")["results"]
+        for pooling in ("mean", "cls", "max")
+    }
+    for pooling, rows in by_pooling.items():
+        assert {(row["pooling"], row["layers"]) for row in rows} == {(pooling, "2")}
+        assert all(row["ci_low"] is None for row in rows)
+    assert len({rows[0]["value"] for rows in by_pooling.values()}) == 3
+
+
+def test_evaluating_a_file_of_pairs(finished: commands.Finished, tmp_path: Path) -> None:
+    """The same pairs as a task and as a file give the same numbers; every format reads the same."""
+    run = run_of(finished.results["nli"], "member")
+    table = Corpus(finished.data).read("sts/stsb_test", ["sentence1", "sentence2", "score"])
+    rows = table.to_pylist()
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    tsv = ["sentence1\tsentence2\tscore", *(f"{r['sentence1']}\t{r['sentence2']}\t{r['score']}" for r in rows)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(tsv), encoding="utf-8")
+    as_task = result("evaluate", run, *finished.options(), "--tasks", "stsb", "--resamples", "0")["results"]
+    wanted = {(row["layers"], row["metric"]): row["value"] for row in as_task if row["aggregation"] == "all"}
+    for name in ("pairs.parquet", "pairs.jsonl", "pairs.tsv"):
+        found = result("evaluate", run, "--storage", finished.storage, "--pairs", tmp_path / name, "--resamples", "0")[
+            "results"
+        ]
+        assert {row["dataset"] for row in found} == {"pairs"}
+        got = {(row["layers"], row["metric"]): row["value"] for row in found if row["aggregation"] == "all"}
+        assert got == pytest.approx(wanted, abs=1e-12), name
+
+
+def test_minilm_on_real_data(real_data: Corpus, minilm: Path, tmp_path: Path) -> None:
+    """Known numbers: Spearman 72.37 on STS12 (all pairs at once) and 82.03 on STS-B test."""
+    where = ("--data", real_data.root, "--storage", tmp_path)
+    found = result("evaluate", minilm, *where, "--tasks", "sts12,stsb", "--layers", "1", "--resamples", "0")
+    got = {
+        row["dataset"]: 100 * row["value"]
+        for row in found["results"]
+        if row["metric"] == "spearman" and row["aggregation"] == "all" and row["split"] == "test"
+    }
+    assert got == pytest.approx({"sts12": 72.37, "stsb": 82.03}, abs=0.01)
+
+
+# -- distill -------------------------------------------------------------------------------------------------------------
+
+
+def distilled(*arguments: object) -> dict[str, Any]:
+    return result("distill", *arguments, "--address", "none", *overrides({"train.max_steps": 3}, EVALUATION))
+
+
+def test_distilling_the_best_members_of_a_run(finished: commands.Finished) -> None:
+    """From a run that has no student: the members' run ids, backbone and data come from its record."""
+    found = distilled("--from-run", "nli-ct", "--top", "1", "--storage", finished.storage)
+    assert found["name"] == "nli-ct-distilled"
+    records = {
+        row["run_id"]: json.loads((finished.storage / "runs" / row["run_id"] / "run.json").read_text(encoding="utf-8"))
+        for row in finished.results["nli-ct"]["results"]
+        if row["role"] == "member"
+    }
+    best = max(records, key=lambda run: records[run]["dev"]["kept"])
+    by_role: dict[str, list[dict[str, Any]]] = {}
+    for row in found["results"]:
+        by_role.setdefault(row["role"], []).append(row)
+    assert set(by_role) == {"backbone", "member", "ensemble", "student"}
+    assert values(by_role["ensemble"]) == pytest.approx(
+        values([row for row in by_role["member"] if row["run_id"] == best]), abs=1e-9
+    ), "an ensemble of one is that one"
+    assert values(by_role["backbone"]) == pytest.approx(
+        values([row for row in finished.results["nli-ct"]["results"] if row["role"] == "backbone"]), abs=1e-9
+    ), "the student starts from what the members started from"
+    assert raysts.load(found["model"]).dim == raysts.load(best, storage=finished.storage).dim
+
+
+def test_distilling_takes_the_settings_of_the_run(finished: commands.Finished) -> None:
+    """A run with a student: its distillation recipe and what its student pools."""
+    found = distilled("--from-run", "nli-ct-sed", "--storage", finished.storage, "--name", "again")
+    record = json.loads((finished.storage / "pipelines" / "again.json").read_text(encoding="utf-8"))["pipeline"]
+    assert record["student_pooling"] == 2 and raysts.load(found["model"]).layers == 2
+    assert record["sed"]["train"]["max_steps"] == 3
+
+
+def test_distilling_models(finished: commands.Finished) -> None:
+    """Models by run id and by folder; members of one tiny backbone need not be told what they started from."""
+    runs = sorted({row["run_id"] for row in finished.results["ct"]["results"] if row["role"] == "member"})
+    models = [runs[0], finished.storage / "runs" / runs[1] / "model"]
+    found = distilled(*models, *finished.options(), "--name", "of-models")
+    member = json.loads((finished.storage / "runs" / runs[0] / "run.json").read_text(encoding="utf-8"))
+    backbone = finished.storage / "backbones" / f"tiny-{member['backbone_id']}"
+    given = distilled(*models, *finished.options(), "--name", "of-models", "--set", f"backbone={backbone}")
+    assert timeless(given["results"]) == timeless(found["results"])
+    assert {row["role"] for row in found["results"]} == {"backbone", "member", "ensemble", "student"}
+    called = raysts.distill(
+        [str(model) for model in models],
+        {"train.max_steps": 3, "evaluation.resamples": 4, "evaluation.tasks": TASKS},
+        finished.data,
+        finished.storage,
+        name="of-models",
+        address="none",
+        say=quiet,
+    )
+    assert called == found
+
+
+# -- export, embed, load, report -----------------------------------------------------------------------------------------
+
+
+def test_an_export_is_the_model(finished: commands.Finished, tmp_path: Path) -> None:
+    student = run_of(finished.results["nli-ct-sed"], "student")
+    told = result("export", student, "--to", tmp_path / "out" / "encoder", "--storage", finished.storage)
+    assert told["model"] == str(tmp_path / "out" / "encoder")
+    called = raysts.export(student, tmp_path / "python", storage=finished.storage)
+    assert called == told | {"model": str(tmp_path / "python")}
+    texts = ["a dog sleeps", "the cat", "x"]
+    model = raysts.load(student, finished.storage)
+    for folder in (tmp_path / "out" / "encoder", tmp_path / "python"):
+        assert (folder / "README.md").is_file()
+        np.testing.assert_array_equal(raysts.load(folder).encode(texts), model.encode(texts))
+    one_layer = result("export", student, "--to", tmp_path / "one", "--storage", finished.storage, "--layers", "1")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    theirs = sentence_transformers.SentenceTransformer(one_layer["model"], device="cpu").encode(texts)
+    np.testing.assert_allclose(raysts.load(student, finished.storage, layers=1).encode(texts), theirs, atol=1e-5)
+    assert not np.allclose(theirs, model.encode(texts), atol=1e-3)
+
+
+def test_load_gives_float32_vectors(finished: commands.Finished) -> None:
+    model = raysts.load(finished.results["quickstart"]["model"])
+    vectors = model.encode(["one text", "another, longer text", ""])
+    assert vectors.dtype == np.float32 and vectors.shape == (3, model.dim) and np.isfinite(vectors).all()
+    assert model.encode([]).shape == (0, model.dim)
+    assert set(model.represent(["a"])) == {"vectors"}
+
+
+def test_embed_agrees_with_the_command(finished: commands.Finished, tmp_path: Path) -> None:
+    model = finished.results["quickstart"]["model"]
+    pq.write_table(pa.table({"text": ["a dog", "a cat"], "n": [1, 2]}), tmp_path / "in.parquet")
+    told = result("embed", model, "--input", tmp_path / "in.parquet", "--column", "text",
+                  "--output", tmp_path / "cli", "--address", "none")  # fmt: skip
+    called = raysts.embed(model, tmp_path / "in.parquet", "text", tmp_path / "python", address="none", say=quiet)
+    assert called == told | {"output": str(tmp_path / "python")}
+    (a,), (b,) = (sorted((tmp_path / name).glob("*.parquet")) for name in ("cli", "python"))
+    assert pq.read_table(a).equals(pq.read_table(b))
+
+
+def test_reports_are_written_again(finished: commands.Finished) -> None:
+    page = finished.storage / "reports" / "nli" / "index.html"
+    before = page.read_text(encoding="utf-8")
+    page.unlink()
+    assert result("report", "--name", "nli", "--storage", finished.storage)["reports"] == [str(page)]
+    after = page.read_text(encoding="utf-8")
+    assert "member 0: nli" in after and "raysts run nli" in after
+    assert len(after) == pytest.approx(len(before), rel=0.01)
+    every = result("report", "--storage", finished.storage)["reports"]
+    assert set(map(str, finished.storage.glob("reports/*/index.html"))) == set(every)

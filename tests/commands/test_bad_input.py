@@ -1,0 +1,599 @@
+"""Wrong input: exit code 2, one clear message on stderr, nothing started and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import TINY, overrides, raysts, result
+
+from raysts.evaluation.harness import TASKS
+from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import dump
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+
+
+class Refused:
+    """Runs commands that must be refused, with a storage folder that must not appear."""
+
+    def __init__(self, place: Path, data: Path) -> None:
+        self.place, self.data = place, data
+
+    def __call__(self, *arguments: object, says: tuple[str, ...] = (), storage: object = None) -> str:
+        folder = storage or self.place / "new" / "storage"
+        outcome = raysts(*arguments, "--storage", folder, "--json")
+        assert outcome.code == 2, f"exit code {outcome.code}: {outcome.err}"
+        assert outcome.out == "", "stdout is for results"
+        assert all(
+            line.startswith("raysts: ") or not line.strip() or line[0] == " " for line in outcome.err.splitlines()[:1]
+        )
+        assert not (self.place / "new").exists(), "nothing is written, the storage folder not even made"
+        for part in says:
+            assert part in outcome.err, f"{part!r} is not in: {outcome.err}"
+        return outcome.err
+
+    def run(self, name: object, *sets: str, says: tuple[str, ...], data: object = None, tiny: bool = True) -> str:
+        """``raysts run`` in this process."""
+        given = [part for item in sets for part in ("--set", item)]
+        small = overrides(TINY) if tiny else []
+        return self("run", name, "--data", data or self.data, "--address", "none", *small, *given, says=says)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, small_world: Path) -> Refused:
+    return Refused(tmp_path, small_world)
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nli-cct", ("'nli-cct'", "did you mean 'ct'?", "stages are mlm, nli, ct, sts", "raysts recipes")),
+        ("nli-ct-sedd", ("'nli-ct-sedd'", "did you mean 'sed'?")),
+        ("quikstart", ("did you mean 'quickstart'?",)),
+        ("sed", ("needs members to combine", "nli-sed")),
+        ("nli-nli", ("stands twice",)),
+        ("", ("unknown recipe ''",)),
+        ("../../etc", ("unknown recipe",)),
+        ("none.yaml", ("none.yaml", "No such file", "raysts show")),
+    ],
+)
+def test_unknown_recipe(command: str, name: str, says: tuple[str, ...], refused: Refused) -> None:
+    refused(command, name, "--data", refused.data, says=says)
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "../../../evil", "a b", " ", "a\nb", "-x", "x" * 300])
+def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
+    where = sorted(refused.place.parent.rglob("*"))
+    refused.run(
+        "nli", f"name='{name}'" if "\n" not in name else f"name={json.dumps(name)}", says=("name=", "must be 1 to 100")
+    )
+    refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), f"--name={name}",
+            says=("--name=", "must be 1 to 100 letters, digits"))  # fmt: skip
+    file = refused.place / "recipe.yaml"
+    file.write_text(dump(pipeline("nli")).replace("name: nli", f"name: {json.dumps(name)}"), encoding="utf-8")
+    refused.run(file, says=("recipe.yaml: name=",), tiny=False)
+    file.unlink()
+    assert sorted(refused.place.parent.rglob("*")) == where
+
+
+# -- overrides -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ("optim.lrr=1", ("'optim.lrr'", "did you mean 'optim.lr'?", "raysts show nli")),
+        ("nil.batch=3", ("'nil.batch'", "did you mean 'nli.batch'?")),
+        ("optim.lr", ("--set optim.lr", "a.b=value", "--set nli.batch=32")),
+        ("=3", ("--set =3", "a.b=value")),
+        ("optim.lr=fast", ("nli.optim.lr='fast'", "must be a number")),
+        ("optim.lr=-1", ("nli.optim.lr=-1", "must be positive")),
+        ("optim.lr=.inf", ("nli.optim.lr=inf", "finite")),
+        ("optim.lr=nan", ("nli.optim.lr=nan", "finite")),
+        ("train.epochs=inf", ("nli.train.epochs=inf", "finite")),
+        ("train.max_steps=1.5", ("nli.train.max_steps=1.5", "must be a whole number")),
+        ("train.max_steps=true", ("nli.train.max_steps=True", "must be a whole number")),
+        ("train.max_steps=0", ("nli.train.max_steps=0", "must be positive")),
+        ("train.max_length=500", ("nli.train.max_length=500", "'tiny' has positions for 128 tokens")),
+        ("train.dropout=maybe", ("nli.train.dropout='maybe'", "true or false")),
+        ("batch=many", ("nli.batch='many'", "must be a whole number")),
+        ("batch=[1]", ("nli.batch=[1]", "must be a whole number")),
+        ("members=0", ("members=0", "at least 1")),
+        ("members=two", ("members='two'", "must be a whole number")),
+        ("seed=x", ("seed='x'", "must be a whole number")),
+        ("select_top=0", ("select_top=0", "from 1 to the number of members, 2")),
+        ("select_top=3", ("select_top=3", "from 1 to the number of members, 2")),
+        ("data.sample=0", ("nli.data.sample=0", "must be positive")),
+        ("data.sample_seed=-1", ("nli.data.sample_seed=-1", "must not be negative")),
+        ("data.table=nli/trian", ("nli.data.table='nli/trian'", "did you mean 'nli/train'?")),
+        ("data.table=nli/snli_test", ("nli.data.table='nli/snli_test'", "is a test set")),
+        ("data.table=wikipedia/sentences", ("nli.data.table='wikipedia/sentences'", "nli needs premise, hypothesis, label")),
+        ("data.sources=[nowhere]", ("nli", "['nowhere']", "data.sources")),
+        ("nli.objective=nil", ("nli.objective='nil'", "must be one of mlm, nli, ct")),
+        ("nli=3", ("'nli'",)),
+        ("stages=none", ("stages=None", "must be a mapping")),
+        ("combine=sed", ("sed: needed with combine=sed",)),
+        ("evaluation.tasks=sts21", ("unknown task 'sts21'", "did you mean")),
+        ("evaluation.layers=[1,3]", ("evaluation.compare=2", "must be one of layers")),
+        ("evaluation.layers=[2,3]", ("evaluation.layers=3", "'tiny' has 2 layers")),
+        ("nli.layers=3", ("nli.layers=3", "'tiny' has 2 layers")),
+        ("evaluation.resamples=-1", ("evaluation.resamples=-1", "must not be negative")),
+        ("resources.cpus=0", ("resources.cpus=0", "at least 1")),
+        ("resources.gpus=inf", ("resources.gpus=inf", "finite")),
+        ("backbone=", ("backbone=None", "must be text")),
+    ],
+)  # fmt: skip
+def test_wrong_overrides(item: str, says: tuple[str, ...], refused: Refused) -> None:
+    refused.run("nli", item, says=says)
+
+
+def test_a_student_deeper_than_its_backbone(refused: Refused) -> None:
+    refused.run("nli-sed", "student_pooling=3", says=("student_pooling=3", "'tiny' has 2 layers"))
+
+
+def test_everything_wrong_comes_in_one_message(refused: Refused) -> None:
+    err = refused.run("nli", "optim.lrr=1", "members=0", "batch=x", says=("'optim.lrr'", "members=0", "batch='x'"))
+    assert len(err.splitlines()) == 3
+
+
+# -- recipe files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", ("cannot be read",)),
+        ("", ("must be a mapping",)),
+        ("- nli", ("must be a mapping",)),
+        ("name: x\nmembres: 3", ("unknown option 'membres'", "did you mean 'members'?")),
+        ("members: 3", ("'name' is missing",)),
+        (
+            "name: x\nstages: {nli: {objective: nil, settings: {}}}",
+            ("stages.nli.objective='nil'", "did you mean 'nli'?"),
+        ),
+        ("name: x\nstages: {nli: {objective: [nli], settings: {}}}", ("stages.nli.objective=['nli']",)),
+        ("name: x\nstages: {nli: {settings: {}}}", ("'stages.nli.objective' is missing",)),
+        ("name: x\nstages: {nli: {objective: nli, settings: {}, optim: {lrr: 1}}}", ("'stages.nli.optim.lrr'", "'lr'")),
+        ("name: x\nstages: {sed: {objective: nli, settings: {}}}", ("stages: 'sed'",)),
+        ("name: x\nstages: {a/b: {objective: nli, settings: {}}}", ("stages: 'a/b'",)),
+        ("name: x\nstages: {x: {objective: sed, settings: {}}}", ("stages.x: a member has no teacher",)),
+        (
+            "name: x\nteachers: [a]\ncombine: sed\nsed: {objective: nli, settings: {}}",
+            ("sed.objective: must be sed",),
+        ),
+    ],
+)
+def test_wrong_recipe_files(text: str, says: tuple[str, ...], refused: Refused) -> None:
+    file = refused.place / "recipe.yaml"
+    file.write_text(text, encoding="utf-8")
+    refused.run(file, tiny=False, says=("recipe.yaml", *says))
+
+
+def test_recipe_files_that_are_no_text(refused: Refused) -> None:
+    file = refused.place / "recipe.yaml"
+    file.write_bytes(b"\xff\xfe\x00n")
+    refused.run(file, tiny=False, says=("recipe.yaml", "cannot be read"))
+    (refused.place / "folder.yaml").mkdir()
+    refused.run(refused.place / "folder.yaml", tiny=False, says=("folder.yaml", "cannot be read"))
+
+
+# -- data ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_data_folder(refused: Refused) -> None:
+    gone = refused.place / "gone"
+    refused.run("nli", data=gone, says=(str(gone), "does not exist", "--data", "raysts data fetch"))
+    file = refused.place / "file"
+    file.touch()
+    refused.run("nli", data=file, says=(str(file), "is not a folder"))
+
+
+@pytest.fixture
+def broken(refused: Refused) -> Callable[..., Path]:
+    """Makes a copy of the small world in which one table is not as it should be."""
+
+    def change(table: str, edit: Callable[[Path], None] | None = None, **columns: Any) -> Path:
+        folder = refused.place / "world"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(refused.data, folder)
+        path = folder / f"{table}.parquet"
+        if edit is not None:
+            edit(path)
+        else:
+            plain = pq.read_table(path).to_pydict()
+            for name, make in columns.items():
+                plain[name] = make(plain[name])
+            pq.write_table(pa.table({name: column for name, column in plain.items() if column is not None}), path)
+        return folder
+
+    return change
+
+
+def at(row: int, value: object) -> Callable[[list[Any]], list[Any]]:
+    """The column with one value replaced."""
+    return lambda column: [*column[:row], value, *column[row + 1 :]]
+
+
+def scrambled(path: Path) -> None:
+    """Pages that cannot be read below a footer that can."""
+    content = bytearray(path.read_bytes())
+    content[50:2_000] = b"\x07" * 1_950
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "columns", "says"),
+    [
+        ("nli", "nli/train", {"label": lambda _: None}, ("column 'label' is missing", "columns found: premise")),
+        ("nli", "nli/train", {"premise": at(5, "  ")}, ("row 5", "column 'premise'", "empty sentence")),
+        ("nli", "nli/train", {"hypothesis": at(7, None)}, ("row 7", "column 'hypothesis'", "null")),
+        ("nli", "nli/train", {"label": lambda c: at(3, "maybe")([str(v) for v in c])}, ("row 3", "column 'label'", "'maybe'")),
+        ("nli", "nli/train", {"label": lambda c: [3] * len(c)}, ("row 0", "unknown label 3", "0 to 2")),
+        ("nli", "nli/train", {"label": lambda c: [[0]] * len(c)}, ("column 'label'", "list")),
+        ("nli", "nli/train", {"premise": lambda c: [1] * len(c)}, ("column 'premise'", "int64", "text")),
+        ("nli", "nli/train", {"premise": lambda c: [b"x"] * len(c)}, ("column 'premise'", "binary", "text")),
+        ("nli", "sts/sts12", {"score": at(4, float("nan"))}, ("row 4", "column 'score'", "nan", "from 0 to 5")),
+        ("nli", "sts/sts12", {"score": at(4, 5.5)}, ("row 4", "column 'score'", "5.5", "from 0 to 5")),
+        ("sts", "sts/stsb_train", {"score": at(2, -0.1)}, ("row 2", "column 'score'", "-0.1")),
+        ("sts", "sts/stsb_train", {"score": lambda c: [str(v) for v in c]}, ("column 'score'", "string", "numbers")),
+        ("sts", "sts/stsb_dev", {"score": at(0, float("inf"))}, ("row 0", "column 'score'", "inf")),
+        ("nli", "sts/sts12", {"score": lambda c: [1.0] * len(c)}, ("sts12", "1 distinct score")),
+        ("ct", "wikipedia/sentences", {"sentence": at(9, "")}, ("row 9", "column 'sentence'", "empty sentence")),
+    ],
+    ids=lambda value: None if isinstance(value, (dict, tuple)) else value,
+)  # fmt: skip
+def test_wrong_rows(
+    name: str, table: str, columns: dict[str, Any], says: tuple[str, ...], refused: Refused, broken: Callable[..., Path]
+) -> None:
+    data = broken(table, **columns)
+    file = () if "distinct" in says[-1] else (f"{table}.parquet",)
+    refused.run(name, data=data, says=(*file, *says))
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda path: path.write_bytes(b"premise,hypothesis,label\n"), "not a readable Parquet file"),
+        (lambda path: path.write_bytes(b""), "not a readable Parquet file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-50]), "not a readable Parquet file"),
+        (scrambled, "cannot be read"),
+        (lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "the table has no rows"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+    ids=["no parquet", "empty", "cut off", "scrambled", "no rows", "gone"],
+)
+def test_corrupt_parquet(
+    edit: Callable[[Path], None], says: str, refused: Refused, broken: Callable[..., Path]
+) -> None:
+    data = broken("nli/train", edit)
+    refused.run("nli", data=data, says=(str(data / "nli" / "train.parquet"), says))
+    data = broken("sts/sts12", edit)
+    if says != "is missing":
+        tiny = result("run", "raw", "--data", refused.data, "--address", "none", "--storage", refused.place / "made",
+                      "--set", "evaluation.resamples=0", "--set", "evaluation.tasks=stsb")["model"]  # fmt: skip
+        refused("evaluate", tiny, "--data", data, says=(str(data / "sts" / "sts12.parquet"), says))
+
+
+def test_one_bad_shard_among_several(refused: Refused, broken: Callable[..., Path]) -> None:
+    def shards(path: Path) -> None:
+        table = pq.read_table(path)
+        path.unlink()
+        path.with_suffix("").mkdir()
+        pq.write_table(table.slice(0, 100), path.with_suffix("") / "0.parquet")
+        bad = table.slice(100)
+        labels = pa.array(at(17, "7")(bad.column("label").to_pylist()))
+        pq.write_table(
+            bad.set_column(bad.column_names.index("label"), "label", labels), path.with_suffix("") / "1.parquet"
+        )
+
+    refused.run("nli", data=broken("nli/train", shards), says=("nli/train/1.parquet", "row 17", "column 'label'", "7"))
+
+
+def test_too_few_rows_for_a_batch(refused: Refused, broken: Callable[..., Path]) -> None:
+    data = broken("wikipedia/sentences", lambda path: pq.write_table(pq.read_table(path).slice(0, 1), path))
+    refused.run("ct", data=data, says=("ct.batch=16", "too few rows"))
+
+
+def test_dev_is_needed_where_it_selects(refused: Refused, broken: Callable[..., Path]) -> None:
+    data = broken("sts/stsb_dev", lambda path: path.unlink())
+    for name, *sets in (("sts",), ("nli-sed", "select_top=1"), ("nli", "train.keep=best"), ("nli", "train.patience=2")):
+        refused.run(name, *sets, data=data, says=("'sts/stsb_dev' is missing",))
+    assert raysts("plan", "nli", "--data", data, "--storage", refused.place / "s", *overrides(TINY)).code == 0
+
+
+def test_a_task_without_files(refused: Refused, broken: Callable[..., Path]) -> None:
+    data = broken("sts/sts12", lambda path: path.unlink())
+    says = ("task 'sts12' has no files", "sts/sts12.parquet", "sts13")
+    refused.run("nli", "evaluation.tasks=[sts12]", data=data, says=says)
+    shutil.rmtree(data / "sts")
+    shutil.rmtree(data / "sick")
+    for table in ("snli_dev", "snli_test"):
+        (data / "nli" / f"{table}.parquet").unlink()
+    refused.run("nli", data=data, says=("holds the files of no task", "sts12"))
+
+
+@pytest.mark.parametrize(("name", "table", "column"), [
+    ("nli", "nli/train", "premise"), ("ct", "wikipedia/sentences", "sentence"), ("raw", "sts/sts12", "sentence1"),
+    ("nli", "sts/sts12", "sentence1"),
+])  # fmt: skip
+def test_the_tiny_backbone_does_not_read_real_text(
+    name: str, table: str, column: str, refused: Refused, broken: Callable[..., Path]
+) -> None:
+    """Neither to train on it nor to be measured on it: every word would be the unknown word."""
+    text = "Quarterly deliberations bewildered several municipal accountants"
+    data = broken(table, **{column: lambda rows: [f"{text} {i}" for i in range(len(rows))]})
+    refused.run(name, data=data, says=("backbone=tiny", table, "--set backbone="))
+
+
+def test_the_tiny_backbone_on_the_data_of_this_machine(real_data: Any, refused: Refused) -> None:
+    refused.run(
+        "nli-ct-sed", data=real_data.root, says=("backbone=tiny", "nli/train", "wikipedia/sentences", "sts/sts12")
+    )
+
+
+# -- models --------------------------------------------------------------------------------------------------------------
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def other_module(folder: Path) -> None:
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.LSTM"}
+    (folder / "modules.json").write_text(json.dumps([module]), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), ("not a model directory", "config.json")),
+        (lambda folder: (folder / "config.json").write_text("{"), ("config.json", "JSON")),
+        (lambda folder: (folder / "config.json").write_text("[]"), ("model",)),
+        (lambda folder: edit_json(folder / "config.json", model_type="gpt2"), ("'gpt2'", "must be an encoder", "bert")),
+        (lambda folder: (folder / "model.safetensors").unlink(), ("model.safetensors",)),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"junk" * 9), ("safetensors",)),
+        (lambda folder: (folder / "tokenizer.json").unlink(), ("no tokenizer", "tokenizer.json, vocab.txt")),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), ("token",)),
+        (other_module, ("modules.json", "LSTM", "unknown")),
+        (lambda folder: (folder / "modules.json").write_text("{"), ("modules.json", "JSON")),
+    ],
+    ids=["no config", "broken config", "strange config", "decoder", "no weights", "broken weights", "no tokenizer",
+         "broken tokenizer", "unknown module", "broken modules"],
+)  # fmt: skip
+def test_a_model_that_is_none(
+    edit: Callable[[Path], None], says: tuple[str, ...], refused: Refused, tiny_backbone: Path,
+    copy_of: Callable[[Path, str], Path],
+) -> None:  # fmt: skip
+    """As a backbone, as a teacher, and as what is evaluated, embedded or exported."""
+    folder = copy_of(tiny_backbone, "model")
+    edit(folder)
+    where = ("--data", refused.data)
+    says = (str(folder), *says)
+    refused.run("nli", f"backbone={folder}", says=says)
+    refused(
+        "distill", folder, tiny_backbone, *where, "--address", "none", "--set", f"backbone={tiny_backbone}", says=says
+    )
+    refused("evaluate", folder, *where, "--tasks", "sts12", says=says)
+    refused("export", folder, "--to", refused.place / "out", says=says)
+    source = refused.place / "in.parquet"
+    pq.write_table(pa.table({"text": ["a"]}), source)
+    refused("embed", folder, "--input", source, "--column", "text", "--output", refused.place / "out", says=says)
+    assert not (refused.place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "model", ["", " ", "/no/such/folder", "./none", "a/b/c", "no-such-model-anywhere", "bad name!"]
+)
+def test_a_model_that_is_not_there(model: str, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the tests stay off the network
+    says = (f"'{model.strip()}'",)
+    refused("evaluate", model, "--data", refused.data, says=says)
+    refused("export", model, "--to", refused.place / "out", says=says)
+    if model.strip():
+        refused.run("nli", f"backbone='{model}'", says=says)
+        refused("distill", model, model, "--data", refused.data, "--address", "none", says=says)
+
+
+def test_the_beginning_of_several_run_ids(small_world: Path, tmp_path: Path, tiny_backbone: Path) -> None:
+    for run in ("abc123", "abc456"):
+        shutil.copytree(tiny_backbone, tmp_path / "runs" / run / "model")
+    outcome = raysts("evaluate", "abc", "--data", small_world, "--storage", tmp_path)
+    assert outcome.code == 2 and "'abc'" in outcome.err and "2 run ids" in outcome.err
+    one = raysts(
+        "evaluate", "abc1", "--data", small_world, "--storage", tmp_path, "--tasks", "sts12", "--resamples", "0"
+    )
+    assert one.code == 0
+
+
+def test_teachers_of_another_width_or_tokenizer(
+    refused: Refused, tiny_backbone: Path, copy_of: Callable[[Path, str], Path]
+) -> None:
+    other = copy_of(tiny_backbone, "other")
+    vocabulary = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary["model"]["unk_token"] = "[MASK]"
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    arguments = ["--data", refused.data, "--address", "none", "--set", f"backbone={tiny_backbone}"]
+    refused("distill", other, *arguments, says=(str(other), "another tokenizer"))
+    tiny = result("run", "raw", "--data", refused.data, "--address", "none", "--storage", refused.place / "made",
+                  "--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0")["model"]  # fmt: skip
+    refused("distill", tiny, *arguments, says=(tiny, "dimensions", "one width"))
+
+
+# -- where things are written --------------------------------------------------------------------------------------------
+
+
+def unwritable(place: Path) -> Iterator[str]:
+    """Storage paths that nobody can write to, root included."""
+    file = place / "file"
+    file.touch()
+    yield str(file)
+    yield str(file / "below")
+    yield "/proc/none/storage"
+
+
+def test_a_storage_that_cannot_be_written(refused: Refused) -> None:
+    for storage in unwritable(refused.place):
+        refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), storage=storage,
+                says=("--storage", storage, "cannot be written to"))  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_storage_in_a_read_only_folder(refused: Refused) -> None:
+    locked = refused.place / "locked"
+    locked.mkdir(mode=0o500)
+    refused("run", "nli", "--data", refused.data, "--address", "none", *overrides(TINY), storage=locked / "storage",
+            says=("--storage", "Permission denied"))  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", ["hdfs://host/x", "abfs://container/x"])
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_object_stores_that_are_not_known(command: str, storage: str, refused: Refused) -> None:
+    refused(command, "nli", "--data", refused.data, storage=storage, says=(storage, "s3://", "path"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_a_cluster_that_does_not_answer(address: str, refused: Refused) -> None:
+    refused("run", "nli", "--data", refused.data, "--address", address, *overrides(TINY), says=("--address", address))
+
+
+def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> None:
+    (refused.place / "there").mkdir()
+    (refused.place / "there" / "mine.txt").write_text("mine", encoding="utf-8")
+    (refused.place / "file").touch()
+    for target in ("there", "file"):
+        refused(
+            "export", tiny_backbone, "--to", refused.place / target, says=("--to", target, "nothing is overwritten")
+        )
+    refused("export", tiny_backbone, "--to", refused.place / "file" / "x", says=("--to", "cannot be written to"))
+    refused("export", tiny_backbone, "--to", refused.place / "out", "--layers", 3, says=("layers=3", "has 2 layers"))
+    assert not (refused.place / "out").exists()
+    assert [path.name for path in (refused.place / "there").iterdir()] == ["mine.txt"]
+
+
+# -- the other commands --------------------------------------------------------------------------------------------------
+
+
+def test_distill(refused: Refused, tiny_backbone: Path) -> None:
+    where = ("--data", refused.data, "--address", "none")
+    refused("distill", *where, says=("MODEL", "--from-run NAME"))
+    refused("distill", tiny_backbone, "--from-run", "x", *where, says=("MODEL", "--from-run NAME"))
+    refused("distill", "--from-run", "nothing", *where, says=("no run 'nothing'", "it holds: none"))
+    refused("distill", tiny_backbone, *where, says=("--set backbone=",))
+    given = (*where, "--set", f"backbone={tiny_backbone}")
+    for top in (0, 2, -1):
+        refused(
+            "distill", tiny_backbone, "--top", top, *given, says=(f"--top {top}", "from 1 to the number of members, 1")
+        )
+    refused("distill", tiny_backbone, "--top", 1, *given, says=("--top", "no score on STS-B dev"))
+    refused("distill", tiny_backbone, *where, "--set", "backbone=tiny", says=("backbone=tiny",))
+    refused("distill", tiny_backbone, *given, "--name", "a/b", says=("name='a/b'",))
+    refused("distill", tiny_backbone, *given, "--set", "optim.lrr=1", says=("did you mean 'optim.lr'?",))
+
+
+def test_distilling_a_run_that_has_no_members_yet(small_world: Path, tmp_path: Path) -> None:
+    arguments = ["--data", small_world, "--storage", tmp_path, "--address", "none", *overrides(TINY)]
+    few = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0"]
+    assert raysts("run", "raw", *arguments, *few).code == 0
+    none = raysts("distill", "--from-run", "raw", "--storage", tmp_path, "--address", "none")
+    assert none.code == 2 and "no members" in none.err
+    assert raysts("run", "nli", *arguments, *few, "--set", "optim.lr=1e30").code == 3
+    unfinished = raysts("distill", "--from-run", "nli", "--storage", tmp_path, "--address", "none")
+    assert unfinished.code == 2 and "2 of its 2 members are not finished" in unfinished.err
+    assert "raysts run nli" in unfinished.err
+    near = raysts("distill", "--from-run", "mli", "--storage", tmp_path, "--address", "none")
+    assert near.code == 2 and "did you mean 'nli'?" in near.err
+
+
+def test_evaluate(refused: Refused, tiny_backbone: Path) -> None:
+    where = ("evaluate", tiny_backbone, "--data", refused.data)
+    refused(*where, "--tasks", "sts12,stsbb", says=("unknown task 'stsbb'", "did you mean 'stsb'?", *TASKS))
+    for layers in (0, 3, -1):
+        refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers={layers}",))
+    refused(*where, "--tasks", "sts12", "--resamples", -1, says=("--resamples -1", "must not be negative"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("p.csv", "sentence1,sentence2\na,b\n", ("column 'score' is missing",)),
+        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,high\n", ("row 1", "line 3", "column 'score'", "'high'")),
+        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,nan\n", ("row 1", "column 'score'", "nan")),
+        ("p.csv", "sentence1,sentence2,score\na,b,1\n,d,2\n", ("row 1", "column 'sentence1'", "empty sentence")),
+        ("p.csv", "sentence1,sentence2,score\na,b,1,2\n", ("line 2", "4 fields")),
+        ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("1 distinct score",)),
+        ("p.csv", "", ("column 'sentence1' is missing",)),
+        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": \n', ("line 2", "not JSON")),
+        ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c"}\n', ("row 1", "'sentence2'")),
+        ("p.parquet", "no parquet", ("p.parquet",)),
+        ("p.txt", "a b 1", ("unknown format '.txt'", ".csv")),
+    ],
+)  # fmt: skip
+def test_pairs(name: str, text: str, says: tuple[str, ...], refused: Refused, tiny_backbone: Path) -> None:
+    (refused.place / name).write_text(text, encoding="utf-8")
+    refused("evaluate", tiny_backbone, "--pairs", refused.place / name, says=(name, *says))
+
+
+def test_pairs_that_are_not_there(refused: Refused, tiny_backbone: Path) -> None:
+    refused("evaluate", tiny_backbone, "--pairs", refused.place / "none.csv", says=("none.csv", "no such file"))
+
+
+def test_reports_of_nothing(refused: Refused) -> None:
+    refused("report", says=("there is nothing to report", "raysts run quickstart"))
+    refused("report", "--name", "../x", says=("no run '../x'",))
+
+
+def test_reports_of_data_that_has_changed(
+    small_world: Path, tmp_path: Path, copy_of: Callable[[Path, str], Path]
+) -> None:
+    data, storage = copy_of(small_world, "data"), tmp_path / "storage"
+    few = ["--set", "evaluation.tasks=sts12", "--set", "evaluation.resamples=0"]
+    assert raysts("run", "raw", "--data", data, "--storage", storage, "--address", "none", *few).code == 0
+    table = pq.read_table(data / "sts" / "sts12.parquet")
+    pq.write_table(table.slice(1), data / "sts" / "sts12.parquet")
+    changed = raysts("report", "--storage", storage)
+    assert changed.code == 2 and "'raw'" in changed.err and "changed" in changed.err
+    shutil.rmtree(data)
+    gone = raysts("report", "--storage", storage)
+    assert gone.code == 2 and str(data) in gone.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [], ["frobnicate"], ["run"], ["run", "nli", "--frob"], ["evaluate"], ["evaluate", "x", "--layer", "two"],
+        ["evaluate", "x", "--pooling", "sum"], ["evaluate", "x", "--tasks", "sts12", "--pairs", "p.csv"],
+        ["embed", "x"], ["export", "x"], ["data"], ["data", "fetch"], ["distill", "--top", "many"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_command_lines(arguments: list[str]) -> None:
+    outcome = raysts(*arguments)
+    assert outcome.code == 2 and outcome.out == "" and "usage: raysts" in outcome.err and "error: " in outcome.err
+
+
+def test_data_commands(tmp_path: Path) -> None:
+    for arguments, says in (
+        (["check", "--data", tmp_path / "none"], "does not exist"),
+        (["fetch", "--data", tmp_path / "new", "--tables", "sts/stsb_dv"], "did you mean 'sts/stsb_dev'?"),
+        (["fetch", "--data", tmp_path / "new", "--tables", "sts/stsb_dev", "--source", tmp_path / "none"], "--source"),
+        (["prepare", "wikipedia", "--data", tmp_path / "new"], "does not exist"),
+        (["prepare", "wikipedia", "--data", tmp_path / "new", "--input", tmp_path / "none.xml"], "none.xml"),
+    ):
+        outcome = raysts("data", *arguments)
+        assert outcome.code == 2 and outcome.out == "" and says in outcome.err, (arguments, outcome.err)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,172 @@
+"""Several students of one ensemble, and the papers' ablations, end to end."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysts.commands import context as api
+from raysts.commands import study_run as api_study
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.pipeline.plan import Plan
+from raysts.recipes.experiments import EXPERIMENTS
+from raysts.recipes.names import pipeline
+from raysts.report.paper.report import report_paper
+
+STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
+QUICK: dict[str, Any] = {
+    "members": 2, "train.max_steps": 2, "train.max_length": 24, "data.sample": 64, "evaluation.resamples": 0,
+}  # fmt: skip
+
+
+def run(recipe: str, overrides: dict[str, Any], data: Path, storage: Path) -> dict[str, Any]:
+    return api_study.run(recipe, overrides, data, storage, address="none", say=lambda text: None)
+
+
+def cells(paper: str, number: int, storage: Path) -> dict[tuple[str | None, str, str], Any]:
+    """What was measured, by group, row and column of a table; of each cell the only measurement."""
+    (table,) = [table for table in report_paper(paper, storage)["tables"] if table["number"] == number]
+    found = {(c["group"], c["row"], c["column"]): c["measured"] for c in table["cells"] if c["measured"]}
+    assert all(len(measured) == 1 for measured in found.values())
+    return {where: measured[0] for where, measured in found.items()}
+
+
+# -- students ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan(small_corpus: Corpus, tiny_backbone: Path, tmp_path: Path) -> Any:
+    def made(name: str, **overrides: Any) -> Plan:
+        found = pipeline(name, {"backbone": str(tiny_backbone), "members": 2, **overrides})
+        return Plan(pipeline=found, corpus=small_corpus, storage=tmp_path)
+
+    return made
+
+
+def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(plan: Any) -> None:
+    one, three, four = (plan("nli-sed-flow", students=count) for count in (1, 3, 4))
+    ids = [[[node.id for node in chain] for chain in each.student_chains] for each in (one, three, four)]
+    assert ids[0] == ids[1][:1] and ids[1] == ids[2][:3]
+    assert len({name for chain in ids[2] for name in chain}) == 8
+    jobs = [chain[0].job for chain in three.student_chains]
+    assert len({job.seed for job in jobs}) == 3
+    assert len({(job.recipe, job.parent, job.store, job.teacher) for job in jobs}) == 1
+    assert one.teacher.id == four.teacher.id, "teacher means are computed once"
+    assert [node.title for node in three.nodes if node.kind == "train"][2:] == [
+        f"student {k}: {stage}" for k in range(3) for stage in ("sed", "flow")
+    ]
+    assert len({node.id for node in three.nodes}) == len(three.nodes)
+    assert {node.id for node in one.nodes} - {node.id for node in three.nodes} == {one.evaluations[-1].id}
+
+
+def test_students_need_a_distillation() -> None:
+    with pytest.raises(InputError, match="students=2: 'nli-ensemble' distils no student"):
+        pipeline("nli-ensemble", {"students": 2})
+
+
+def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Table 3 of SED from one run, its numbers by hand; then with the first student alone, trained no more."""
+    settings = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": STS}
+    found = run("ct-sed", {**settings, "students": 3}, small_world, tmp_path)
+    runs = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/run.json")}
+
+    def means(role: str) -> list[float]:
+        rows = [
+            row for row in found["results"]
+            if (row["role"], row["metric"], row["aggregation"], row["layers"]) == (role, "spearman", "mean", "2")
+        ]  # fmt: skip
+        assert len({row["run_id"] for row in rows}) == len({row["member"] for row in rows})
+        numbers = sorted({row["member"] for row in rows}, key=lambda member: member or 0)
+        return [statistics.fmean(row["value"] for row in rows if row["member"] == number) for number in numbers]
+
+    members, students, (ensemble,) = means("member"), means("student"), means("ensemble")
+    assert (len(members), len(students), len(set(students))) == (2, 3, 3)
+    assert sorted({r["member"] for r in found["results"] if r["role"] == "student"}) == [0, 1, 2]
+    assert {r["run_id"] for r in found["results"] if (r["role"], r["member"]) == ("student", 0)} == {
+        Path(found["model"]).parent.name
+    }
+    of_table = {where: each["value"] for where, each in cells("sed", 3, tmp_path).items()}
+    for group, values in (("Ensemble Models", members), ("Distillation Learners", students)):
+        name = "BERT-L-CT" if values is members else "BERT-L-CT-SED"
+        mean = sum(values) / len(values)
+        std = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+        expected = {"Max": max(values), "Mean": mean, "STD": std}
+        assert {column: of_table[group, name, column] for column in expected} == pytest.approx(expected)
+    assert of_table["Full Ensemble", "BERT-L-CT", "Max"] == pytest.approx(ensemble)
+    assert len(of_table) == 7, "nothing else was measured"
+
+    page = Path(found["report"]).read_text()
+    assert "Students, mean ± std (n = 3)" in page and "Best student" in page and "student 2" in page
+    alone = run("ct-sed", settings, small_world, tmp_path)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/run.json")} == runs
+    assert alone["model"] == found["model"]
+    assert {row["member"] for row in alone["results"] if row["role"] == "student"} == {None}
+
+
+# -- experiments ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
+    overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
+    before = api_study.described("latte-layers", overrides, small_world, tmp_path)
+    assert set(before) == {"storage", "name", "backbone", "skipped", "nodes"} and not any(tmp_path.iterdir())
+    assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
+        f"latte.layers=only-{layer}: member {member}: latte" for layer in (1, 2) for member in (0, 1)
+    ]
+    assert set(api_study.shown("latte-layers", overrides)) == {"latte.layers=only-1", "latte.layers=only-2"}
+    found = run("latte-layers", overrides, small_world, tmp_path)
+    assert found["left_out"] == []  # what the command line prints of a run it prints of an experiment
+    assert found["model"] is None and Path(found["report"]) == tmp_path / "reports" / "latte-layers" / "index.html"
+    assert "Table 7" in Path(found["report"]).read_text() and "Table 8" not in Path(found["report"]).read_text()
+    assert {(row["study"], row["trial"], row["layers"]) for row in found["results"]} == {
+        ("latte-layers", f"latte.layers=only-{layer}", f"only-{layer}") for layer in (1, 2)
+    }
+    for table, backbone in ((7, "Base"), (9, "Large")):
+        filled = cells("latte-mix", table, tmp_path)
+        assert set(filled) == {
+            (None, f"BERT-{backbone}, Layer {layer} + {how} + Cosine", column)
+            for layer in (1, 2) for how in ("Mean", "Latte-Mix") for column in ("STS12", "STSb")
+        }  # fmt: skip
+        assert len({each["value"] for each in filled.values()}) == len(filled)
+        noted = filled[None, f"BERT-{backbone}, Layer 1 + Latte-Mix + Cosine", "STSb"]["remarks"][-1]
+        assert "latte.settings.hidden=8" in noted and "latte.layers" not in noted, "the table is about the layers"
+    after = api_study.described("latte-layers", overrides, small_world, tmp_path)
+    assert {node["status"] for node in after["nodes"]} == {"done"}
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
+    assert run("latte-layers", overrides, small_world, tmp_path)["results"] == found["results"]
+    own = api.run(
+        "latte", {**overrides, "latte.layers": "only-1"}, small_world, tmp_path, address="none", say=lambda text: None
+    )
+    assert {r["run_id"] for r in own["results"]} < {r["run_id"] for r in found["results"]} | {None}
+    assert {path: path.stat().st_mtime_ns for path in files} == files, "no model was written again"
+
+
+def test_wrong_input_of_one_point_stops_all(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    overrides = {**QUICK, "backbone": str(tiny_backbone)}
+    with pytest.raises(InputError, match=r"latte.layers: is what"):
+        run("latte-layers", {**overrides, "latte.layers": "only-1"}, small_world, tmp_path / "storage")
+    with pytest.raises(InputError, match=r"nli\.train\.max_length=500"):
+        run("sed-stability", {**overrides, "nli.train.max_length": 500}, small_world, tmp_path / "storage")
+    assert not (tmp_path / "storage").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_of_its_tables_is_filled(name: str, small_world: Path, tmp_path: Path) -> None:
+    experiment = EXPERIMENTS[name]
+    overrides = {**QUICK, "backbone": "tiny", "evaluation.tasks": [*STS, "stsb"]}
+    overrides |= {"students": 2} if name == "sed-stability" else {}
+    run(name, overrides, small_world, tmp_path)
+    depth = 2
+    for number in experiment.tables:
+        (table,) = [table for table in report_paper(experiment.paper, tmp_path)["tables"] if table["number"] == number]
+        for cell in table["cells"]:
+            too_deep = cell["column"] == "3" or "Layer" in cell["row"] and int(cell["row"].split()[2]) > depth
+            lacks_data = cell["column"] == "SICK-R"
+            if not lacks_data and not (too_deep and name in ("sed-pooling", "latte-layers")):
+                assert cell["measured"], (number, cell["row"], cell["column"])

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from raysts.data.corpora import Corpus
+from raysts.data.fetch.fetch import fetch
+from raysts.data.fetch.hub import Located, resolve
+from raysts.data.fetch.sources import SOURCES, VECTORS
+from raysts.errors import InputError
+from raysts.schema import TABLES
+
+SNLI_CARD = """---
+dataset_info:
+  config_name: plain_text
+  features:
+  - name: premise
+    dtype: string
+  - name: hypothesis
+    dtype: string
+  - name: label
+    dtype:
+      class_label:
+        names:
+          '0': contradiction
+          '1': neutral
+          '2': entailment
+configs:
+- config_name: plain_text
+  data_files:
+  - split: train
+    path: plain_text/train-*
+  - split: validation
+    path: plain_text/validation-*
+  - split: test
+    path: plain_text/test-*
+---
+"""
+
+
+def _jsonl(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+
+
+def _parquet(path: Path, rows: list[dict], schema: pa.Schema | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+
+
+def _nli(tag: str, count: int) -> list[dict]:
+    return [
+        {"premise": f" {tag} premise {i} ", "hypothesis": f"{tag} hypothesis {i}", "label": i % 4 - 1}
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files as the hub's repositories hold them: Parquet, JSON lines, class names in a README, a config in a folder."""
+    root = tmp_path_factory.mktemp("mirror")
+    _jsonl(
+        root / "mteb/sts12-sts/test.jsonl.gz",
+        [{"sentence1": "A  man\tsings.", "sentence2": "Someone sings.", "score": 3.8}],
+    )
+    for split in ("train", "validation", "test"):
+        rows = [
+            {
+                "genre": "main-news",
+                "dataset": "headlines",
+                "sentence1": f"{split} {i}",
+                "sentence2": "b",
+                "score": i / 2,
+            }
+            for i in range(11)
+        ]
+        _jsonl(root / f"stsbenchmark-sts/{split}.jsonl.gz", rows)
+        sick = [
+            {
+                "id": "1",
+                "sentence_A": f"A dog runs {i}",
+                "sentence_B": "A dog moves",
+                "label": i,
+                "relatedness_score": 3.3,
+                "entailment_AB": "A_entails_B",
+                "entailment_BA": "B_neutral_A",
+            }
+            for i in range(3)
+        ]
+        types = pa.Table.from_pylist(sick).schema
+        types = types.set(types.get_field_index("relatedness_score"), pa.field("relatedness_score", pa.float32()))
+        _parquet(root / f"RobZamp/sick/default/{split}/0000.parquet", sick, types)
+        # class names in another order than NLI_LABELS: the converter must go by name
+        _parquet(root / f"stanfordnlp/snli/plain_text/{split}-00000-of-00001.parquet", _nli(f"snli {split}", 4000))
+    (root / "stanfordnlp/snli/README.md").write_text(SNLI_CARD)
+    _parquet(root / "nyu-mll/multi_nli/data/train-00000-of-00001.parquet", _nli("mnli", 2000))
+    articles = [
+        {"id": str(i), "url": "u", "title": f"T{i}", "text": f"First  line {i}.\n\nSecond line.\n"} for i in range(2500)
+    ]
+    _parquet(root / "wikimedia/wikipedia/20231101.en/train-00000-of-00002.parquet", articles[:1500])
+    _parquet(root / "wikimedia/wikipedia/20231101.en/train-00001-of-00002.parquet", articles[1500:])
+    _parquet(root / "wikimedia/wikipedia/20231101.de/train-00000-of-00001.parquet", articles[:5])
+    return root
+
+
+def test_every_source_names_a_canonical_table_and_a_whole_commit() -> None:
+    assert set(SOURCES) <= set(TABLES)
+    for parts in SOURCES.values():
+        for part in parts:
+            assert part.rows > 0 and (part.revision is None or (len(part.revision) == 40 and int(part.revision, 16)))
+    assert {part.dataset for parts in SOURCES.values() for part in parts if part.revision is None} == {
+        "RobZamp/sick", "SetFit/SentEval-CR", "rahulsikder223/SentEval-MPQA",
+    }  # fmt: skip
+    assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(SOURCES)
+    for name, archive in VECTORS.items():
+        assert name == f"words/{archive.member.removesuffix('.txt')}" and len(archive.sha256) == 64
+
+
+def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    wanted = ["sts/sts12", "sts/stsb_train", "sts/stsb_dev", "sts/stsb_test", "sick", "nli", "wikipedia"]
+    result = fetch(tmp_path, wanted, source=mirror, progress=lines.append)
+    corpus = Corpus(tmp_path)
+    assert corpus.tables() == [name for name in TABLES if name in result["tables"]]
+    assert corpus.problems(corpus.tables()) == []
+
+    assert corpus.read("sts/sts12").to_pylist() == [
+        {"sentence1": "A man sings.", "sentence2": "Someone sings.", "score": 3.8}
+    ]
+    assert corpus.read("sts/stsb_dev").column("subset")[0].as_py() == "main-news/headlines"
+    sick = corpus.read("sick/sick_test").to_pylist()
+    assert [row["label"] for row in sick] == ["entailment", "neutral", "contradiction"]
+    assert sick[0]["score"] == 3.3 and sick[0]["entailment_ab"] == "A_entails_B"
+
+    train = corpus.read("nli/train").to_pylist()
+    assert Counter(row["source"] for row in train) == {"snli": 3000, "mnli": 1500}  # a quarter has label -1
+    by_source = {row["source"]: row for row in reversed(train)}
+    assert by_source["snli"] == {"premise": "snli train premise 1", "hypothesis": "snli train hypothesis 1",
+                                 "label": "contradiction", "source": "snli"}  # fmt: skip
+    assert by_source["mnli"]["label"] == "entailment"  # no class names given: the hub's order
+    assert len({row["source"] for row in train[:2000]}) == 2  # mixed, not one after the other
+    assert result["tables"]["nli/train"]["dropped"] == 1500
+
+    assert corpus.files("wikipedia/articles") == [tmp_path / "wikipedia/articles/part-00000.parquet"]
+    assert corpus.read("wikipedia/articles").slice(2499).to_pylist() == [
+        {"article_id": 2499, "title": "T2499", "text": "First line 2499.\nSecond line."}
+    ]
+    manifest = json.loads((tmp_path / "manifest.json").read_text())["tables"]
+    assert set(manifest) == set(result["tables"])
+    entry = manifest["sts/stsb_test"]
+    assert entry["rows"] == 11 and entry["sources"][0]["dataset"] == "mteb/stsbenchmark-sts"
+    assert entry["sources"][0]["revision"] == "local copy" and not entry["sources"][0]["pinned"]
+    digest = subprocess.run(
+        ["sha256sum", tmp_path / "sts/stsb_test.parquet"], capture_output=True, text=True, check=True
+    ).stdout
+    assert entry["files"]["sts/stsb_test.parquet"]["sha256"] == digest.split()[0]
+    assert any(line.startswith("nli/train: 4,500 rows, 1,500 ") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sets of SentEval as the hub holds them, the word benchmarks as GitHub does."""
+    root = tmp_path_factory.mktemp("small_sets")
+    tomatoes = root / "cornell-movie-review-data/rotten_tomatoes"
+    for split in ("train", "validation", "test"):
+        named = Dataset.from_dict(
+            {"text": [f"{split} good", f"{split} bad"], "label": [1, 0]},
+            features=Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])}),
+        )
+        tomatoes.mkdir(parents=True, exist_ok=True)
+        named.to_parquet(tomatoes / f"{split}.parquet")
+        mrpc = {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": 1, "idx": 0}
+        _parquet(root / f"nyu-mll/glue/mrpc/{split}-00000-of-00001.parquet", [mrpc])
+    phrases = [{"idx": 0, "sentence": "a phrase", "label": 1}, {"idx": 1, "sentence": "unlabelled", "label": -1}]
+    for split in ("train", "validation", "test"):
+        _parquet(root / f"stanfordnlp/sst2/data/{split}-00000-of-00001.parquet", phrases)
+    for name in ("sst2", "sst5", "subj", "SentEval-CR"):
+        for split in ("train", "dev", "test"):
+            _jsonl(
+                root / f"SetFit/{name}/{split}.jsonl", [{"text": f" {name}  {split}", "label": 4, "label_text": "fine"}]
+            )
+    for split in ("train", "test"):
+        _parquet(root / f"SentEval-MPQA/data/{split}-00000-of-00001.parquet", [{"sentence": split, "label": 0}])
+        question = {"text": "How far is it ?", "coarse_label": 5, "fine_label": 40}
+        _parquet(root / f"CogComp/trec/default/{split}/0000.parquet", [question])
+    similar = root / "mfaruqui/eval-word-vectors/data/word-sim"
+    words = root / "word-benchmarks"
+    for table in ("web/word_similarity", "web/word_analogy", "web/word_categorization"):
+        for part in SOURCES[table]:
+            assert part.file is not None
+            path = (words if part.file.endswith(".csv") else similar.parents[1]) / part.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(
+                {
+                    "word_similarity": "tiger\tcat\t7.35\nking cabbage 0.23\n",
+                    "word_analogy": ",type,word1,word2,word3,target\n0,capital,Athens,Greece,Oslo,Norway\n",
+                    "word_categorization": ",category,word\n0,tree,oak\n1,tree,\n",
+                }[part.shape]
+            )
+    return root
+
+
+def test_fetch_of_the_sets_of_senteval(small_sets: Path, tmp_path: Path) -> None:
+    result = fetch(tmp_path, ["senteval"], source=small_sets)["tables"]
+    corpus = Corpus(tmp_path)
+    assert corpus.tables() == [name for name in TABLES if name.startswith("senteval/")]
+    assert corpus.problems(corpus.tables()) == []
+    mr = corpus.read("senteval/mr")
+    assert mr.num_rows == 6 and set(mr.column("label").to_pylist()) == {"neg", "pos"}
+    assert {row["text"].split()[1]: row["label"] for row in mr.to_pylist()} == {"good": "pos", "bad": "neg"}
+    assert corpus.read("senteval/sst2_train").to_pylist() == [{"text": "a phrase", "label": "1"}]
+    assert result["senteval/sst2_train"]["dropped"] == 1
+    assert corpus.read("senteval/sst5_dev").to_pylist() == [{"text": "sst5 dev", "label": "fine"}]
+    assert corpus.read("senteval/trec_test").to_pylist() == [{"text": "How far is it ?", "label": "5"}]
+    assert corpus.read("senteval/mrpc_train").to_pylist() == [
+        {"sentence1": f"{split} a", "sentence2": f"{split} b", "label": "1"} for split in ("train", "validation")
+    ]
+    assert sorted(corpus.read("senteval/mpqa").column("text").to_pylist()) == ["test", "train"]
+
+
+def test_fetch_of_the_word_benchmarks(small_sets: Path, tmp_path: Path) -> None:
+    result = fetch(tmp_path, ["web"], source=small_sets)["tables"]
+    corpus = Corpus(tmp_path)
+    assert len(result) == 3 and corpus.problems(corpus.tables()) == []
+    assert corpus.read("web/word_similarity").num_rows == 2 * 13
+    assert {"dataset": "SimLex999", "word1": "king", "word2": "cabbage", "score": 0.23} in corpus.read(
+        "web/word_similarity"
+    ).to_pylist()
+    assert corpus.read("web/word_analogy").to_pylist()[0] == {
+        "dataset": "Google", "category": "capital", "a": "Athens", "b": "Greece", "c": "Oslo", "d": "Norway",
+    }  # fmt: skip
+    oak = {"category": "tree", "word": "oak"}
+    names = ("AP", "BLESS", "Battig", "ESSLLI2008")
+    assert corpus.read("web/word_categorization").to_pylist() == [{"dataset": name, **oak} for name in names]
+    assert result["web/word_categorization"]["dropped"] == 4
+    source = result["web/word_analogy"]["sources"][1]
+    assert source["file"] == "word-analogy/monolingual/en/msr.csv" and source["revision"] == "local copy"
+    assert {entry["status"] for entry in fetch(tmp_path, ["web"], source=small_sets)["tables"].values()} == {"present"}
+
+
+def test_a_file_of_github_is_asked_for_at_its_commit(
+    small_sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served by a file tree in the place of GitHub; then not at all."""
+    part = SOURCES["web/word_analogy"][0]
+    for each in SOURCES["web/word_analogy"]:
+        assert each.file is not None
+        served = tmp_path / "served" / each.dataset / (each.revision or "") / each.file
+        served.parent.mkdir(parents=True, exist_ok=True)
+        served.write_text(",type,word1,word2,word3,target\n0,x,a,b,c,d\n")
+    monkeypatch.setattr("raysts.data.fetch.hub.GITHUB", (tmp_path / "served").as_uri())
+    entry = fetch(tmp_path / "data", ["web/word_analogy"])["tables"]["web/word_analogy"]
+    assert entry["rows"] == 4 and entry["sources"][0]["revision"] == part.revision and entry["sources"][0]["pinned"]
+    monkeypatch.setattr("raysts.data.fetch.hub.GITHUB", (tmp_path / "nowhere").as_uri())
+    with pytest.raises(
+        RuntimeError, match=r"vecto-ai/word-benchmarks \(word-analogy.*google-analogies.csv\) could not .*Git"
+    ):
+        fetch(tmp_path / "other", ["web/word_analogy"])
+    assert Corpus(tmp_path / "other").tables() == []
+
+
+def test_shards_are_cut_by_size(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.data.fetch.fetch.SHARD_BYTES", 1)
+    fetch(tmp_path, ["wikipedia"], source=mirror)
+    corpus = Corpus(tmp_path)
+    assert len(corpus.files("wikipedia/articles")) == 3  # one batch of at most 1,000 rows each
+    assert corpus.read("wikipedia/articles").column("article_id").to_pylist() == list(range(2500))
+
+
+def test_a_rerun_goes_on_and_never_replaces_foreign_files(mirror: Path, tmp_path: Path) -> None:
+    fetch(tmp_path, ["sts/sts12"], source=mirror)
+    before = (tmp_path / "sts/sts12.parquet").stat().st_mtime_ns
+    _parquet(tmp_path / "sts/stsb_dev.parquet", [{"sentence1": "mine", "sentence2": "mine", "score": 1.0}])
+    again = fetch(tmp_path, ["sts/sts12", "sts/stsb_dev", "sts/stsb_test"], source=mirror)["tables"]
+    assert {name: entry["status"] for name, entry in again.items()} == {
+        "sts/sts12": "present", "sts/stsb_dev": "kept", "sts/stsb_test": "fetched",
+    }  # fmt: skip
+    assert (tmp_path / "sts/sts12.parquet").stat().st_mtime_ns == before
+    assert pq.read_table(tmp_path / "sts/stsb_dev.parquet").num_rows == 1
+    (tmp_path / "sts/sts12.parquet").unlink()
+    assert fetch(tmp_path, ["sts/sts12"], source=mirror)["tables"]["sts/sts12"]["status"] == "fetched"
+
+
+def test_a_broken_copy_leaves_finished_tables_and_no_half_written_ones(mirror: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    _jsonl(copy / "sts12-sts/test.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
+    _jsonl(copy / "sts13-sts/test.jsonl", [{"sentence1": "a", "score": 1}])
+    with pytest.raises(RuntimeError, match=r"mteb/sts13-sts .*'sentence2' is missing"):
+        fetch(tmp_path / "data", ["sts/sts12", "sts/sts13"], source=copy)
+    assert Corpus(tmp_path / "data").tables() == ["sts/sts12"]
+    assert [path.name for path in (tmp_path / "data/sts").iterdir()] == ["sts12.parquet"]
+
+
+def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with pytest.raises(InputError, match=r"'sts/sts17' cannot be fetched \(did you mean"):
+        fetch(data, ["sts/sts17"], source=mirror)
+    with pytest.raises(InputError, match="is not a folder"):
+        fetch(data, ["sts"], source=tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"does not hold data set mteb/sts13-sts: expected its files in"):
+        fetch(data, ["sts/sts12", "sts/sts13"], source=mirror)
+    with pytest.raises(InputError, match="no table comes from data set 'a/b'"):
+        fetch(data, ["sts"], revisions={"a/b": "main"})
+    assert not data.exists()
+
+
+def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from raysts.data.fetch.fetch import fetch\n"
+        "try: fetch(Path(sys.argv[1]), [sys.argv[2]], progress=print)\n"
+        "except RuntimeError as error: print('ERROR', error)"
+    )
+    for table, dataset in (("sts/sts12", "mteb/sts12-sts"), ("sick/sick_test", "RobZamp/sick")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), table], capture_output=True, text=True, check=True,
+            env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "", "PYTHONPATH": str(Path.cwd())},
+        )  # fmt: skip
+        assert f"ERROR data set {dataset} (split test) could not be read from the Hugging Face hub" in done.stdout
+        assert "HF_ENDPOINT" in done.stdout and "--source" in done.stdout
+    assert "WARNING RobZamp/sick: not a pinned commit" in done.stdout
+    assert not list(tmp_path.glob("s*/*"))
+
+
+def test_a_pinned_commit_needs_no_look_up() -> None:
+    part = SOURCES["sts/sts12"][0]
+    located = Located(part, part.dataset, None, part.revision, local=False)
+    assert resolve(located, print) is located and located.facts()["pinned"]

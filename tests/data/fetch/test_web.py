@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from raysts.cli import execute
+from raysts.data.fetch.fetch import fetch
+from raysts.data.fetch.sources import VECTORS
+from raysts.errors import InputError
+
+WORDS = {dimensions: f"the {'0.5 ' * dimensions}\nof {'1.5 ' * dimensions}\n" for dimensions in (50, 100, 200, 300)}
+
+
+class Server:
+    """A web server with one file, which knows ranges, and may break off."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.asked, self.sends, self.ranges = content, [], len(content), True  # type: ignore[var-annotated]
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                wanted = self.headers.get("Range") if owner.ranges else None
+                owner.asked.append(wanted)
+                first = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+                if self.path != "/glove.6B.zip" or first >= len(owner.content):
+                    self.send_error(404 if self.path != "/glove.6B.zip" else 416)
+                    return
+                self.send_response(206 if wanted else 200)
+                self.send_header("Content-Length", str(len(owner.content) - first))
+                self.end_headers()
+                self.wfile.write(owner.content[first : first + owner.sends])
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/glove.6B.zip"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "copy/glove.6B.zip"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as files:
+        for dimensions, text in WORDS.items():
+            files.writestr(f"glove.6B.{dimensions}d.txt", text)
+    return path
+
+
+@pytest.fixture
+def server(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server(archive.read_bytes())
+    digest = hashlib.sha256(server.content).hexdigest()
+    for name, known in VECTORS.items():
+        monkeypatch.setitem(VECTORS, name, replace(known, url=server.url, sha256=digest))
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_vectors_are_downloaded_once_unpacked_and_the_archive_removed(server: Server, tmp_path: Path) -> None:
+    lines: list[str] = []
+    found = fetch(tmp_path / "data", ["words"], progress=lines.append)["tables"]
+    assert {name: entry["status"] for name, entry in found.items()} == dict.fromkeys(VECTORS, "fetched")
+    for dimensions, text in WORDS.items():
+        assert Path(found[f"words/glove.6B.{dimensions}d"]["file"]).read_text() == text
+    assert server.asked == [None]
+    assert sorted(path.name for path in (tmp_path / "data/words").iterdir()) == sorted(
+        f"glove.6B.{d}d.txt" for d in WORDS
+    )
+    assert any("of " in line and server.url in line for line in lines)
+    again = fetch(tmp_path / "data", ["words/glove.6B.50d"])["tables"]
+    assert again["words/glove.6B.50d"]["status"] == "present" and len(server.asked) == 1
+
+
+def test_a_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    server.sends = 300
+    name = "words/glove.6B.300d"
+    with pytest.raises(RuntimeError, match=r"ended after 300 of .*goes on where it stopped.*--source"):
+        fetch(tmp_path, [name])
+    assert [path.name for path in (tmp_path / "words").iterdir()] == ["glove.6B.zip.part"]
+    server.sends = len(server.content)
+    assert Path(fetch(tmp_path, [name])["tables"][name]["file"]).read_text() == WORDS[300]
+    assert server.asked == [None, "bytes=300-"]
+
+
+def test_a_server_without_ranges_and_a_part_that_is_whole(server: Server, tmp_path: Path) -> None:
+    name, part = "words/glove.6B.50d", tmp_path / "words/glove.6B.zip.part"
+    part.parent.mkdir()
+    part.write_bytes(b"from another time")
+    server.ranges = False
+    assert fetch(tmp_path, [name])["tables"][name]["status"] == "fetched"
+    (tmp_path / f"{name}.txt").unlink()
+    part.write_bytes(server.content)
+    server.ranges = True
+    assert fetch(tmp_path, [name])["tables"][name]["status"] == "fetched"
+
+
+def test_another_file_than_expected_is_refused(server: Server, tmp_path: Path) -> None:
+    server.content = server.content[:-1] + b"x"
+    with pytest.raises(RuntimeError, match=r"SHA-256 [0-9a-f]{64}, expected [0-9a-f]{64}"):
+        fetch(tmp_path, ["words/glove.6B.50d"])
+    assert not list((tmp_path / "words").iterdir()), "the next run starts afresh"
+
+
+def test_without_a_network_the_exit_code_is_3(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    code = execute(["data", "fetch", "--data", str(tmp_path / "data"), "--tables", "words/glove.6B.50d"])
+    said = capsys.readouterr().err
+    assert code == 3 and "check the network" in said and "--source FOLDER" in said and "Traceback" not in said
+
+
+def test_a_local_copy(server: Server, archive: Path, tmp_path: Path) -> None:
+    name = "words/glove.6B.100d"
+    found = fetch(tmp_path / "data", [name], source=archive.parent)["tables"][name]
+    assert Path(found["file"]).read_text() == WORDS[100] and not server.asked and archive.is_file()
+    with pytest.raises(InputError, match=r"does not hold glove.6B.zip"):
+        fetch(tmp_path / "other", [name], source=tmp_path)
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,105 @@
+"""Data in a bucket: read where it is needed, and nothing else of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import s3_server
+import torch
+
+from raysts.commands import context as api
+from raysts.data.corpora import Corpus
+from raysts.data.windows import select, tokenize_group
+from raysts.errors import InputError
+from raysts.models.store import load_tokenizer
+from raysts.storage import store as storage
+from raysts.storage.bucket import Bucket, canonical
+
+SMALL: dict[str, Any] = {
+    "backbone": "tiny", "members": 1, "train.max_steps": 4, "train.max_length": 24, "evaluation.tasks": ["stsb"],
+    "evaluation.resamples": 4,
+}  # fmt: skip
+TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")
+
+
+@pytest.fixture
+def data(s3_endpoint: str, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URI of a bucket with some tables of the small world, one of them in two shards."""
+    torch.set_num_threads(1)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+    uri = f"s3://{s3_server.new_bucket()}/corpus"
+    bucket = Bucket(canonical(uri))
+    for table in TABLES:
+        bucket.upload(Corpus(small_world).files(table)[0], f"{table}.parquet")
+    bucket.delete("nli/train.parquet")
+    whole = Corpus(small_world).read("nli/train")
+    for number, part in enumerate((whole.slice(0, 50), whole.slice(50))):
+        pq.write_table(part, tmp_path / "part.parquet")
+        bucket.upload(tmp_path / "part.parquet", f"nli/train/{number}.parquet")
+    return uri
+
+
+def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Path, tmp_path: Path) -> None:
+    shards = Corpus(data)
+    folder = tmp_path / "folder"
+    for table in ("nli/train", "sts/stsb_dev", "sts/stsb_test"):
+        for path in shards.files(table):
+            storage.current(path)
+            target = folder / path.relative_to(shards.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    shutil.rmtree(shards.root)
+
+    options: dict[str, Any] = {"address": "none", "say": lambda text: None}
+    expected = api.run("nli", SMALL, folder, tmp_path / "a", **options)
+    found = api.run("nli", SMALL, data, tmp_path / "b", **options)
+    assert [row["value"] for row in found["results"]] == [row["value"] for row in expected["results"]]
+    assert {path.name for path in (tmp_path / "b" / "runs").iterdir()} == {
+        path.name for path in (tmp_path / "a" / "runs").iterdir()
+    }
+    assert api.run_record(tmp_path / "b", "nli")["data"] == canonical(data)
+    assert not list(shards.root.rglob("sentences.parquet")), "nobody asked for it"
+    shutil.rmtree(shards.root)
+    assert api.report("nli", storage=tmp_path / "b")["status"] == "done"
+
+
+def test_another_node_brings_the_shard_that_it_tokenises(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_backbone: Path
+) -> None:
+    made = api.plan("nli", SMALL | {"backbone": str(tiny_backbone)}, data, tmp_path)
+    (spec,) = made.specs.values()
+    groups = select(made.corpus, spec.table, spec.data)
+    assert [Path(group.path).name for group in groups] == ["0.parquet", "1.parquet"]
+    shutil.rmtree(made.corpus.root)
+    entry = tokenize_group(groups[1], spec, load_tokenizer(tiny_backbone), tmp_path / "store", 1)
+    assert sum(entry["windows"]) == groups[1].size
+    assert [path.name for path in made.corpus.root.rglob("*.parquet")] == ["1.parquet"]
+
+
+def test_a_table_that_changes_in_the_bucket_is_brought_again(data: str, tmp_path: Path) -> None:
+    before = Corpus(data)
+    rows, known = before.read("sts/stsb_dev"), before.fingerprint("sts/stsb_dev")
+    written = before.files("sts/stsb_dev")[0].stat().st_mtime_ns
+    assert Corpus(data).fingerprint("sts/stsb_dev") == known
+    assert before.files("sts/stsb_dev")[0].stat().st_mtime_ns == written, "it was there and was left alone"
+    pq.write_table(rows.slice(1), tmp_path / "new.parquet")
+    Bucket(canonical(data)).upload(tmp_path / "new.parquet", "sts/stsb_dev.parquet")
+    after = Corpus(data)
+    assert after.read("sts/stsb_dev").num_rows == rows.num_rows - 1 and after.fingerprint("sts/stsb_dev") != known
+
+
+def test_what_cannot_be_done_is_said_first(data: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"table 'sick/sick_test' is missing: expected s3://.*/sick/sick_test.parquet"):
+        Corpus(data).require(["sick/sick_test"])
+    with pytest.raises(InputError, match=r"--data 's3://[^']*': there is no bucket 'nowhere-at-all'"):
+        api.run("nli", SMALL, "s3://nowhere-at-all/x", tmp_path / "s", address="none")
+    with pytest.raises(InputError, match=r"--data 'ftp://there/x': must be a path or begin with"):
+        Corpus("ftp://there/x")
+    with pytest.raises(InputError, match="is written to here; give a folder"):
+        api.data_prepare(data)
+    assert not (tmp_path / "s").exists()

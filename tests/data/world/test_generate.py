@@ -1,0 +1,402 @@
+"""The embedded world: what it says follows from its meaning, and it is the same world every time."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import multiprocessing
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from raysts.data.derived import DERIVED
+from raysts.data.world.backbone import world_vocabulary, world_words
+from raysts.data.world.facts import SPLITS, Facts, leaves, split_of
+from raysts.data.world.generate import (
+    WORLD_VERSION,
+    unknown_fraction,
+    world_path,
+    world_tokenizer,
+    write_tiny_backbone,
+    write_world,
+)
+from raysts.data.world.lexicon import (
+    ACTIONS,
+    COUNTS,
+    KINDS,
+    MANNER_DIMENSIONS,
+    MAX_COUNT,
+    PLACES,
+    PROPERTIES,
+    PROPERTY_PARENTS,
+    TIMES,
+    Action,
+    Kind,
+    Place,
+)
+from raysts.data.world.meaning import ANYTHING, Meaning, Noun, infer, similarity
+from raysts.data.world.tables import LABELS, PROFILES, Writer
+from raysts.data.world.text import Draws, Realiser, all_surfaces
+from raysts.errors import InputError
+from raysts.schema import TABLES
+
+TEXTS = ("sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "title")
+FUNCTION_WORDS = {
+    "a",
+    "an",
+    "the",
+    "is",
+    "are",
+    "was",
+    "were",
+    "being",
+    "by",
+    "not",
+    "did",
+    "do",
+    "does",
+    "there",
+    "that",
+    "of",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("world") / "default"
+    write_world(path)
+    return path
+
+
+def rows(world: Path, name: str) -> list[dict[str, object]]:
+    return pq.read_table(world / f"{name}.parquet").to_pylist()
+
+
+def digests(root: Path) -> dict[str, str]:
+    files = sorted(root.rglob("*.parquet"))
+    return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def test_the_world_is_what_its_version_names(small_world: Path) -> None:
+    """A change of any table needs a new WORLD_VERSION, or runs on another world would have the ids of this one."""
+    digest = hashlib.sha256()
+    for file in sorted(small_world.rglob("*.parquet")):
+        table = pq.read_table(file)
+        head = (str(file.relative_to(small_world)), table.schema.names, [str(kind) for kind in table.schema.types])
+        digest.update(repr(head).encode() + repr(table.to_pydict()).encode())
+    assert (WORLD_VERSION, digest.hexdigest()) == (
+        "3870a7d0e3f5",
+        "c7e74f025f8b51d0d2acb30a6411681d989365a2d2e3eb0d17c1239268687d78",
+    )
+
+
+# possible worlds: a situation gives every dimension one exact value; written from the lexicon's tables alone
+
+
+def below(table: dict[str, str], name: str) -> set[str]:
+    """The name and everything under it, by the parents in `table`."""
+    found = {name}
+    while grown := {child for child, parent in table.items() if parent in found} - found:
+        found |= grown
+    return found
+
+
+def parents(table: Mapping[str, Kind | Action | Place]) -> dict[str, str]:
+    return {name: entry.parent for name, entry in table.items()}
+
+
+def constraints(meaning: Meaning) -> tuple[dict[str, set[object]], dict[str, set[object]]]:
+    """The values that the agent part and the predicate part of a meaning allow, by dimension."""
+
+    def noun(role: str, what: Noun) -> dict[str, set[object]]:
+        allowed: dict[str, set[object]] = {f"{role}.kind": {*below(parents(KINDS), what.kind)}}
+        if what.count != ANYTHING:
+            count = COUNTS[what.count]
+            allowed[f"{role}.count"] = set(range(count.low, count.high + 1))
+        for level in what.properties:
+            dimension = next(name for name, levels in PROPERTIES.items() if level in levels)
+            allowed[f"{role}.{dimension}"] = {*below(PROPERTY_PARENTS, level)}
+        return allowed
+
+    predicate: dict[str, set[object]] = {"action": {*below(parents(ACTIONS), meaning.action)}}
+    if meaning.patient is not None:
+        predicate |= noun("patient", meaning.patient)
+    if meaning.place is not None:
+        predicate["place"] = {*below(parents(PLACES), meaning.place)}
+    if meaning.time is not None:
+        predicate["time"] = {meaning.time}
+    if meaning.manner is not None:
+        dimension = next(name for name, poles in MANNER_DIMENSIONS.items() if meaning.manner in poles)
+        predicate[dimension] = {meaning.manner}
+    return noun("agent", meaning.agent), predicate
+
+
+def domain(dimension: str) -> list[object]:
+    """Every exact value of a dimension; "other" stands for what no word names."""
+    name = dimension.split(".")[-1]
+    if name == "kind":
+        return list(leaves("kind", "entity"))
+    if name == "count":
+        return list(range(1, MAX_COUNT + 1))
+    if name == "action":
+        return [action for action in ACTIONS if all(other.parent != action for other in ACTIONS.values())]
+    if name == "place":
+        return [place for place in PLACES if all(other.parent != place for other in PLACES.values())]
+    if name == "time":
+        return list(TIMES)
+    if name in MANNER_DIMENSIONS:
+        return [*MANNER_DIMENSIONS[name], "other"]
+    return [*PROPERTIES[name], "other"]
+
+
+def label_by_possible_worlds(premise: Meaning, hypothesis: Meaning) -> str:
+    parts = [(*constraints(meaning), meaning.negated) for meaning in (premise, hypothesis)]
+    dimensions = sorted({name for agent, predicate, _ in parts for name in (*agent, *predicate)})
+    values = []
+    for dimension in dimensions:
+        by_signature: dict[tuple[bool, ...], object] = {}
+        for value in domain(dimension):
+            signature = tuple(
+                dimension not in part or value in part[dimension]
+                for agent, predicate, _ in parts
+                for part in (agent, predicate)
+            )
+            by_signature.setdefault(signature, value)
+        values.append(list(by_signature.values()))
+    seen = set()
+    for situation in itertools.product(*values):
+        value_of = dict(zip(dimensions, situation, strict=True))
+        truths = []
+        for agent, predicate, negated in parts:
+            who = all(value_of[name] in allowed for name, allowed in agent.items())
+            does = all(value_of[name] in allowed for name, allowed in predicate.items())
+            truths.append(who and does != negated)
+        seen.add(tuple(truths))
+    assert (True, True) in seen or (True, False) in seen, "the premise is true nowhere"
+    if (True, True) not in seen:
+        return "contradiction"
+    return "neutral" if (True, False) in seen else "entailment"
+
+
+def test_labels_hold_in_every_possible_world() -> None:
+    pairs = Writer(11, "soundness", "train").nli_pairs(600)
+    assert {label for _, label in pairs} == set(LABELS)
+    for pair, label in pairs:
+        assert label_by_possible_worlds(pair.first, pair.second) == label, (pair, label)
+    for profile in PROFILES:
+        for pair in Writer(12, profile, "test").sts_pairs(60, profile):
+            for first, second in ((pair.first, pair.second), (pair.second, pair.first)):
+                assert label_by_possible_worlds(first, second) == infer(first, second), pair
+
+
+def test_similarity_orders_meanings() -> None:
+    base = Meaning(Noun("dog", ("small",)), "chase", Noun("cat"), place="garden")
+    sibling = Meaning(Noun("rabbit", ("small",)), "chase", Noun("cat"), place="garden")
+    denied = Meaning(Noun("dog", ("small",)), "chase", Noun("cat"), place="garden", negated=True)
+    opposite = Meaning(Noun("dog", ("huge",)), "chase", Noun("cat"), place="garden")
+    far = Meaning(Noun("doctor"), "repair", Noun("car"))
+    assert similarity(base, base) == 1.0
+    assert similarity(base, opposite) > similarity(base, sibling) > similarity(base, denied) > similarity(base, far)
+    assert similarity(base, Meaning(Noun("dog"), "chase", Noun("cat", count="two"))) > similarity(
+        base, Meaning(Noun("dog"), "chase", Noun("cat", count="many"))
+    )
+    facts = Facts("train", Draws(3, "symmetry"))
+    for _ in range(200):
+        first = facts.fresh()
+        second = facts.edited(facts.edited(first, "widen"), "contrast")
+        assert similarity(first, second) == pytest.approx(similarity(second, first))
+        assert 0.0 <= similarity(first, facts.fresh()) <= 1.0
+
+
+def test_a_sentence_has_one_meaning_and_a_word_one_concept() -> None:
+    concepts: dict[str, set[str]] = {}
+    for concept, surface in all_surfaces():
+        concepts.setdefault(surface, set()).add(concept)
+    assert {surface: names for surface, names in concepts.items() if len(names) > 1} == {}
+    draws = Draws(5, "one meaning")
+    facts, realiser = Facts("train", draws), Realiser(draws)
+    meanings: dict[str, Meaning] = {}
+    for _ in range(4000):
+        meaning = facts.fresh(modifiers=draws.pick((0.0, 0.5)))
+        assert meanings.setdefault(realiser.sentence(meaning), meaning) == meaning
+
+
+def test_same_seed_same_bytes_other_seed_other_world(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        write_world(tmp_path / name, seed=seed, size="small")
+    same, again, other = (digests(tmp_path / name) for name in "abc")
+    assert same == again
+    assert same.keys() == other.keys()
+    # only the categories of words have nothing drawn in them
+    assert [name for name in same if same[name] == other[name]] == ["web/word_categorization.parquet"]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_splits_share_no_fact() -> None:
+    meanings: dict[str, set[Meaning]] = {}
+    for split in SPLITS:
+        writer = Writer(0, f"disjoint/{split}", split)
+        pairs = [pair for pair, _ in writer.nli_pairs(900)]
+        pairs += writer.sts_pairs(300, "kinds") + writer.sts_pairs(300, "scenes")
+        meanings[split] = {meaning for pair in pairs for meaning in (pair.first, pair.second)}
+        assert all(split_of(meaning.core) == split for meaning in meanings[split])
+        assert len({meaning.core for meaning in meanings[split]}) > 300
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not {m.core for m in meanings[one]} & {m.core for m in meanings[other]}
+
+
+def test_no_evaluation_sentence_in_the_training_tables(world: Path) -> None:
+    training: set[str] = set()
+    held_out: dict[str, set[str]] = {}
+    for file in sorted(world.rglob("*.parquet")):
+        name = str(file.relative_to(world).with_suffix(""))
+        table = pq.read_table(file)
+        texts = {text for column in TEXTS if column in table.column_names for text in table[column].to_pylist()}
+        if name.endswith("train") or name.startswith("wikipedia/"):
+            training |= texts
+        elif not name.startswith("web/"):
+            held_out[name] = texts
+    assert len(held_out) == 21
+    for name, texts in held_out.items():
+        assert not texts & training, (name, sorted(texts & training)[:3])
+
+
+def test_tables_follow_the_schema(world: Path) -> None:
+    written = {str(file.relative_to(world).with_suffix("")) for file in world.rglob("*.parquet")}
+    assert written == {name for name in TABLES if "xnli" not in name and name not in DERIVED}
+    for name in written:
+        table = pq.read_table(world / f"{name}.parquet")
+        assert table.num_rows > 0
+        assert sum(column.null_count for column in table.columns) == 0
+        for column in TABLES[name]:
+            if not column.required and column.name not in table.column_names:
+                continue
+            values = table[column.name].to_pylist()
+            if column.kind == "text":
+                assert all(isinstance(value, str) and value.strip() for value in values), (name, column.name)
+            elif column.kind == "number":
+                low, high = column.low, column.high
+                assert all((low is None or value >= low) and (high is None or value <= high) for value in values)
+            elif column.labels:
+                assert set(values) == set(column.labels), (name, column.name)
+
+
+def test_sizes_and_spread(world: Path) -> None:
+    sentences = [row["sentence"] for row in rows(world, "wikipedia/sentences")]
+    assert len(set(sentences)) == len(sentences) >= 30_000
+    assert all(2 <= len(str(sentence).split()) <= 30 for sentence in sentences)
+    training = rows(world, "nli/train")
+    assert len({(row["premise"], row["hypothesis"]) for row in training}) == len(training) >= 20_000
+    assert {row["source"] for row in training} == {"world"}
+    for year in range(12, 17):
+        assert len({row["subset"] for row in rows(world, f"sts/sts{year}")}) >= 3
+    scores = [float(str(row["score"])) for row in rows(world, "sts/stsb_test")]
+    assert len(set(scores)) >= 30
+    for low in range(5):
+        assert sum(low <= score <= low + 1 for score in scores) > 0.08 * len(scores)
+
+
+def test_word_overlap_says_little_about_similarity(world: Path) -> None:
+    for name in ("stsb_dev", "stsb_test", "sts12", "sts13", "sts14", "sts15", "sts16"):
+        table = rows(world, f"sts/{name}")
+        overlaps = []
+        for row in table:
+            first, second = (set(str(row[key]).lower().strip(".").split()) for key in ("sentence1", "sentence2"))
+            overlaps.append(len(first & second) / len(first | second))
+        assert spearmanr(overlaps, [row["score"] for row in table])[0] < 0.35, name
+    table = rows(world, "sts/stsb_test")
+    assert any(float(str(row["score"])) > 4.5 and not _content(row) for row in table)
+
+
+def _content(row: dict[str, object]) -> set[str]:
+    first, second = (set(str(row[key]).lower().strip(".").split()) for key in ("sentence1", "sentence2"))
+    return (first & second) - FUNCTION_WORDS
+
+
+def test_the_hypothesis_alone_does_not_give_the_label(world: Path) -> None:
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    training, held_out = rows(world, "nli/train")[:6000], rows(world, "nli/snli_test")
+    words = CountVectorizer(token_pattern=r"\w+").fit([str(row["hypothesis"]) for row in training])
+    model = LogisticRegression(max_iter=300)
+    model.fit(words.transform([str(row["hypothesis"]) for row in training]), [row["label"] for row in training])
+    inputs = words.transform([str(row["hypothesis"]) for row in held_out])
+    assert model.score(inputs, [row["label"] for row in held_out]) < 0.6
+
+
+def test_tokenizer_knows_every_word(world: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = world_tokenizer()
+    words: set[str] = set()
+    for file in world.rglob("*.parquet"):
+        table = pq.read_table(file)
+        for column in {*TEXTS, "word", "word1", "word2", "a", "b", "c", "d"} & set(table.column_names):
+            texts = table[column].to_pylist()
+            words.update(word for text in texts for word in text.split())
+            assert unknown_fraction(texts) == 0.0, (file, column)
+    assert len(words) > 500
+    for word, ids in zip(sorted(words), tokenizer(sorted(words))["input_ids"], strict=True):
+        assert tokenizer.unk_token_id not in ids, word
+    assert tokenizer.tokenize("Wolves chase Three bumblebees.") == ["wolves", "chase", "three", "bumblebee", "##s", "."]
+    assert len(set(world_vocabulary())) == len(tokenizer) < 1500 < 3 * len(world_words())
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    text = "A physician does not care for the horses at midday."
+    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
+    assert again.decode(again(text)["input_ids"], skip_special_tokens=True) == text.lower()
+
+
+def test_unknown_fraction() -> None:
+    assert unknown_fraction([]) == 0.0
+    assert unknown_fraction(["A dog runs."]) == 0.0
+    assert unknown_fraction(["A dog zorbs."]) == pytest.approx(1 / 4)
+    foreign = "The central bank unexpectedly lowered interest rates on Thursday"
+    assert unknown_fraction([foreign] * 5000) > 0.5
+
+
+def test_tiny_backbone_is_a_hugging_face_directory(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel
+
+    state = torch.random.get_rng_state()
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        write_tiny_backbone(tmp_path / name, seed)
+    assert torch.equal(state, torch.random.get_rng_state())
+    write_tiny_backbone(tmp_path / "c", 8)
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
+    assert weights["a"] == weights["b"] != weights["c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+    model = AutoModel.from_pretrained(tmp_path / "a", add_pooling_layer=False)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert not any("pooler" in name for name, _ in model.named_parameters())
+    assert model.config.vocab_size == len(world_tokenizer())
+    vectors = SentenceTransformer(str(tmp_path / "a"), device="cpu").encode(["A dog runs.", "Two physicians sleep."])
+    assert vectors.shape == (2, model.config.hidden_size)
+
+
+def test_world_path_is_written_once_by_processes_that_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        paths = pool.starmap(world_path, [(tmp_path, 1, "small")] * 3)
+    assert len(set(paths)) == 1
+    assert paths[0] == tmp_path / f"world-{WORLD_VERSION}-1-small"
+    assert [path.name for path in tmp_path.iterdir()] == [paths[0].name]
+    before = paths[0].stat().st_mtime_ns
+    assert world_path(tmp_path, 1, "small").stat().st_mtime_ns == before
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert world_path(size="small").parent == tmp_path / "xdg" / "raysts"
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown world size 'smal'.*small"):
+        write_world(tmp_path / "w", size="smal")
+    with pytest.raises(InputError, match="negative"):
+        write_world(tmp_path / "w", seed=-1)
+    (tmp_path / "w").mkdir()
+    with pytest.raises(InputError, match="there already"):
+        write_world(tmp_path / "w")

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, scored_pairs, write_table
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation import harness
+from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, trained_on
+from raysts.recipes.recipe import Data
+from raysts.recipes.tree import to_plain
+
+FIRST = 20
+"""Rows of the test set that the training table repeats: these, turned around and in capitals."""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    test = scored_pairs(60, 1)
+    own = {column: [f"{text} t{i}" for i, text in enumerate(test[column])] for column in ("sentence1", "sentence2")}
+    write_table(tmp_path, "sts/stsb_test", test | own)
+    turned = {"sentence1": [t.upper() for t in own["sentence2"][:FIRST]], "sentence2": own["sentence1"][:FIRST]}
+    one_only = {"sentence1": own["sentence1"][FIRST : FIRST + 5], "sentence2": [f"new{i}" for i in range(5)]}
+    write_table(
+        tmp_path,
+        "sts/stsb_train",
+        {name: turned[name] + one_only[name] for name in turned} | {"score": [1.0, 2.0] * 12 + [3.0]},
+    )
+    write_table(tmp_path, "sts/sts13", scored_pairs(40, 2))
+    write_table(
+        tmp_path, "wikipedia/sentences", {"sentence": [*own["sentence1"][30:33], *own["sentence2"][30:33], "x y"]}
+    )
+    return Corpus(tmp_path)
+
+
+def text_of(corpus: Corpus, table: str, **data: Any) -> TrainingText:
+    return TrainingText(table, Data(**data), corpus.fingerprint(table))
+
+
+def searched(corpus: Corpus, *texts: TrainingText, tasks: tuple[str, ...] = ("stsb", "sts13"), **options: Any) -> Any:
+    return harness.searched(corpus, tasks, TrainedOn(texts), **options)
+
+
+def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corpus: Corpus) -> None:
+    found = searched(corpus, text_of(corpus, "sts/stsb_train"))
+    stsb, sts13 = found.tasks["stsb"], found.tasks["sts13"]
+    assert (stsb.rows, stsb.trained, stsb.sentence, stsb.clean) == (60, FIRST, FIRST + 5, 40)
+    assert (sts13.rows, sts13.trained, sts13.clean, sts13.corpus) == (40, 0, 40, None)
+    lines = found.lines("m")
+    assert len(lines) == 2
+    assert lines[0] == (
+        "m: stsb: 20 of 60 rows are training rows (sts/stsb_train); 25 hold a sentence of the training text; "
+        "scored without them as rows=clean, n=40"
+    )
+    assert lines[1] == "m: no training text (sts/stsb_train) in sts13"
+    (problem,) = found.refuse("m")
+    assert problem.startswith("--strict-contamination: 20 of 60 rows of stsb are training rows of m (sts/stsb_train)")
+    entry = found.entries("m")[0]
+    assert (entry["task"], entry["trained_rows"], entry["sentence_rows"], entry["clean_rows"]) == ("stsb", 20, 25, 40)
+
+
+def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
+    """Both sentences of three rows are among the Wikipedia sentences."""
+    stsb = searched(corpus, text_of(corpus, "wikipedia/sentences")).tasks["stsb"]
+    assert (stsb.trained, stsb.sentence, stsb.corpus) == (0, 3, None)
+    both = searched(corpus, text_of(corpus, "wikipedia/sentences"), text_of(corpus, "sts/stsb_train")).tasks["stsb"]
+    assert (both.trained, both.sentence) == (FIRST, FIRST + 5 + 3)
+
+
+def test_clean_rows_are_scored_on_the_rows_that_are_left(corpus: Corpus) -> None:
+    model = HashedWords()
+    found = searched(corpus, text_of(corpus, "sts/stsb_train"))
+    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, found=found)
+    clean = {(r["metric"], r["aggregation"]): r for r in rows if r["rows"] == "clean"}
+    assert {row["dataset"] for row in rows if row["rows"] == "clean"} == {"stsb"} and len(clean) == 6
+    table = corpus.read("sts/stsb_test").to_pydict()
+    left = write_table(corpus.root / "left", "sts/stsb_test", {name: values[FIRST:] for name, values in table.items()})
+    expected = harness.evaluate(model, Corpus(left.parent.parent), ["stsb"], layers=(1,), resamples=0)
+    for row in expected:
+        here = clean[row["metric"], row["aggregation"]]
+        assert here["value"] == pytest.approx(row["value"], abs=1e-12) and here["n"] == row["n"] == 40
+        assert here["dataset_sha256"] == corpus.fingerprint("sts/stsb_test") and here["ci_low"] < here["ci_high"]
+    assert [r["value"] for r in rows if r["rows"] == "all"] == [
+        r["value"] for r in harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20)
+    ]
+
+
+def test_only_the_selected_rows_were_trained_on(corpus: Corpus) -> None:
+    whole = searched(corpus, text_of(corpus, "sts/stsb_train")).tasks["stsb"].trained
+    drawn = searched(corpus, text_of(corpus, "sts/stsb_train", sample=10)).tasks["stsb"].trained
+    assert whole == FIRST and 0 < drawn <= 10
+
+
+def test_subsets_with_too_few_clean_rows_are_left_out(corpus: Corpus) -> None:
+    table = corpus.read("sts/stsb_test").to_pydict()
+    names = ["trained"] * (FIRST + 4) + ["free"] * (60 - FIRST - 4)
+    write_table(corpus.root, "sts/stsb_test", table | {"subset": names})
+    again = Corpus(corpus.root)
+    found = searched(again, text_of(again, "sts/stsb_train"))
+    assert found.tasks["stsb"].clean == 60 - FIRST - 4
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, found=found)
+    assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
+    assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, "trained", "free"}
+
+
+def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> None:
+    table = corpus.read("sts/stsb_test").to_pydict()
+    write_table(corpus.root, "sts/stsb_train", table)
+    again = Corpus(corpus.root)
+    found = searched(again, text_of(again, "sts/stsb_train"))
+    assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].corpus) == (60, 0, None)
+    assert "too few others" in found.lines("m")[0]
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, found=found)
+    assert {row["rows"] for row in rows} == {"all"}
+
+
+def test_what_was_found_is_kept_by_what_it_depends_on(corpus: Corpus, tmp_path: Path) -> None:
+    cache, text = tmp_path / "kept", text_of(corpus, "sts/stsb_train")
+    first = searched(corpus, text, cache=cache)
+    (file,) = cache.iterdir()
+    kept = json.loads(file.read_text())
+    kept["rows"]["sts/stsb_test"][1] = [0, 1]
+    file.write_text(json.dumps(kept))
+    assert first.tasks["stsb"].trained == FIRST and searched(corpus, text, cache=cache).tasks["stsb"].trained == 2
+    write_table(corpus.root, "sts/stsb_test", corpus.read("sts/stsb_test").slice(0, 30).to_pydict())
+    assert searched(Corpus(corpus.root), text, cache=cache).tasks["stsb"].rows == 30, "another test set"
+
+
+def test_a_table_that_has_changed_since_is_unknown(corpus: Corpus) -> None:
+    text = TrainingText("sts/stsb_train", Data(), "another")
+    found = searched(corpus, text)
+    assert not found.tasks and not found.refuse("m")
+    (line,) = found.lines("m")
+    assert "not on record" in line and "sts/stsb_train" in line
+    (entry,) = found.entries("m")
+    assert entry["task"] is None and entry["unknown"]
+
+
+def test_thresholds_and_targets_are_not_searched(corpus: Corpus) -> None:
+    pairs = {"premise": [f"p{i}" for i in range(30)], "hypothesis": [f"h{i}" for i in range(30)],
+             "label": ["entailment", "neutral", "contradiction"] * 10}  # fmt: skip
+    write_table(corpus.root, "nli/train", pairs)
+    write_table(corpus.root, "nli/snli_dev", pairs)
+    write_table(
+        corpus.root, "nli/snli_test", pairs | {"premise": [*pairs["premise"][:6], *(f"q{i}" for i in range(24))]}
+    )
+    again = Corpus(corpus.root)
+    task = searched(again, text_of(again, "nli/train"), tasks=("snli-2way",)).tasks["snli-2way"]
+    assert (task.rows, task.trained, task.sentence) == (30, 6, 30), "SNLI dev gives thresholds alone"
+    triplets = searched(again, text_of(again, "nli/triplets"), tasks=("snli-2way",)).tasks["snli-2way"]
+    assert triplets.trained == 6, "an anchor with its positive, or with its negative"
+    alone = searched(again, text_of(again, "nli/sentences"), tasks=("snli-2way",)).tasks["snli-2way"]
+    assert (alone.trained, alone.sentence) == (0, 30)
+    assert not searched(again, text_of(again, "targets")).tables
+
+
+def write_run(storage: Path, run: str, table: str, parents: list[str], **record: Any) -> Path:
+    folder = storage / "runs" / run
+    (folder / "model").mkdir(parents=True)
+    data = {"table": table, "sha256": f"sha-{table}", "rows": 3}
+    facts = {"parents": parents, "backbone": "tiny", "backbone_id": "tinyid", "data": data}
+    (folder / "run.json").write_text(json.dumps({**facts, **record}))
+    (folder / "recipe.json").write_text(json.dumps({"data": to_plain(Data())}))
+    return folder / "model"
+
+
+def test_training_text_of_a_student_is_that_of_its_members_chain_too(tmp_path: Path) -> None:
+    write_run(tmp_path, "nli0", "nli/train", ["tinyid"])
+    write_run(tmp_path, "ct0", "wikipedia/sentences", ["nli0"])
+    student = write_run(tmp_path, "sed", "sts/stsb_train", ["tinyid", "means"])
+    means = tmp_path / "embeddings" / "means"
+    means.mkdir(parents=True)
+    (means / "manifest.json").write_text(json.dumps({"members": ["ct0", "elsewhere"]}))
+    found = trained_on(student)
+    assert {text.table for text in found.texts} == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
+    assert found.unknown == ("teacher elsewhere (not a run of this storage)",)
+    bert = write_run(tmp_path, "bert", "nli/train", ["bertid"], backbone="bert-base", backbone_id="bertid")
+    assert trained_on(bert).unknown == ("backbone 'bert-base'",)
+    started = write_run(tmp_path, "more", "sts/stsb_train", ["x"], backbone=str(bert), backbone_id="x")
+    assert {text.table for text in trained_on(started).texts} == {"nli/train", "sts/stsb_train"}
+    assert "no record" in trained_on(tmp_path / "somewhere").unknown[0]
+
+
+def test_real_tables_take_seconds(real_data: Corpus) -> None:
+    """120,000 NLI pairs in every STS set of the folder; STS-B train in the years that it was drawn from."""
+    tasks = tuple(name for name in harness.default_tasks(real_data) if name.startswith("sts"))
+    found = searched(real_data, text_of(real_data, "sts/stsb_train"), tasks=tasks)
+    assert all(task.sentence >= task.trained for task in found.tasks.values())
+    if "sts12" in tasks:
+        assert found.tasks["sts12"].trained > 1_000
+        assert found.tasks["sts12"].clean == found.tasks["sts12"].rows - found.tasks["sts12"].trained
+    assert np.isfinite([task.clean for task in found.tasks.values()]).all()

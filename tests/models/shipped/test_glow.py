@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from raysts.models.flow import FlowHead
+from raysts.models.sentence_model import SentenceModel
+from raysts.models.shipped import glow
+from raysts.models.shipped.glow import ActNorm, Glow
+from raysts.models.store import load, save
+
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
+
+
+def moved(flow: Glow, scale: float = 0.1) -> Glow:
+    """The flow with every weight moved at random, so that nothing in it is zero or the identity."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter += scale * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return flow
+
+
+def embeddings(rows: int, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Correlated, off centre, of unequal scale, as embeddings are."""
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+    return (torch.randn(rows, dim, generator=generator, dtype=torch.float64) @ mix + 3.0).to(dtype)
+
+
+def mean(x_BD: Tensor) -> Tensor:
+    return x_BD.mean(0)
+
+
+def by_hand(flow: Glow, x: np.ndarray) -> np.ndarray:
+    """z by the formulas, from the weights alone."""
+    w = {name: value.numpy() for name, value in flow.state_dict().items()}
+
+    def actnorm(x: np.ndarray, name: str) -> np.ndarray:
+        return (x + w[f"{name}.bias"]) * np.exp(3 * w[f"{name}.logs"])
+
+    left = []
+    for level in range(len(flow.levels)):
+        for number in range(flow.depth):
+            step = f"levels.{level}.{number}"
+            x = actnorm(x, f"{step}.actnorm")[:, ::-1]
+            half = x.shape[1] // 2
+            h, net = x[:, :half], f"{step}.shift"
+            for layer in range(2):
+                h = np.maximum(actnorm(h @ w[f"{net}.linear.{layer}.weight"].T, f"{net}.actnorm.{layer}"), 0)
+            shift = (h @ w[f"{net}.out.weight"].T + w[f"{net}.out.bias"]) * np.exp(3 * w[f"{net}.logs"])
+            x = np.concatenate([x[:, :half], x[:, half:] + shift], 1)
+        left.append(x[:, x.shape[1] // 2 :])
+        x = x[:, : x.shape[1] // 2]
+    return np.concatenate([*left, x], 1)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@torch.no_grad()
+def test_z_is_what_the_formulas_say_and_goes_back_to_x(levels: int) -> None:
+    torch.manual_seed(0)
+    flow, x = Glow(16, levels, depth=3, width=5).double(), embeddings(40, 16)
+    flow.initialize(x, mean)
+    moved(flow)
+    z = flow.encode(x)
+    np.testing.assert_allclose(z.numpy(), by_hand(flow, x.numpy()), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(flow.inverse(z), x, rtol=0, atol=1e-9)
+    assert float((z - x).abs().max()) > 0.1
+
+
+@torch.no_grad()
+def test_the_inverse_in_float32_at_the_size_of_bert() -> None:
+    torch.manual_seed(0)
+    flow, x = Glow(768, levels=3), embeddings(64, 768, torch.float32) / 768**0.5
+    flow.initialize(x, mean)
+    moved(flow, 0.01)
+    torch.testing.assert_close(flow.inverse(flow.encode(x)), x, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_log_determinant_against_the_jacobian(levels: int) -> None:
+    torch.manual_seed(0)
+    flow = moved(Glow(8, levels, depth=2, width=4).double())
+    for x in embeddings(3, 8):
+        jacobian = torch.autograd.functional.jacobian(lambda row: flow.encode(row[None])[0], x)
+        assert float(flow.log_det().detach()) == pytest.approx(
+            float(torch.linalg.slogdet(jacobian).logabsdet), abs=1e-9
+        )
+
+
+@torch.no_grad()
+def test_likelihood_of_the_identity_and_of_a_scaling_against_torch() -> None:
+    """With fresh weights a flow permutes; with actnorm's one scale c it is N(0, 1/c^2)."""
+    x = embeddings(5, 8)
+    prior = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
+    expected = -prior.log_prob(x).sum(-1) / (8 * np.log(2))
+    torch.testing.assert_close(Glow(8).double().bits_per_dimension(x), expected)
+
+    flow = Glow(8, levels=1, depth=1).double()
+    flow.levels[0][0].actnorm.logs.fill_(0.2)
+    scaled = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), np.exp(-0.6))
+    expected = -scaled.log_prob(x).sum(-1) / (8 * np.log(2))
+    torch.testing.assert_close(flow.bits_per_dimension(x), expected)
+
+
+@torch.no_grad()
+def test_initialisation_gives_zero_mean_and_unit_variance() -> None:
+    """After the first actnorm, hence after all of them: the couplings begin as the identity."""
+    torch.manual_seed(0)
+    flow, x = Glow(16, levels=2, width=6).double(), embeddings(200, 16)
+    assert not flow.initialized
+    flow.initialize(x, mean)
+    assert flow.initialized
+    seen: list[Tensor] = []
+    for module in flow.modules():
+        if isinstance(module, ActNorm):
+            module.register_forward_hook(lambda module, given, output: seen.append(output))
+    z = flow.encode(x)
+    assert len(seen) == 6 * 3  # per step its own and two of its network
+    for output in (*seen, z):
+        torch.testing.assert_close(output.mean(0), torch.zeros(output.shape[1]).double(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(output.std(0, correction=0), torch.ones(output.shape[1]).double(), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_autocast_does_not_reach_the_flow() -> None:
+    torch.manual_seed(0)
+    flow, x = moved(Glow(16)), embeddings(4, 16, torch.float32)
+    expected = flow.encode(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(flow.encode(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dim": 18}, "4 must divide.* 18"),
+        ({"dim": 33, "levels": 1}, "2 must divide.* 33"),
+        ({"dim": 300, "levels": 3}, "8 must divide.* 300"),
+        ({"dim": 16, "levels": 0}, "levels=0"),
+        ({"dim": 16, "depth": 0}, "depth=0"),
+        ({"dim": 16, "width": -1}, "width=-1"),
+    ],
+)
+def test_impossible_sizes_are_refused(given: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Glow(**given)
+
+
+# -- as a module of sentence-transformers ------------------------------------------------------------------------------
+
+
+def test_the_file_needs_nothing_of_raysts() -> None:
+    tree = ast.parse(Path(glow.__file__).read_text(encoding="utf-8"))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} <= {"torch", "safetensors", *sys.stdlib_module_names}
+
+
+def flow_model(backbone: Path) -> SentenceModel:
+    """The backbone with a flow behind it that is not the identity."""
+    model = load(backbone, layers=2, device="cpu")
+    torch.manual_seed(0)
+    head = FlowHead(model.dim, levels=3, depth=2, width=7)
+    head.glow.initialize(torch.from_numpy(model.encode([*TEXTS, "a dog", "the house"])), mean)
+    moved(head.glow, 0.05)
+    return SentenceModel(model.encoder.followed_by(head), model.tokenizer, model.max_length)
+
+
+def test_a_saved_model_comes_back(tiny_backbone: Path, tmp_path: Path) -> None:
+    model = flow_model(tiny_backbone)
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model", device="cpu")
+    head = again.encoder.heads[-1]
+    assert isinstance(head, FlowHead) and head.config() == {"dim": 32, "levels": 3, "depth": 2, "width": 7}
+    assert head.glow.initialized and again.layers == 2
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    plain = load(tmp_path / "model", device="cpu", heads=False)
+    assert np.abs(plain.encode(TEXTS) - model.encode(TEXTS)).max() > 0.1
+
+
+def test_sentence_transformers_loads_it(tiny_backbone: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    model = flow_model(tiny_backbone)
+    save(model, tmp_path / "model")
+    options = {"device": "cpu", "local_files_only": True}
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        sentence_transformers.SentenceTransformer(str(tmp_path / "model"), **options)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, **options)
+    assert type(theirs[-1]).__module__.startswith("transformers_modules.") and not isinstance(theirs[-1], Glow)
+    assert theirs.get_embedding_dimension() == 32
+    np.testing.assert_allclose(theirs.encode(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-5)
+    theirs.save(str(tmp_path / "theirs"))
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "theirs"), trust_remote_code=True, **options)
+    np.testing.assert_array_equal(again.encode(TEXTS), theirs.encode(TEXTS))
+    np.testing.assert_allclose(load(tmp_path / "theirs", device="cpu").encode(TEXTS), model.encode(TEXTS), atol=1e-5)

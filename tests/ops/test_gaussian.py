@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor
+from torch.distributions import Independent, Normal
+from torch.distributions import kl_divergence as kl_of_torch
+
+from raysts.ops import gaussian
+from raysts.ops.gaussian import (
+    KINDS,
+    Gaussians,
+    Kind,
+    Triplets,
+    contrastive,
+    kl_divergence,
+    similarity,
+    similarity_matrix,
+)
+
+LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def gaussians(rows: int, dims: int, seed: int, dtype: torch.dtype = torch.float64) -> Gaussians:
+    generator = torch.Generator().manual_seed(seed)
+    mu, log_var = torch.randn(2, rows, dims, generator=generator, dtype=dtype).unbind()
+    return Gaussians(mu.tanh().requires_grad_(), (0.7 * log_var).requires_grad_())
+
+
+def normal(x: Gaussians, *index: slice | None) -> Normal:
+    return Normal(x.mu[index], (0.5 * x.log_var[index]).exp())
+
+
+def matrix_by_torch(candidates: Gaussians, given: Gaussians, kind: Kind) -> Tensor:
+    """sim(candidates_j || given_i) with all B x K x D divergences at once, by torch.distributions."""
+    everything = slice(None)
+    a, b = normal(candidates, None), normal(given, everything, None)
+    if kind == "per_dimension":
+        return (1 / (1 + kl_of_torch(a, b))).mean(-1)
+    return 1 / (1 + kl_of_torch(Independent(a, 1), Independent(b, 1)))
+
+
+def gradients(value: Tensor, *of: Gaussians) -> list[Tensor]:
+    return list(torch.autograd.grad(value, [tensor for x in of for tensor in x]))
+
+
+def assert_equal(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.abs().max() > 0
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_divergence_against_torch_and_against_the_integral() -> None:
+    a, b = gaussians(6, 5, 0), gaussians(6, 5, 1)
+    found = kl_divergence(a, b)
+    torch.testing.assert_close(found, kl_of_torch(normal(a), normal(b)), rtol=1e-12, atol=1e-12)
+    p, q = (stats.norm(x.mu[2, 3].item(), math.exp(x.log_var[2, 3].item() / 2)) for x in (a, b))
+    area, _ = integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), -20, 20, epsabs=1e-12)
+    assert found[2, 3].item() == pytest.approx(area, abs=1e-9)
+
+
+@both
+def test_similarity_of_rows_against_torch(kind: Kind) -> None:
+    a, b = gaussians(6, 5, 0), gaussians(6, 5, 1)
+    found, expected = similarity(a, b, kind), matrix_by_torch(a, b, kind).diagonal()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.linspace(-1, 2, 6, dtype=torch.float64)
+    assert_equal(gradients(weights @ found, a, b), gradients(weights @ expected, a, b), 1e-10)
+
+
+def test_the_two_similarities_differ_in_scale_and_order() -> None:
+    """768 dimensions that each diverge by 0.1 are alike to one and far apart to the other."""
+    a = Gaussians(torch.full((1, 768), 0.2**0.5), torch.zeros(1, 768))
+    b = Gaussians(torch.zeros(1, 768), torch.zeros(1, 768))
+    assert float(similarity(a, b, "per_dimension")) == pytest.approx(1 / 1.1, rel=1e-5)
+    assert float(similarity(a, b, "paper")) == pytest.approx(1 / 77.8, rel=1e-5)
+    # One dimension far away, or two at half the squared distance: the sums are the same, the means are not.
+    far = Gaussians(torch.tensor([[2.0, 0.0], [2.0**0.5, 2.0**0.5]]), torch.zeros(2, 2))
+    origin = Gaussians(torch.zeros(2, 2), torch.zeros(2, 2))
+    assert similarity(far, origin, "paper").tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert similarity(far, origin, "per_dimension").tolist() == pytest.approx([(1 / 3 + 1) / 2, 1 / 2])
+
+
+@both
+def test_the_narrow_lies_within_the_wide(kind: Kind) -> None:
+    """sim(a || b) > sim(b || a) where b has the larger variance, 1 for equals, and falls with the distance."""
+    narrow, wide = (Gaussians(torch.zeros(1, 4), torch.full((1, 4), value)) for value in (-1.0, 1.0))
+    away = Gaussians(torch.ones(1, 4), narrow.log_var)
+    assert similarity(narrow, wide, kind) > similarity(wide, narrow, kind)
+    assert float(similarity(narrow, narrow, kind)) == 1.0
+    assert 0 < similarity(away, wide, kind) < similarity(narrow, wide, kind)
+
+
+@both
+@pytest.mark.parametrize("block", [1, 70, 10**6], ids=["a row a block", "two rows a block", "one block"])
+def test_matrix_by_blocks_is_the_matrix(kind: Kind, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian, "BLOCK", {"cpu": block})
+    candidates, given = gaussians(7, 5, 0), gaussians(5, 5, 1)
+    found, expected = similarity_matrix(candidates, given, kind), matrix_by_torch(candidates, given, kind)
+    assert found.shape == (5, 7)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    weights = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    assert_equal(
+        gradients((weights * found).sum(), candidates, given),
+        gradients((weights * expected).sum(), candidates, given),
+        1e-10,
+    )
+
+
+@both
+def test_gradient_of_the_matrix_against_finite_differences(kind: Kind) -> None:
+    inputs = (*gaussians(4, 3, 0), *gaussians(2, 3, 1))
+    assert torch.autograd.gradcheck(
+        lambda *x: similarity_matrix(Gaussians(*x[:2]), Gaussians(*x[2:]), kind), inputs, atol=1e-8
+    )
+
+
+@both
+def test_float32_loses_little(kind: Kind) -> None:
+    """Near equals the divergence is the small difference of large terms; variances far from 1 make them larger."""
+    exact = [gaussians(8, 768, seed) for seed in (0, 1)]
+    exact = [Gaussians(x.mu, x.log_var * 5 - 3) for x in exact]
+    near = Gaussians(exact[1].mu + 1e-3, exact[1].log_var + 1e-3)
+    for a, b in (exact, (near, exact[1])):
+        single = similarity_matrix(*(Gaussians(x.mu.float(), x.log_var.float()) for x in (a, b)), kind)
+        torch.testing.assert_close(single.double(), similarity_matrix(a, b, kind), rtol=1e-4, atol=1e-5)
+
+
+def loss_restated(premise: Gaussians, hypothesis: Gaussians, contradiction: Gaussians, loss: str, kind: Kind) -> Tensor:
+    """Equation 4 entry by entry; V_C and V_R are 0 where the loss leaves them out."""
+
+    def entry(a: Gaussians, i: int, b: Gaussians, j: int) -> Tensor:
+        kl = kl_of_torch(normal(a, slice(i, i + 1)), normal(b, slice(j, j + 1)))[0]
+        value = (1 / (1 + kl)).mean() if kind == "per_dimension" else 1 / (1 + kl.sum())
+        return (value / 0.05).exp()
+
+    rows = range(len(premise.mu))
+    found = []
+    for i in rows:
+        below = sum(entry(hypothesis, j, premise, i) for j in rows)
+        if "con" in loss:
+            below = below + sum(entry(contradiction, j, premise, i) for j in rows)
+        if "rev" in loss:
+            below = below + sum(entry(premise, j, hypothesis, i) for j in rows)
+        found.append(-(entry(hypothesis, i, premise, i) / below).log())
+    return torch.stack(found)
+
+
+@both
+@pytest.mark.parametrize("loss", LOSSES)
+def test_loss_against_the_equation(loss: str, kind: Kind) -> None:
+    sentences = [gaussians(4, 3, seed) for seed in range(3)]
+    used = sentences if "con" in loss else sentences[:2]
+    triplets = Triplets(*used)
+    found = contrastive(triplets, triplets, torch.ones(4, dtype=torch.bool), loss, 0.05, kind)
+    expected = loss_restated(*sentences, loss=loss, kind=kind)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert_equal(gradients(found.sum(), *used), gradients(expected.sum(), *used), 1e-8)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_fillers_are_no_negatives_and_rows_may_be_some_of_the_candidates(loss: str) -> None:
+    sentences = [gaussians(6, 3, seed) for seed in range(3)]
+
+    def some(rows: slice | Tensor) -> Triplets:
+        return Triplets(*(Gaussians(x.mu[rows], x.log_var[rows]) for x in sentences))
+
+    counts = torch.tensor([True, True, False, True, True, False])
+    expected = contrastive(some(counts), some(counts), torch.ones(4, dtype=torch.bool), loss, 0.05)
+    parts = [contrastive(some(rows), some(slice(None)), counts, loss, 0.05) for rows in (slice(0, 2), slice(3, 5))]
+    torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=1e-12)
+    assert_equal(
+        gradients(sum(part.sum() for part in parts), *sentences[:2]), gradients(expected.sum(), *sentences[:2]), 1e-9
+    )
+
+
+LIMITED = """
+import resource, torch
+from raysts.ops.gaussian import KINDS, Gaussians, similarity_matrix
+torch.set_num_threads(1)
+
+def plain(a, b, kind):
+    kl = 0.5 * (((a.mu - b.mu[:, None]) ** 2 + a.log_var.exp()) / b.log_var.exp()[:, None] - a.log_var
+                + b.log_var[:, None] - 1)
+    return (1 / (1 + kl)).mean(-1) if kind == "per_dimension" else 1 / (1 + kl.sum(-1))
+
+def run(rows, matrix, kind):
+    a, b = (Gaussians(*torch.randn(2, rows, 768).mul_(0.3).requires_grad_().unbind()) for _ in range(2))
+    matrix(a, b, kind).square().sum().backward()
+
+def fits(mebibytes, matrix, kind):
+    run(8, matrix, kind)
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + mebibytes * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        run(512, matrix, kind)
+        return True
+    except RuntimeError as error:
+        assert "can't allocate memory" in str(error), error
+        return False
+
+print([fits(96, similarity_matrix, kind) for kind in KINDS], [fits(768, plain, kind) for kind in KINDS])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the memory of a process as Linux does")
+def test_memory_of_a_large_batch() -> None:
+    """B = 512, D = 768, forward and backward in 96 MiB; B x B x D numbers are 768 MiB, and a plain form has several."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
+    assert done.stdout.strip() == "[True, True] [False, False]", done.stderr
+
+
+def test_extremes_stay_finite() -> None:
+    """Variances e^40 times apart, means far away: similarities 0, gradients finite."""
+    a = Gaussians(torch.tensor([[100.0, -100.0]]).requires_grad_(), torch.tensor([[20.0, -20.0]]).requires_grad_())
+    b = Gaussians(torch.tensor([[-100.0, 100.0]]).requires_grad_(), torch.tensor([[-20.0, 20.0]]).requires_grad_())
+    for kind in KINDS:
+        found = similarity_matrix(a, b, kind)
+        assert found.isfinite().all() and float(found.detach()) >= 0
+        assert all(gradient.isfinite().all() for gradient in gradients(found.sum(), a, b))

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+from torch import Tensor
+
+from raysts.ops import losses
+
+GENERATOR = np.random.default_rng(0)
+U, V = GENERATOR.normal(size=(5, 7)), GENERATOR.normal(size=(5, 7))
+LABELS = np.array([0, 2, 1, 1, 2])
+LOGITS = GENERATOR.normal(size=(5, 3)) * 3
+SCORES = np.array([0.0, 5.0, 2.5, 1.2, 4.9])
+IDENTICAL = np.array([1.0, 0.0, 0.0, 1.0, 0.0])
+VIEWS = np.stack([U, V, GENERATOR.normal(size=(5, 7))])
+COUNTED = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+
+
+def cross_entropy_by_scipy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return -scipy.special.log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
+
+
+def contrastive_tension_restated(a: np.ndarray, b: np.ndarray, identical: np.ndarray) -> np.ndarray:
+    found = []
+    for left, right, same in zip(a, b, identical, strict=True):
+        probability = 1 / (1 + np.exp(-sum(x * y for x, y in zip(left, right, strict=True))))
+        found.append(-np.log(probability) if same else -np.log(1 - probability))
+    return np.array(found)
+
+
+def sts_restated(u: np.ndarray, v: np.ndarray, scores: np.ndarray, lower_bound: float) -> np.ndarray:
+    cosines = np.array([1 - scipy.spatial.distance.cosine(a, b) for a, b in zip(u, v, strict=True)])
+    targets = np.array([np.interp(score, [0, 5], [lower_bound, 1]) for score in scores])
+    return (cosines - targets) ** 2
+
+
+def info_nce(views_VBD: Tensor, temperature: float = 0.05) -> Tensor:
+    """Anchors, positives and, where there are any, hard negatives -> [B]; example 2 does not count."""
+    anchors, *others = views_VBD
+    weight = torch.tensor(COUNTED).repeat(len(others))
+    logits = losses.in_batch_logits(anchors, torch.cat(others), weight, temperature)
+    return losses.softmax_cross_entropy(logits, torch.arange(len(anchors)))
+
+
+def info_nce_restated(views: np.ndarray, temperature: float = 0.05) -> np.ndarray:
+    anchors, candidates = views[0], np.concatenate(list(views[1:]))
+    counted = np.tile(COUNTED, len(views) - 1) > 0
+    found = []
+    for i, anchor in enumerate(anchors):
+        cosines = np.array([1 - scipy.spatial.distance.cosine(anchor, other) for other in candidates])
+        mine = counted | (np.arange(len(candidates)) == i)
+        found.append(scipy.special.logsumexp(cosines[mine] / temperature) - cosines[i] / temperature)
+    return np.array(found)
+
+
+CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
+    "softmax_cross_entropy": (
+        lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)), LOGITS, cross_entropy_by_scipy(LOGITS, LABELS),
+    ),
+    "contrastive_tension first": (
+        lambda x: losses.contrastive_tension(x, torch.tensor(V), torch.tensor(IDENTICAL)),
+        U, contrastive_tension_restated(U, V, IDENTICAL),
+    ),
+    "contrastive_tension second": (
+        lambda x: losses.contrastive_tension(torch.tensor(U), x, torch.tensor(IDENTICAL)),
+        V, contrastive_tension_restated(U, V, IDENTICAL),
+    ),
+    "sts_regression": (
+        lambda x: losses.sts_regression(x, torch.tensor(V), torch.tensor(SCORES), 0.0), U, sts_restated(U, V, SCORES, 0.0),
+    ),
+    "sts_regression bounded": (
+        lambda x: losses.sts_regression(torch.tensor(U), x, torch.tensor(SCORES), 0.35), V,
+        sts_restated(U, V, SCORES, 0.35),
+    ),
+    "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_restated(VIEWS[:2], 0.5)),
+    "info_nce with hard negatives": (info_nce, VIEWS, info_nce_restated(VIEWS)),
+    "embedding_mse": (lambda x: losses.embedding_mse(x, torch.tensor(V)), U, ((U - V) ** 2).mean(axis=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_against_an_independent_reference(case: str) -> None:
+    function, x, expected = CASES[case]
+    np.testing.assert_allclose(function(torch.tensor(x)).numpy(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_against_finite_differences(case: str) -> None:
+    function, x, _ = CASES[case]
+    assert torch.autograd.gradcheck(function, torch.tensor(x, requires_grad=True), atol=1e-6)
+
+
+def test_gradients_in_closed_form() -> None:
+    x = torch.tensor(LOGITS, requires_grad=True)
+    losses.softmax_cross_entropy(x, torch.tensor(LABELS)).sum().backward()
+    np.testing.assert_allclose(x.grad, scipy.special.softmax(LOGITS, axis=1) - np.eye(3)[LABELS], atol=1e-10)
+
+    a = torch.tensor(U, requires_grad=True)
+    losses.contrastive_tension(a, torch.tensor(V), torch.tensor(IDENTICAL)).sum().backward()
+    error = scipy.special.expit((U * V).sum(1)) - IDENTICAL
+    np.testing.assert_allclose(a.grad, error[:, None] * V, atol=1e-10)
+
+    student = torch.tensor(U, requires_grad=True)
+    losses.embedding_mse(student, torch.tensor(V)).sum().backward()
+    np.testing.assert_allclose(student.grad, 2 * (U - V) / 7, atol=1e-10)
+
+
+def test_the_gradient_of_info_nce_in_closed_form() -> None:
+    """dL / dcos = (softmax - one-hot) / temperature, dcos / da = (c - cos a) / |a| of unit vectors a and c."""
+    views = torch.tensor(VIEWS, requires_grad=True)
+    (info_nce(views) * torch.tensor(COUNTED)).sum().backward()
+    length = np.linalg.norm(VIEWS, axis=-1, keepdims=True)
+    unit = VIEWS / length
+    anchors, candidates = unit[0], np.concatenate([unit[1], unit[2]])
+    cosines = anchors @ candidates.T
+    counted = np.tile(COUNTED, 2)
+    chances = scipy.special.softmax(np.where(counted > 0, cosines / 0.05, -np.inf), axis=1)
+    error = (chances - np.eye(5, 10)) * COUNTED[:, None] / 0.05
+    expected_a = (error @ candidates - (error * cosines).sum(1, keepdims=True) * anchors) / length[0]
+    expected_c = error.T @ anchors - (error * cosines).sum(0)[:, None] * candidates
+    expected_c /= np.concatenate([length[1], length[2]])
+    np.testing.assert_allclose(views.grad[0], expected_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(views.grad[1:].flatten(0, 1), expected_c, rtol=0, atol=1e-10)
+    assert not views.grad[:, 2].any(), "what does not count has no gradient, as an anchor or as a negative"
+
+
+def test_info_nce_by_hand() -> None:
+    """Orthogonal pairs: the positive has e^(1 / t), the B - 1 others 1."""
+    eye = torch.eye(4)
+    logits = losses.in_batch_logits(3 * eye, 5 * eye, torch.ones(4), 0.5)
+    np.testing.assert_allclose(logits, 2 * eye, atol=1e-6)
+    found = losses.softmax_cross_entropy(logits, torch.arange(4))
+    np.testing.assert_allclose(found, np.log(1 + 3 * np.exp(-2)), rtol=1e-6)
+
+
+def test_cosines_are_not_rounded_to_bfloat16() -> None:
+    views = torch.tensor(VIEWS).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = info_nce(views)
+    torch.testing.assert_close(found, info_nce(views), rtol=0, atol=0)
+
+
+def test_cross_entropy_by_hand() -> None:
+    found = losses.softmax_cross_entropy(torch.tensor([[0.0, np.log(3.0)], [0.0, np.log(3.0)]]), torch.tensor([1, 0]))
+    np.testing.assert_allclose(found, [-np.log(0.75), -np.log(0.25)], rtol=1e-6)
+
+
+def test_nli_features_are_premise_hypothesis_and_distance() -> None:
+    found = losses.nli_features(torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0, -2.0]]))
+    assert found.tolist() == [[1.0, 2.0, 4.0, -2.0, 3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("lower_bound", "score", "target"),
+    [(0.0, 0.0, 0.0), (0.0, 5.0, 1.0), (0.2, 0.0, 0.2), (0.2, 2.5, 0.6), (0.2, 5.0, 1.0), (0.95, 1.0, 0.96)],
+)
+def test_the_lower_bound_maps_scores_onto_targets(lower_bound: float, score: float, target: float) -> None:
+    orthogonal = losses.sts_regression(
+        torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 3.0]]), torch.tensor([score]), lower_bound
+    )
+    assert float(orthogonal) == pytest.approx(target**2, abs=1e-6)
+    equal = losses.sts_regression(
+        torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 4.0]]), torch.tensor([score]), lower_bound
+    )
+    assert float(equal) == pytest.approx((1 - target) ** 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e15])
+def test_extreme_logits_stay_finite(size: float) -> None:
+    x = torch.tensor([[size, -size, 0.0], [-size, size, 0.0]], requires_grad=True)
+    loss = losses.softmax_cross_entropy(x, torch.tensor([1, 1]))
+    loss.sum().backward()
+    assert torch.isfinite(loss).all() and torch.isfinite(x.grad).all()
+    assert loss.detach().tolist() == [pytest.approx(2 * size), 0.0]
+
+    a = torch.tensor([[size, 0.0], [-size, 0.0], [size, 0.0], [-size, 0.0]], requires_grad=True)
+    b = torch.ones(4, 2)
+    pairs = losses.contrastive_tension(a, b, torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    pairs.sum().backward()
+    assert torch.isfinite(a.grad).all()
+    assert pairs.detach().tolist() == [0.0, pytest.approx(size), pytest.approx(size), 0.0]
+
+
+def test_zero_vectors_have_finite_gradients() -> None:
+    u = torch.zeros(2, 3, requires_grad=True)
+    loss = losses.sts_regression(u, torch.ones(2, 3), torch.tensor([0.0, 5.0]), 0.0)
+    loss.sum().backward()
+    assert loss.detach().tolist() == [0.0, 1.0] and torch.isfinite(u.grad).all()
+    views = torch.zeros(2, 5, 3, requires_grad=True)
+    info_nce(views).sum().backward()
+    assert torch.isfinite(views.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_half_precision_is_reduced_in_float32(case: str, dtype: torch.dtype) -> None:
+    function, x, _ = CASES[case]
+    half = torch.tensor(x).to(dtype)
+    found = function(half)
+    # The inputs were rounded, the arithmetic was not: what float64 makes of the rounded inputs.
+    expected = function(half.double())
+    assert found.dtype in (torch.float32, torch.float64)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_half_precision_does_not_overflow() -> None:
+    wide = torch.full((1, 1024), 100.0, dtype=torch.float16)  # dot product 10,240,000 is beyond float16
+    assert losses.contrastive_tension(wide, wide, torch.zeros(1)).tolist() == [pytest.approx(1024 * 1e4)]
+    assert losses.embedding_mse(wide * 5, -wide * 5).tolist() == [pytest.approx(1e6)]
+    assert losses.sts_regression(wide, wide, torch.tensor([5.0]), 0.0).tolist() == [pytest.approx(0.0, abs=1e-6)]

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import raysts, result
+
+from raysts.models.store import load
+from raysts.pipeline import embed as bulk
+from raysts.storage.atomic import ASIDE, aside
+
+WORDS = ("a man runs", "the dog sleeps", "two cats", "nobody", "it is red and small, and it is not a ball")
+
+
+def write(
+    path: Path, rows: int, *, row_group_size: int = 10_000, kind: pa.DataType | None = None, first: int = 0
+) -> Path:
+    """``rows`` texts of different lengths, numbered."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [" ".join(WORDS[: 1 + i % 5]) + f" {i}" for i in range(first, first + rows)]
+    numbers = range(first, first + rows)
+    table = pa.table({"id": numbers, "text": pa.array(texts, pa.string()), "extra": [[i] for i in numbers]})
+    if kind is not None:
+        table = table.set_column(1, "text", table.column("text").combine_chunks().cast(kind))
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return path
+
+
+def embed(model: Path, source: Path, output: Path, *more: object) -> dict[str, Any]:
+    return result("embed", model, "--input", source, "--column", "text", "--output", output, "--address", "none", *more)
+
+
+def dead_process() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def read(output: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(output.glob("part-*.parquet"))])
+
+
+def vectors_of(table: pa.Table) -> np.ndarray:
+    return np.stack(table.column("embedding").to_numpy())
+
+
+def test_one_shard_per_row_group_in_the_order_of_the_input(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder / "b" / "second.parquet", 30, first=70)
+    write(folder / "a.parquet", 70, row_group_size=32)
+    found = embed(tiny_backbone, folder, tmp_path / "out")
+    model = load(tiny_backbone)
+    assert found == {
+        "status": "done", "output": str(tmp_path / "out"), "rows": 100, "shards": 4, "dim": model.dim,
+    }  # fmt: skip
+    table = read(tmp_path / "out")
+    assert table.column_names == ["id", "text", "extra", "embedding"]
+    assert table.column("id").to_pylist() == list(range(100))
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), model.dim)
+    np.testing.assert_allclose(vectors_of(table), model.encode(table.column("text").to_pylist()), atol=1e-5)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert [shard["rows"] for shard in manifest["shards"]] == [32, 32, 6, 30]
+    assert {shard["file"] for shard in manifest["shards"]} == {
+        path.name for path in (tmp_path / "out").glob("*.parquet")
+    }
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_type_of_text_column(kind: pa.DataType, tiny_backbone: Path, tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.parquet", 12)
+    typed = write(tmp_path / "typed.parquet", 12, kind=kind)
+    embed(tiny_backbone, plain, tmp_path / "out-plain")
+    embed(tiny_backbone, typed, tmp_path / "out-typed")
+    np.testing.assert_array_equal(vectors_of(read(tmp_path / "out-typed")), vectors_of(read(tmp_path / "out-plain")))
+
+
+def test_null_and_empty_texts_get_a_vector(tiny_backbone: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a dog", None, "", "  "]}), tmp_path / "in.parquet")
+    assert embed(tiny_backbone, tmp_path / "in.parquet", tmp_path / "out")["rows"] == 4
+    table = read(tmp_path / "out")
+    assert table.column("text").to_pylist() == ["a dog", None, "", "  "]
+    vectors = vectors_of(table)
+    assert np.isfinite(vectors).all()
+    np.testing.assert_allclose(vectors[1:], np.repeat(load(tiny_backbone).encode([""]), 3, axis=0), atol=1e-5)
+
+
+def test_a_row_group_larger_than_memory_allows_is_read_in_pieces(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "in.parquet", 40)
+    embed(tiny_backbone, source, tmp_path / "whole")
+    monkeypatch.setattr(bulk, "ROWS", 7)
+    embed(tiny_backbone, source, tmp_path / "pieces")
+    whole, pieces = read(tmp_path / "whole"), read(tmp_path / "pieces")
+    assert pieces.drop_columns(["embedding"]).equals(whole.drop_columns(["embedding"]))
+    np.testing.assert_allclose(vectors_of(pieces), vectors_of(whole), atol=1e-5)
+
+
+def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "in.parquet", 50, row_group_size=10), tmp_path / "out"
+    embed(tiny_backbone, source, output)
+    before = {path.name: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
+    lost = sorted(before)[2]
+    (output / lost).unlink()
+    (output / "manifest.json").unlink()
+    with aside(output / lost) as draft:  # named as this machine names drafts, but by a process that is dead
+        half = draft.with_name(draft.name.replace(f".{os.getpid()}.", f".{dead_process()}."))
+        shutil.copy(output / "job.json", draft)
+    (output / lost).unlink()
+    half.write_bytes(b"half")
+    table = read(output)
+    assert table.num_rows == 40
+    outcome = raysts(
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
+    )
+    assert outcome.code == 0 and "5 shards, 4 done" in outcome.err
+    after = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
+    assert {name for name in before if after[name] != before[name]} == {lost}
+    assert not list(output.glob(f"{ASIDE}*")) and (output / "manifest.json").is_file()
+    assert read(output).column("id").to_pylist() == list(range(50))
+
+
+def test_a_second_run_embeds_nothing(tiny_backbone: Path, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "in.parquet", 20), tmp_path / "out"
+    first = embed(tiny_backbone, source, output)
+    times = {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
+    assert embed(tiny_backbone, source, output) == first
+    assert {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")} == times
+
+
+@pytest.mark.parametrize("change", ["model", "input", "column", "layers"])
+def test_another_job_does_not_mix_in(change: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
+    embed(tiny_backbone, source, output)
+    model, column, more = tiny_backbone, "text", []
+    if change == "model":
+        model = Path(shutil.copytree(tiny_backbone, tmp_path / "other"))
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        (model / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-6}), encoding="utf-8")
+    elif change == "input":
+        source = write(tmp_path / "in2.parquet", 8)
+    elif change == "column":
+        column = "other"
+        table = pq.read_table(source)
+        pq.write_table(table.append_column("other", table.column("text")), source)
+    else:
+        more = ["--layers", 2]
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    arguments = ["--input", source, "--column", column, "--output", output, "--address", "none", *more]
+    refused = raysts("embed", model, *arguments)
+    assert refused.code == 2 and str(output) in refused.err and f"differs in {change}" in refused.err
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_a_model_folder_may_move(tiny_backbone: Path, tmp_path: Path) -> None:
+    """What counts is the model's content."""
+    source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
+    first = embed(tiny_backbone, source, output)
+    assert embed(Path(shutil.copytree(tiny_backbone, tmp_path / "moved")), source, output) == first
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers(layers: int, tiny_backbone: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.parquet", 8)
+    embed(tiny_backbone, source, tmp_path / "out", "--layers", layers)
+    table = read(tmp_path / "out")
+    wanted = load(tiny_backbone, layers=layers).encode(table.column("text").to_pylist())
+    np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------------
+
+
+def refused(model: Path, source: Path, column: str, output: Path, *more: object) -> str:
+    existed = output.exists()
+    outcome = raysts(
+        "embed", model, "--input", source, "--column", column, "--output", output, "--address", "none", *more
+    )
+    assert outcome.code == 2 and outcome.out == "", outcome.err
+    assert output.exists() == existed
+    return outcome.err
+
+
+def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder, output = tmp_path / "in", tmp_path / "deep" / "out"
+    source = write(folder / "a.parquet", 4)
+    write(folder / "b.parquet", 4)
+    both = refused(tiny_backbone, folder, "txet", output)
+    assert "a.parquet" in both and "b.parquet" in both and "did you mean 'text'?" in both
+    assert "has type int64; it must be text" in refused(tiny_backbone, source, "id", output)
+    assert "has type list" in refused(tiny_backbone, source, "extra", output)
+    assert "no Parquet file there" in refused(tiny_backbone, tmp_path / "none", "text", output)
+    (tmp_path / "empty").mkdir()
+    assert "no Parquet file there" in refused(tiny_backbone, tmp_path / "empty", "text", output)
+    (tmp_path / "a.csv").write_text("text\nx\n", encoding="utf-8")
+    assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.csv", "text", output)
+    assert "layers=9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
+    assert "layers=0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
+    assert not output.parent.exists()
+
+
+def test_wrong_output(tiny_backbone: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "in" / "a.parquet", 4)
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    assert "is a file" in refused(tiny_backbone, source, "text", tmp_path / "file")
+    assert "cannot be written to" in refused(tiny_backbone, source, "text", tmp_path / "file" / "out")
+    assert "cannot be written to" in refused(tiny_backbone, source, "text", Path("/proc/none/out"))
+    assert "holds no embedding job" in refused(tiny_backbone, source, "text", tmp_path / "in")
+    inside = refused(tiny_backbone, tmp_path / "in", "text", tmp_path / "in" / "vectors")
+    assert "lies in --input" in inside, "the next run would read its own shards"
+    embed(tiny_backbone, source, tmp_path / "out")
+    assert "has a column 'embedding' already" in refused(tiny_backbone, tmp_path / "out", "text", tmp_path / "out2")
+
+
+def test_pages_that_cannot_be_read_are_named(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The footer is whole, so this shows only when the job has begun: the other shards are kept."""
+    source, output = write(tmp_path / "in.parquet", 4_000, row_group_size=2_000), tmp_path / "out"
+    start = pq.ParquetFile(source).metadata.row_group(1).column(1).dictionary_page_offset or 0
+    content = bytearray(source.read_bytes())
+    content[start : start + 2_000] = os.urandom(2_000)
+    source.write_bytes(content)
+    failed = raysts(
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
+    )
+    assert failed.code == 3 and str(source) in failed.err and "row group 1" in failed.err
+    assert [path.name for path in sorted(output.glob("*part*"))] == ["part-00000-00000.parquet"]
+    assert not (output / "manifest.json").exists()

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data.corpora import Corpus
+from raysts.ids import content_id, derive_seed, folder_id
+from raysts.pipeline.plan import Node, Plan
+from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import paths, to_plain
+
+Planner = Callable[..., Plan]
+
+
+@pytest.fixture
+def plan(small_corpus: Corpus, tiny_backbone: Path, tmp_path: Path) -> Planner:
+    """plan(name, overrides, corpus=..., storage=...) on the small world with the tiny backbone."""
+
+    def made(name: str, overrides: dict[str, Any] | None = None, **options: Any) -> Plan:
+        found = pipeline(name, {"backbone": str(tiny_backbone), "members": 2} | (overrides or {}))
+        return Plan(
+            pipeline=found, corpus=options.get("corpus", small_corpus), storage=options.get("storage", tmp_path)
+        )
+
+    return made
+
+
+def ids(plan: Plan) -> list[list[str]]:
+    return [[node.id for node in chain] for chain in plan.chains]
+
+
+def student(plan: Plan) -> Node:
+    assert plan.student is not None
+    return plan.student
+
+
+CHANGED: dict[str, Any] = {
+    "objective": None,  # another objective has other settings: below
+    "settings.bias": False,
+    "data.table": "nli/xnli_en_dev",
+    "data.sources": ["world"],
+    "data.sample": 100,
+    "data.sample_seed": 1,
+    "batch": 24,
+    "optim.name": "adam",
+    "optim.lr": 1e-4,
+    "optim.schedule": "constant",
+    "optim.warmup": 0.2,
+    "optim.milestones": [5],
+    "optim.factors": [0.5],
+    "optim.weight_decay": 0.02,
+    "optim.clip": None,
+    "optim.eps": 1e-6,
+    "optim.floor": 1e-6,
+    "optim.decay_all": True,
+    "train.epochs": 2.0,
+    "train.max_steps": 3,
+    "train.max_length": 20,
+    "train.dropout": False,
+    "train.precision": "fp32",
+    "train.keep": "best",
+    "train.eval_every": 2,
+    "train.checkpoint_every": 2,
+    "train.patience": 4,
+    "train.eval_first": True,
+    "train.drop_last": True,
+    "pooling": "cls",
+    "layers": 2,
+}
+"""Another value for every field of an nli recipe."""
+
+
+def test_the_table_above_has_every_field_of_a_recipe() -> None:
+    plain = to_plain(pipeline("nli").stages["nli"])
+    branches = {path.rpartition(".")[0] for path in paths(plain)}
+    assert set(CHANGED) == set(paths(plain)) - branches
+
+
+@pytest.mark.parametrize("field", [name for name in CHANGED if CHANGED[name] is not None or name == "optim.clip"])
+def test_a_run_id_changes_with_every_field(
+    field: str, plan: Planner, small_corpus: Corpus, small_world: Path, tmp_path: Path
+) -> None:
+    if field == "data.table":  # the world has one table of pairs to train on
+        copy = shutil.copytree(small_world, tmp_path / "world")
+        shutil.copyfile(copy / "nli/snli_dev.parquet", copy / f"{CHANGED[field]}.parquet")
+        changed = plan("nli", {f"nli.{field}": CHANGED[field]}, corpus=Corpus(copy))
+    elif field == "data.sources":
+        sources = small_corpus.read("nli/train").column("source").unique().to_pylist()
+        changed = plan("nli", {f"nli.{field}": sources})
+    else:
+        changed = plan("nli", {f"nli.{field}": CHANGED[field]})
+    assert ids(changed)[0] != ids(plan("nli"))[0]
+
+
+def test_a_run_id_changes_with_the_seed_and_the_member(plan: Planner) -> None:
+    assert ids(plan("nli", {"seed": 1}))[0] != ids(plan("nli"))[0]
+    assert ids(plan("nli"))[0] != ids(plan("nli"))[1]
+
+
+def test_a_run_id_does_not_change_with_place_or_resources(plan: Planner, small_world: Path, tmp_path: Path) -> None:
+    before = plan("nli-ct-sed")
+    elsewhere = Corpus(shutil.copytree(small_world, tmp_path / "world"))
+    for other in (
+        plan("nli-ct-sed", storage=tmp_path / "other"),
+        plan("nli-ct-sed", corpus=elsewhere),
+        plan("nli-ct-sed", {"resources.workers": 2, "resources.cpus": 3, "resources.gpus": 0.5}),
+        plan("nli-ct-sed", {"resources.workers": 2, "resources.min_workers": 1, "min_members": 1}),
+        plan("nli-ct-sed", {"name": "another", "evaluation.resamples": 10, "evaluation.layers": [2, 1]}),
+    ):
+        assert ids(other) == ids(before) and student(other).id == student(before).id
+        assert set(other.specs) == set(before.specs)
+
+
+def test_a_run_id_changes_with_the_backbones_content_not_its_path(
+    plan: Planner, tiny_backbone: Path, copy_of: Callable[[Path, str], Path]
+) -> None:
+    copy = copy_of(tiny_backbone, "copy")
+    before = ids(plan("nli"))
+    assert ids(plan("nli", {"backbone": str(copy)})) == before
+    (copy / "README.md").write_text("a model card")
+    assert ids(plan("nli", {"backbone": str(copy)})) == before
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    assert all(a != b for a, b in zip(ids(plan("nli", {"backbone": str(copy)})), before, strict=True))
+
+
+def test_a_run_id_changes_with_the_data(plan: Planner, small_world: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(small_world, tmp_path / "world"))
+    table = pq.read_table(copy / "nli" / "train.parquet")
+    pq.write_table(table.slice(0, table.num_rows - 1), copy / "nli" / "train.parquet")
+    before, after = plan("nli-ct"), plan("nli-ct", corpus=Corpus(copy))
+    assert ids(before)[0][0] != ids(after)[0][0], "nli"
+    assert ids(before)[0][1] != ids(after)[0][1], "ct, whose data did not change, but whose parent did"
+    assert ids(plan("ct"))[0] == ids(plan("ct", corpus=Corpus(copy)))[0]
+
+
+def test_dev_counts_where_it_selects(plan: Planner, small_world: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(small_world, tmp_path / "world"))
+    table = pq.read_table(copy / "sts" / "stsb_dev.parquet")
+    pq.write_table(table.slice(1), copy / "sts" / "stsb_dev.parquet")
+    assert ids(plan("nli")) == ids(plan("nli", corpus=Corpus(copy)))
+    assert ids(plan("sts")) != ids(plan("sts", corpus=Corpus(copy)))
+    assert plan("nli-sed").teacher.id == plan("nli-sed", corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]
+    top = {"select_top": 1}
+    assert plan("nli-sed", top).teacher.id != plan("nli-sed", top, corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]
+
+
+def test_members_of_a_small_ensemble_are_those_of_a_large_one(plan: Planner) -> None:
+    assert ids(plan("nli-ct", {"members": 4})) == ids(plan("nli-ct-ensemble", {"members": 10}))[:4]
+    assert student(plan("nli-sed", {"members": 4})).id != student(plan("nli-sed", {"members": 10})).id
+
+
+def test_a_stage_changes_what_comes_after_it_alone(plan: Planner) -> None:
+    before, after = plan("nli-ct-sed"), plan("nli-ct-sed", {"ct.optim.lr": 2e-5})
+    assert [chain[0] for chain in ids(before)] == [chain[0] for chain in ids(after)]
+    assert all(a[1] != b[1] for a, b in zip(ids(before), ids(after), strict=True))
+    assert student(before).id != student(after).id
+    assert set(before.specs) == set(after.specs), "no table is tokenised again"
+
+
+def test_stages_of_one_table_and_length_share_a_token_store(plan: Planner) -> None:
+    assert len(plan("ct-sed", {"sed.data.sample": None}).specs) == 1
+    assert len(plan("ct-sed", {"sed.data.sample": None, "ct.train.max_length": 30}).specs) == 2
+
+
+def test_the_tiny_backbone_has_an_id_before_it_is_written(plan: Planner, tmp_path: Path) -> None:
+    small = {"backbone": "tiny", "train.max_steps": 1}
+    made = plan("nli", small)
+    assert not made.backbone.exists() and ids(made) == ids(plan("nli", small, storage=tmp_path / "other"))
+    assert made.backbone_id != plan("nli", small | {"seed": 1}).backbone_id
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_member_is_exported_as_it_was_trained(layers: int, plan: Planner) -> None:
+    made = plan("sts", {"sts.layers": layers})
+    assert {node.job.export_layers for node in made.members if node.job} == {layers}
+
+
+def test_more_tokens_than_the_backbone_has_positions_for_are_refused(plan: Planner) -> None:
+    with pytest.raises(ValueError, match="max_length"):
+        plan("nli", {"train.max_length": 500}).check()
+
+
+# -- the functions behind them -------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_the_same_on_every_machine() -> None:
+    assert derive_seed(0, "nli", 0) == 5510899144284117469  # sha256 of the text [0, "nli", 0]
+    assert derive_seed(0, "nli", 1) != derive_seed(0, "nli", 0) != derive_seed(1, "nli", 0)
+    assert derive_seed(0, "a", 12) != derive_seed(0, "a", 1, 2) != derive_seed(0, "a1", 2)
+    assert all(0 <= derive_seed(0, i) < 2**63 for i in range(100))
+
+
+def test_content_ids_do_not_depend_on_the_order_of_keys() -> None:
+    assert content_id({"a": 1, "b": [1, 2]}) == content_id({"b": [1, 2], "a": 1})
+    assert (
+        content_id([1, 2]) != content_id([2, 1])
+        and content_id(1) != content_id("1")
+        and content_id(None) != content_id([])
+    )
+    assert len(content_id("ü")) == 16
+
+
+def test_a_folder_id_sees_names_and_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder / "sub").mkdir(parents=True)
+        (tmp_path / folder / "a").write_text("1")
+        (tmp_path / folder / "sub" / "b").write_text("2")
+    assert folder_id(tmp_path / "one") == folder_id(tmp_path / "two")
+    (tmp_path / "two" / "a").rename(tmp_path / "two" / "c")
+    assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
+    (tmp_path / "two" / "c").rename(tmp_path / "two" / "a")
+    assert folder_id(tmp_path / "one") == folder_id(tmp_path / "two")
+    (tmp_path / "two" / "sub" / "b").write_text("3")
+    assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
+
+
+def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.objectives import OBJECTIVES
+
+    before = ids(plan("nli"))
+    monkeypatch.setattr(OBJECTIVES["nli"], "version", OBJECTIVES["nli"].version + 1)
+    assert ids(plan("nli")) != before
+
+
+def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tmp_path: Path) -> None:
+    from raysts.commands import context as api
+
+    base: Pipeline = apply_overrides(pipeline("nli"), {"members": 2})
+    made = api.plan(base, {"members": 3}, data=small_world, storage=tmp_path)
+    assert made.pipeline.members == 3
+
+
+def test_the_trees_that_go_into_ids_are_those_of_every_storage_so_far() -> None:
+    """A new field of a recipe would train everything again; one of a pipeline may come."""
+    made = pipeline("nli-ct-sed")
+    found = {stage: content_id(to_plain(recipe)) for stage, recipe in made.recipes.items()}
+    assert found == {"nli": "0e65f891dc181fea", "ct": "38063f1c97ffb88e", "sed": "f63e70fc4b70c0e5"}

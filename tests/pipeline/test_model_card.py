@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raysts.pipeline.model_card import model_card
+from raysts.schema import RESULTS
+
+
+def row(dataset: str, value: float, **columns: Any) -> dict[str, Any]:
+    given = {
+        "dataset": dataset, "value": value, "metric": "spearman", "aggregation": "all", "split": "test", "rows": "all",
+        "layers": "1", "similarity": "cosine", "ci_low": value - 0.01, "ci_high": value + 0.01, "n": 1379,
+    }  # fmt: skip
+    return dict.fromkeys(RESULTS.names) | given | columns
+
+
+def card(**changes: Any) -> str:
+    given: dict[str, Any] = {
+        "name": "quickstart", "path": "models/my student", "system": "nli-ct-sed", "role": "student", "members": 4,
+        "backbone": "tiny", "dimension": 128, "max_length": 40, "pooling": "mean", "layers": 1,
+        "data": [{"stage": "nli", "table": "nli/train", "rows": 12_000, "sha256": "ab" * 32}],
+        "recipe_yaml": "name: quickstart\n", "rows": [row("stsb", 0.71234)], "command": "raysts run quickstart",
+    }  # fmt: skip
+    return model_card(**(given | changes))
+
+
+def front(text: str) -> dict[str, Any]:
+    empty, head, body = text.split("---\n", 2)
+    assert empty == "" and body.startswith("\n# ")
+    return yaml.safe_load(head)
+
+
+def test_the_front_matter_is_what_the_hub_reads() -> None:
+    found = front(card(tags=["custom", "raysts"], base_model="org/encoder"))
+    assert found["library_name"] == "sentence-transformers" and found["pipeline_tag"] == "sentence-similarity"
+    assert found["language"] == "en" and found["base_model"] == "org/encoder"
+    assert found["tags"].count("raysts") == 1 and "custom" in found["tags"]
+    assert "base_model" not in front(card())
+
+
+def test_the_code_of_the_card_is_python_and_names_the_model() -> None:
+    blocks = re.findall(r"```python\n(.*?)\n```", card(path='it\'s "here"'), re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        texts = [n.value for n in ast.walk(ast.parse(block)) if isinstance(n, ast.Constant)]
+        assert 'it\'s "here"' in texts
+
+
+def test_the_scores_are_those_of_the_rows_that_the_model_has() -> None:
+    rows = [
+        row("stsb", 0.71234),
+        row("stsb", 0.70004, metric="pearson"),
+        row("sts12", 0.5, ci_low=None, ci_high=None),
+        row("stsb", 0.9, layers="2"),
+        row("stsb", 0.8, split="dev"),
+        row("sts12", 0.4, subset="headlines", aggregation=None),
+        row("sickr", float("nan")),
+    ]
+    text = card(rows=rows)
+    assert "| stsb test | spearman | all | 1 | cosine | 71.23 | 70.23 to 72.23 | 1,379 |" in text
+    assert "| sts12 test | spearman | all | 1 | cosine | 50.00 | – | 1,379 |" in text
+    assert text.index("70.00") > text.index("Other metrics")
+    assert not re.search("90.00|80.00|40.00|nan", text)
+    assert "Not measured." in card(rows=[]) and "None: nothing was trained." in card(data=[])
+
+
+def test_the_card_says_what_a_user_must_know() -> None:
+    text = card()
+    assert "distilled from the mean embeddings of 4 ensemble members" in text
+    assert "| nli | `nli/train` | 12,000 | `abababababababab` |" in text
+    assert "No labels of an evaluation set chose the checkpoint." in text and "random weights" not in text
+    assert "```bash\nraysts run quickstart\n```" in text and "```yaml\nname: quickstart\n```" in text
+    text = card(selected_by="stsb-dev", random_backbone=True, notes=["mind\nthis"], source="SED 5.1", role="member",
+                layers=2, versions={"torch": "2.13"})  # fmt: skip
+    assert "Labels of stsb-dev chose the checkpoint" in text and "random weights" in text and "- mind this" in text
+    assert "one of 4 members" in text and "the last 2 layers" in text and "SED 5.1" in text and "torch 2.13" in text
+
+
+def test_names_cannot_break_out_of_their_place() -> None:
+    evil = "<script>alert(1)</script>\n# heading | cell ```"
+    text = card(name=evil, system=evil, backbone=evil, command=evil, recipe_yaml=evil, notes=[evil], source=evil,
+                data=[{"stage": evil, "table": evil, "rows": 1, "sha256": evil}], rows=[row(evil, 0.5)])  # fmt: skip
+    outside = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", text, flags=re.S | re.M)
+    assert "<script" not in outside
+    assert [line for line in outside.splitlines() if line.startswith("# ")] == [
+        "# &lt;script>alert(1)&lt;/script> # heading | cell ```"
+    ]
+    front(text)
+
+
+def test_sentence_transformers_reads_the_directory_with_its_card(tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    from raysts.data.world.generate import write_tiny_backbone
+    from raysts.models.store import load, save
+
+    write_tiny_backbone(tmp_path / "tiny", 0)
+    save(load(tmp_path / "tiny", device="cpu"), tmp_path / "model", card())
+    found = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
+    assert found.data.pipeline_tag == "sentence-similarity"
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert model.encode(["A man sings."]).shape[0] == 1

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+from commands import EVALUATION, TINY, overrides, raysts, result
+
+from raysts.recipes.names import RECIPES, pipeline
+from raysts.recipes.overrides import load_pipeline
+
+KINDS = {"tokens", "train", "model", "teacher", "evaluate"}
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+
+
+def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
+    chosen = {key.replace("__", "."): value for key, value in more.items()}
+    return result("plan", name, "--data", data, "--storage", storage, *overrides(TINY, EVALUATION, chosen))["nodes"]
+
+
+def ids(nodes: list[dict[str, Any]]) -> list[str]:
+    return [node["id"] for node in nodes]
+
+
+# -- a plan starts nothing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path, tmp_path: Path) -> None:
+    found = result("plan", name, "--data", small_world, "--storage", tmp_path / "new", "--set", "backbone=tiny")
+    assert not list(tmp_path.iterdir())
+    assert found["storage"] == str(tmp_path / "new") and found["name"] == name and found["backbone"]["name"] == "tiny"
+    nodes = found["nodes"]
+    chosen = pipeline(name)
+    kinds = [node["kind"] for node in nodes]
+    assert kinds.count("train") == chosen.members * len(chosen.stages) + (chosen.sed is not None) + len(chosen.post)
+    assert kinds.count("teacher") == (chosen.sed is not None) and kinds.count("evaluate") >= 1
+    assert len(set(ids(nodes))) == len(nodes)
+    seen: set[str] = set()
+    for node in nodes:
+        assert node["kind"] in KINDS and node["status"] == "waiting"
+        assert set(node["resources"]) == {"workers", "cpus", "gpus"} and node["sentences"] > 0
+        assert set(node["needs"]) <= seen, "a node stands after those it needs"
+        seen.add(node["id"])
+
+
+def test_the_text_shows_what_the_json_holds(small_world: Path, tmp_path: Path) -> None:
+    arguments = ["plan", "ct-sed", "--data", small_world, "--storage", tmp_path / "new", *overrides(TINY)]
+    text = raysts(*arguments)
+    nodes = result(*arguments)["nodes"]
+    assert text.code == 0 and all(node["id"] in text.out and node["title"] in text.out for node in nodes)
+    assert f"{len(nodes)} nodes, {len(nodes)} left" in text.out
+
+
+def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> None:
+    """``nli`` first, then ``nli-sed`` of the same members: the members are done, what follows from them is not."""
+    arguments = ["--data", small_world, "--storage", tmp_path / "s", *overrides(TINY, EVALUATION)]
+    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"waiting"}
+    assert not (tmp_path / "s").exists()
+    assert raysts("run", "nli", *arguments, "--address", "none").code == 0
+    assert {node["status"] for node in result("plan", "nli", *arguments)["nodes"]} == {"done"}
+    status = {node["title"]: node["status"] for node in result("plan", "nli-sed", *arguments)["nodes"]}
+    assert status == {
+        "tokenise nli/train": "done", "member 0: nli": "done", "member 1: nli": "done",
+        "tokenise wikipedia/sentences": "waiting", "mean embeddings of 2 members": "waiting", "sed": "waiting",
+        "evaluate backbone": "waiting", "evaluate members": "waiting", "evaluate student": "waiting",
+    }  # fmt: skip
+    other = {node["title"]: node["status"] for node in plan("nli", small_world, tmp_path / "s", nli__optim__lr=1e-5)}
+    assert other["member 0: nli"] == "waiting" and other["tokenise nli/train"] == "done"
+
+
+# -- ids -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ids_know_nothing_of_paths_and_of_the_name_of_the_run(small_world: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(small_world, tmp_path / "copy"))
+    here = plan("nli-ct-sed", small_world, tmp_path / "a")
+    assert ids(here) == ids(plan("nli-ct-sed", copy, tmp_path / "deeper" / "b"))
+    workers = plan("nli-ct-sed", small_world, tmp_path / "a", resources__workers=2)
+    assert ids(here) == ids(workers)
+
+
+def test_members_of_a_smaller_ensemble_are_members_of_a_larger(small_world: Path, tmp_path: Path) -> None:
+    def trained(members: int) -> list[str]:
+        nodes = plan("nli-ct", small_world, tmp_path, members=members)
+        return [node["id"] for node in nodes if node["kind"] == "train"]
+
+    assert trained(4)[:4] == trained(2) and len(trained(4)) == 8
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_show_prints_runs(name: str, small_world: Path, tmp_path: Path) -> None:
+    arguments = overrides(TINY, EVALUATION)
+    shown = raysts("show", name, *arguments)
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(shown.out, encoding="utf-8")
+    assert load_pipeline(file).name == name
+    from_file = result("plan", file, "--data", small_world, "--storage", tmp_path / "s")
+    assert from_file == result("plan", name, "--data", small_world, "--storage", tmp_path / "s", *arguments)
+    as_json = result("show", name, *arguments)
+    assert as_json["recipe"]["name"] == name and as_json["recipe"]["members"] == 2
+
+
+# -- overrides -----------------------------------------------------------------------------------------------------------
+
+COMMON = {"backbone": "tiny", "members": 3, "seed": 5, "train.max_steps": 7, "optim.lr": 3e-4, "batch": 24}
+OF_A_STAGE = {"nli.batch": 32, "ct.train.max_steps": 9, "sed.optim.lr": 1e-4}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp_path: Path) -> None:
+    found = result("plan", name, "--data", small_world, "--storage", tmp_path, *overrides(COMMON))
+    tree = result("show", name, *overrides(COMMON))["recipe"]
+    assert (tree["backbone"], tree["members"], tree["seed"]) == ("tiny", 3, 5)
+    stages = [*tree["stages"].values(), *([tree["sed"]] if tree["sed"] else []), *tree["post"].values()]
+    for stage in stages:
+        assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
+    trained = [node for node in found["nodes"] if node["kind"] == "train"]
+    assert len(trained) == 3 * len(tree["stages"]) + (tree["sed"] is not None) + len(tree["post"])
+    # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
+    assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("key", OF_A_STAGE)
+def test_overrides_of_one_stage(name: str, key: str) -> None:
+    stage, _, rest = key.partition(".")
+    outcome = raysts("show", name, "--set", f"{key}={OF_A_STAGE[key]}", "--json")
+    if stage not in pipeline(name).recipes:
+        assert outcome.code == 2 and f"unknown option '{key}'" in outcome.err
+        return
+    before, after = pipeline(name), pipeline(name, {key: OF_A_STAGE[key]})
+    assert outcome.code == 0
+    value: Any = after.recipes[stage]
+    for part in rest.split("."):
+        value = getattr(value, part)
+    assert value == OF_A_STAGE[key]
+    assert {s: r for s, r in after.recipes.items() if s != stage} == {
+        s: r for s, r in before.recipes.items() if s != stage
+    }
+
+
+def test_lists_may_be_written_with_commas() -> None:
+    found = pipeline("nli", {"evaluation.tasks": "sts12,stsb", "evaluation.layers": "1, 2", "evaluation.compare": 1})
+    assert found.evaluation.tasks == ("sts12", "stsb") and found.evaluation.layers == (1, 2)
+
+
+# -- where the data comes from -------------------------------------------------------------------------------------------
+
+
+def rows_of(nodes: list[dict[str, Any]]) -> int:
+    return sum(node["sentences"] for node in nodes if node["kind"] == "tokens")
+
+
+def test_the_environment_names_the_data_except_for_quickstart(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {name: rows_of(plan(name, small_world, tmp_path)) for name in ("nli-ct-sed", "quickstart")}
+    world = rows_of(result("plan", "nli-ct-sed", "--storage", tmp_path, *overrides(TINY))["nodes"])
+    assert world > small["nli-ct-sed"], "without data it is the embedded world of default size"
+    monkeypatch.setenv("RAYSTS_DATA", str(small_world))
+    assert (
+        rows_of(result("plan", "nli-ct-sed", "--storage", tmp_path, *overrides(TINY))["nodes"]) == small["nli-ct-sed"]
+    )
+    assert rows_of(result("plan", "quickstart", "--storage", tmp_path, *overrides(TINY))["nodes"]) > small["quickstart"]
+    given = result("plan", "quickstart", "--data", small_world, "--storage", tmp_path, *overrides(TINY))["nodes"]
+    assert rows_of(given) == small["quickstart"]
+    monkeypatch.setenv("RAYSTS_DATA", str(tmp_path / "gone"))
+    gone = raysts("plan", "nli", "--storage", tmp_path)
+    assert gone.code == 2 and str(tmp_path / "gone") in gone.err
+
+
+def test_a_run_id_is_a_backbone(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """A member of one system is what another starts from: by its id, by the beginning of it, or by its folder."""
+    finished = commands.finished(tmp_path_factory.getbasetemp())
+    run = next(row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member")
+    backbones = [run, run[:12], finished.storage / "runs" / run / "model"]
+    plans = [plan("ct", finished.data, finished.storage, backbone=backbone) for backbone in backbones]
+    assert ids(plans[0]) == ids(plans[1]) == ids(plans[2]) != ids(plan("ct", finished.data, finished.storage))

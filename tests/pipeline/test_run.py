@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import commands
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from commands import EVALUATION, TASKS, TINY, overrides, raysts, result
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation import results
+from raysts.models.store import load
+from raysts.recipes.grammar import Parsed, parse
+from raysts.recipes.names import RECIPES
+from raysts.schema import RESULTS, SCHEMA_VERSION
+from raysts.storage.atomic import ASIDE, lock
+
+NULLABLE = {"run_id", "study", "trial", "member", "seed", "subset", "aggregation", "selected_by", "step", "git_commit"}
+NEVER = {"study", "trial"}
+
+
+@pytest.fixture(autouse=True)
+def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
+    return commands.finished(tmp_path_factory.getbasetemp())
+
+
+def trained(storage: Path) -> dict[str, float]:
+    """When each training run of a storage was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in storage.glob("runs/*/run.json")}
+
+
+def drafts(folder: Path) -> list[Path]:
+    return list(folder.rglob(f"{ASIDE}*"))
+
+
+def value_of(rows: list[dict[str, Any]], **wanted: Any) -> float:
+    (row,) = [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+    return row["value"]
+
+
+# -- every named recipe runs to its end ----------------------------------------------------------------------------------
+
+
+def parts_of(name: str) -> Parsed:
+    if name == "raw":
+        return Parsed((), None, None)
+    return parse("nli-ct-sed" if name == "quickstart" else name)
+
+
+def expected_roles(name: str) -> dict[str, int]:
+    """The roles that are measured, and at how many choices of layers: a head belongs to one."""
+    stages, combine, post = parts_of(name)
+    headed = bool(post and combine != "sed") or stages[-1:] == ("simcse-sup",) or "gausscse" in "".join(stages[-1:])
+    found = {"backbone": 2}
+    if stages or post:
+        found["member"] = 1 if headed else 2
+    if combine:
+        found["ensemble"] = found["member"]
+    if combine == "sed":
+        found["student"] = 1 if post else 2
+    return found
+
+
+def expected_transductive(name: str) -> set[str]:
+    """The roles that have seen the sentences of the test sets."""
+    _, combine, post = parts_of(name)
+    if post not in ("flow", "whiten"):
+        return set()
+    return {"student"} if combine == "sed" else {"member", "ensemble"} & set(expected_roles(name))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_named_recipe_measures_what_it_makes(name: str, finished: commands.Finished) -> None:
+    found = finished.results[name]
+    assert found["storage"] == str(finished.storage) and Path(found["report"]).is_file()
+    rows = found["results"]
+    roles = expected_roles(name)
+    layers: dict[str, set[str]] = {}
+    for row in rows:
+        layers.setdefault(row["role"], set()).add(row["layers"])
+    assert {role: len(choices) for role, choices in layers.items()} == roles
+    assert all(choices <= {"1", "2"} for choices in layers.values())
+    assert {row["role"] for row in rows if row["transductive"]} == expected_transductive(name)
+    assert {row["dataset"] for row in rows} == set(TASKS)
+    if "member" in roles:
+        assert {row["member"] for row in rows if row["role"] == "member"} == {0, 1}
+        assert len({row["run_id"] for row in rows if row["role"] == "member"}) == 2
+    per_model = {}
+    for row in rows:
+        per_model.setdefault((row["role"], row["member"], row["layers"], row["similarity"]), []).append(row)
+    assert len({len(each) for each in per_model.values()}) == 1, "every model is measured on the same things"
+    if "ensemble" in roles and "student" not in roles:
+        assert found["model"] is None
+    else:
+        assert (Path(found["model"]) / "config.json").is_file()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_results_row_is_complete(name: str, finished: commands.Finished) -> None:
+    for row in finished.results[name]["results"]:
+        assert list(row) == RESULTS.names
+        assert {column for column, value in row.items() if value is None} <= NULLABLE
+        assert all(row[column] is None for column in NEVER)
+        assert row["schema_version"] == SCHEMA_VERSION and row["system"] == name
+        assert (row["subset"] is None) == (row["aggregation"] is not None)
+        assert row["n"] > 1 and -1 <= row["value"] <= 1 and -1 <= row["ci_low"] <= row["ci_high"] <= 1
+        assert row["split"] == "test" and row["rows"] == "all"
+        assert len(row["dataset_sha256"]) == 64 and row["parent_run_ids"]
+        if row["role"] in ("member", "student"):
+            assert row["run_id"] and row["seed"] is not None and row["step"] is not None
+
+
+def test_the_results_table_holds_every_row(finished: commands.Finished) -> None:
+    table = results.read(finished.storage)
+    assert table.schema.equals(RESULTS)
+    stored = Counter(json.dumps(row) for row in table.to_pylist())
+    told = Counter(json.dumps(row) for found in finished.results.values() for row in found["results"])
+    assert told <= stored and sum(told.values()) > 1_000
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_second_run_trains_nothing(name: str, finished: commands.Finished) -> None:
+    before, parts = trained(finished.storage), sorted(finished.storage.glob("results/*"))
+    # No address: Ray is not even started when nothing is left to do.
+    again = raysts("run", *finished.arguments(name), "--json")
+    assert again.code == 0, again.err
+    assert trained(finished.storage) == before and sorted(finished.storage.glob("results/*")) == parts
+    assert json.loads(again.out)["results"] == finished.results[name]["results"]
+    nodes = result("plan", *finished.arguments(name))["nodes"]
+    assert {node["status"] for node in nodes} == {"done"}
+    assert f"{len(nodes)} nodes, {len(nodes)} done" in again.err
+
+
+def test_recipes_share_their_members(finished: commands.Finished) -> None:
+    """ct, ct-ensemble and ct-sed have the members in common, and so have the recipes that start with nli."""
+    members = {
+        name: {row["run_id"] for row in found["results"] if row["role"] == "member"}
+        for name, found in finished.results.items()
+    }
+    assert members["ct"] == members["ct-ensemble"] == members["ct-sed"] and len(members["ct"]) == 2
+    assert members["nli-ct"] == members["nli-ct-ensemble"] == members["nli-ct-sed"]
+    assert members["sts"] == members["sts-sed"]
+    assert not members["ct"] & members["nli-ct"]
+
+
+def test_nothing_half_written_is_left(finished: commands.Finished) -> None:
+    assert not drafts(finished.storage)
+    assert not list(finished.storage.glob("runs/*/checkpoints")), "a finished run needs no checkpoints"
+    assert not list(finished.storage.glob("embeddings/*/sum-*")), "a finished teacher needs no partial sums"
+
+
+# -- what the numbers are ------------------------------------------------------------------------------------------------
+
+
+def test_the_ensemble_is_the_mean_of_its_members(finished: commands.Finished) -> None:
+    """Recomputed from the written models with scipy."""
+    from scipy.stats import pearsonr, spearmanr
+
+    pairs = Corpus(finished.data).read("sts/stsb_test").to_pydict()
+    rows = finished.results["nli-ct-sed"]["results"]
+    runs = sorted({row["run_id"] for row in rows if row["role"] == "member"})
+    for k in (1, 2):
+        models = [load(finished.storage / "runs" / run / "model", layers=k) for run in runs]
+        a, b = (np.mean([model.encode(pairs[side]) for model in models], axis=0) for side in ("sentence1", "sentence2"))
+        similarity = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        for metric, scipy_metric in (("spearman", spearmanr), ("pearson", pearsonr)):
+            ours = value_of(rows, role="ensemble", dataset="stsb", layers=str(k), metric=metric, aggregation="all")
+            assert ours == pytest.approx(scipy_metric(similarity, pairs["score"]).statistic, abs=1e-4)
+
+
+def test_the_teacher_is_the_mean_of_the_members(finished: commands.Finished) -> None:
+    rows = finished.results["ct-sed"]["results"]
+    student = next(row for row in rows if row["role"] == "student")
+    (folder,) = [
+        finished.storage / "embeddings" / parent
+        for parent in student["parent_run_ids"]
+        if (finished.storage / "embeddings" / parent).is_dir()
+    ]
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    assert set(manifest["members"]) == {row["run_id"] for row in rows if row["role"] == "member"}
+    sentences = Corpus(finished.data).read("wikipedia/sentences").column("sentence").to_pylist()
+    shards = [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
+    means = np.concatenate([np.stack(shard.column("embedding").to_numpy()) for shard in shards])
+    assert len(means) == len(sentences) == manifest["rows"]
+    members = [load(finished.storage / "runs" / run / "model") for run in manifest["members"]]
+    wanted = np.mean([model.encode(sentences[:50]) for model in members], axis=0)
+    np.testing.assert_allclose(means[:50], wanted, atol=1e-5)
+
+
+def test_select_top_takes_the_member_that_is_best_on_dev(finished: commands.Finished) -> None:
+    arguments = finished.arguments("nli-ct-sed", select_top=1)
+    found = result("run", *arguments, "--name", "top-one", "--address", "none")
+    records = [
+        json.loads((finished.storage / "runs" / run / "run.json").read_text(encoding="utf-8"))
+        for run in {row["run_id"] for row in found["results"] if row["role"] == "member"}
+    ]
+    assert len(records) == 2 and records[0]["dev"]["kept"] != records[1]["dev"]["kept"]
+    best = max(records, key=lambda record: record["dev"]["kept"])
+    teacher = next(node for node in result("plan", *arguments)["nodes"] if node["kind"] == "teacher")
+    manifest = json.loads(
+        (finished.storage / "embeddings" / teacher["id"] / "manifest.json").read_text(encoding="utf-8")
+    )
+    assert manifest["members"] == [best["run_id"]]
+    for k in ("1", "2"):
+        known = {"dataset": "stsb", "layers": k, "metric": "spearman", "aggregation": "all"}
+        alone = value_of(found["results"], role="member", run_id=best["run_id"], **known)
+        assert value_of(found["results"], role="ensemble", **known) == pytest.approx(alone, abs=1e-9)
+
+
+# -- the model that comes out --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "layers"), [("nli-ct-sed", 2), ("quickstart", 1)])
+def test_sentence_transformers_loads_the_student(name: str, layers: int, finished: commands.Finished) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    path = finished.results[name]["model"]
+    ours, theirs = load(path, device="cpu"), sentence_transformers.SentenceTransformer(path, device="cpu")
+    assert ours.layers == layers
+    texts = Corpus(finished.data).read("sts/sts12").column("sentence1").to_pylist()[:20] + ["a", "?!", "a " * 300]
+    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+
+
+def test_the_model_card_says_what_was_done(finished: commands.Finished) -> None:
+    card = (Path(finished.results["nli-ct-sed"]["model"]) / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\n") and "SentenceTransformer(" in card
+    for part in ("nli-ct-sed", "wikipedia/sentences", "nli/train", "--set members=2", "stsb"):
+        assert part in card, part
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_report_names_every_run(name: str, finished: commands.Finished) -> None:
+    page = (finished.storage / "reports" / name / "index.html").read_text(encoding="utf-8")
+    assert f"raysts run {name}" in page
+    for node in result("plan", *finished.arguments(name))["nodes"]:
+        assert node["title"] in page, node["title"]
+
+
+# -- golden losses -------------------------------------------------------------------------------------------------------
+
+WORDS = (
+    "a", "man", "woman", "dog", "plays", "eats", "holds", "red", "small", "ball", "apple", "the", "in", "garden", "not",
+    "and", "runs", "sees", "big", "cat",
+)  # fmt: skip
+GOLDEN = {
+    ("nli", "nli"): [1.009387, 1.067050, 1.126401, 1.109390, 1.178974],
+    ("ct", "ct"): [8.674006, 5.396673, 3.324887, 1.470914, 0.480286],
+    ("sts-sed", "sts"): [0.342298, 0.239040, 0.087809, 0.145251, 0.234099],
+    ("sts-sed", "sed"): [0.040112, 0.014667, 0.005596, 0.009436, 0.009657],
+}
+"""(recipe, stage): losses of the first five steps."""
+
+
+@pytest.fixture
+def fixed_world(tmp_path: Path) -> tuple[Path, Path]:
+    """(data, backbone) that nothing in raysts has a hand in: fixed sentences, fixed weights."""
+    import pyarrow as pa
+    import transformers
+
+    draws = np.random.default_rng(0)
+
+    def sentences(count: int) -> list[str]:
+        return [" ".join(draws.choice(WORDS, draws.integers(3, 9))) for _ in range(count)]
+
+    tables: dict[str, dict[str, Any]] = {
+        "nli/train": {"premise": sentences(60), "hypothesis": sentences(60), "label": draws.integers(0, 3, 60)},
+        **{
+            f"sts/{name}": {"sentence1": sentences(20), "sentence2": sentences(20), "score": draws.uniform(0, 5, 20)}
+            for name in ("stsb_train", "stsb_dev", "stsb_test")
+        },
+        "wikipedia/sentences": {"sentence": sentences(80)},
+    }
+    data, backbone = tmp_path / "data", tmp_path / "backbone"
+    for name, columns in tables.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), data / f"{name}.parquet")
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = transformers.BertModel(config, add_pooling_layer=False)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            spread = draws.normal(0, 0.2, tuple(parameter.shape)) + float("LayerNorm.weight" in name)
+            parameter.copy_(torch.from_numpy(spread))
+    model.save_pretrained(backbone)
+    transformers.BertTokenizerFast(vocab=vocabulary, do_lower_case=True).save_pretrained(backbone)
+    return data, backbone
+
+
+@pytest.mark.parametrize("name", ["nli", "ct", "sts-sed"])
+def test_golden_losses(name: str, fixed_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """The first losses of a run, with everything on that training does but dropout; a refactoring must not move them."""
+    data, backbone = fixed_world
+    settings = {
+        "backbone": backbone, "members": 1, "batch": 8, "optim.lr": 1e-3, "train.max_steps": 5, "train.max_length": 16,
+        "train.precision": "fp32", "train.dropout": "false", "seed": 3, "evaluation.resamples": 0,
+    }  # fmt: skip
+    result("run", name, "--data", data, "--storage", tmp_path / "storage", "--address", "none", *overrides(settings))
+    for run in (tmp_path / "storage" / "runs").iterdir():
+        stage = json.loads((run / "run.json").read_text(encoding="utf-8"))["stage"]
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+        assert [line["loss"] for line in lines] == pytest.approx(GOLDEN[name, stage], abs=1e-4), stage
+
+
+# -- when it goes wrong --------------------------------------------------------------------------------------------------
+
+
+def command_of(tmp_path: Path, data: Path, name: str = "nli", **more: Any) -> list[object]:
+    chosen = {key.replace("__", "."): value for key, value in more.items()}
+    return ["run", name, "--data", data, "--storage", tmp_path / "storage", "--address", "none",
+            *overrides(TINY, EVALUATION, chosen)]  # fmt: skip
+
+
+def test_a_run_that_fails_says_which_and_why_and_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
+    failed = raysts(*command_of(tmp_path, small_world, optim__lr=1e30, train__eval_every=100))
+    assert failed.code == 3 and failed.out == ""
+    for part in (
+        "member 0",
+        "member 1",
+        "nan",
+        "optim.lr",
+        "error.log",
+        "0 of 2 finished",
+        "run the same command again",
+    ):
+        assert part in failed.err, (part, failed.err)
+    logs = list((tmp_path / "storage" / "runs").glob("*/error.log"))
+    assert len(logs) == 2 and all(str(log) in failed.err for log in logs)
+    assert all("Traceback" in log.read_text(encoding="utf-8") for log in logs)
+    page = (tmp_path / "storage" / "reports" / "nli" / "index.html").read_text(encoding="utf-8")
+    assert "failed" in page
+    healthy = result(*command_of(tmp_path, small_world))
+    assert {row["role"] for row in healthy["results"]} == {"backbone", "member"}
+
+
+def test_one_driver_at_a_time(small_world: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    with lock(storage / "locks" / "nli.lock", "raysts run nli"):
+        refused = raysts(*command_of(tmp_path, small_world))
+        assert refused.code == 2 and not (storage / "runs").exists()
+        for part in ("nli.lock", f"process {os.getpid()}", "--name"):
+            assert part in refused.err
+        assert raysts(*command_of(tmp_path, small_world), "--name", "other").code == 0
+    assert raysts(*command_of(tmp_path, small_world)).code == 0
+
+
+def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
+    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=30, train__eval_every=2)
+    command = [sys.executable, "-m", "raysts", *map(str, arguments), "--json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "step 2/" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and out == ""
+    assert "interrupted" in err and "raysts run nli" in err and "Traceback" not in err
+    assert {node["status"] for node in result("plan", *plan_of(arguments))["nodes"] if node["kind"] == "train"} == {
+        "waiting"
+    }
+    assert len(result(*arguments)["results"])
+    assert not drafts(tmp_path / "storage")
+
+
+def plan_of(arguments: list[object]) -> list[object]:
+    """The arguments of ``run`` without what ``plan`` does not take."""
+    at = arguments.index("--address")
+    return [*arguments[1:at], *arguments[at + 2 :]]
+
+
+MOUNT = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Any]:
+    """Makes a file system of a given size, or of another size, at one place; skips where that is not allowed."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = False
+
+    def size(kilobytes: int) -> Path:
+        nonlocal mounted
+        flags = 32 if mounted else 0  # MS_REMOUNT
+        if MOUNT.mount(b"tmpfs", str(place).encode(), b"tmpfs", flags, f"size={kilobytes}k".encode()):
+            pytest.skip("needs the right to mount a small file system")
+        mounted = True
+        return place
+
+    yield size
+    if mounted:
+        MOUNT.umount2(str(place).encode(), 0)
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "where"), [(4, "record"), (1550, "tokens"), (2800, "checkpoint"), (9500, "teacher or student")]
+)
+def test_a_full_disk(kilobytes: int, where: str, small_disk: Any, small_world: Path) -> None:
+    place = small_disk(kilobytes)
+    arguments = command_of(place, small_world, "nli-sed")
+    full = raysts(*arguments)
+    assert full.code == 3 and full.out == "", (where, full.err)
+    assert "run the same command again" in full.err
+    if where in ("record", "tokens"):
+        assert "the disk is full" in full.err and str(place / "storage") in full.err
+    assert not drafts(place), "nothing half-written is left"
+    small_disk(65_536)
+    assert {row["role"] for row in result(*arguments)["results"]} == {"backbone", "member", "ensemble", "student"}
+
+
+def test_a_lost_output_is_made_again(finished: commands.Finished, tmp_path: Path) -> None:
+    """What is done is what is there: nothing else keeps books."""
+    storage = Path(shutil.copytree(finished.storage, tmp_path / "storage"))
+    arguments = ["nli-sed", "--data", finished.data, "--storage", storage, *overrides(TINY, EVALUATION)]
+    first = result("run", *arguments, "--address", "none")
+    before = trained(storage)
+    student = next(row["run_id"] for row in first["results"] if row["role"] == "student")
+    shutil.rmtree(storage / "runs" / student)
+    shutil.rmtree(storage / "results")
+    nodes = {node["id"]: node for node in result("plan", *arguments)["nodes"]}
+    assert {node["title"] for node in nodes.values() if node["status"] != "done"} == {
+        "sed", "evaluate backbone", "evaluate members", "evaluate student",
+    }  # fmt: skip
+    again = result("run", *arguments, "--address", "none")
+    after = trained(storage)
+    assert {run for run in before if before[run] != after[run]} == {student}
+    stable = [column for column in RESULTS.names if column != "created_at"]
+    assert [[row[c] for c in stable] for row in again["results"]] == [
+        [row[c] for c in stable] for row in first["results"]
+    ]

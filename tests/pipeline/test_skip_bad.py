@@ -1,0 +1,105 @@
+"""A multi-file table with a shard that cannot be read: refused with its name, or left out and listed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import damage
+import pytest
+from commands import EVALUATION, TINY, overrides, raysts, result
+
+from raysts.commands import tune as api_tune
+from raysts.errors import InputError
+from raysts.storage.atomic import read_json
+
+SHORT = [*overrides(TINY, EVALUATION, {"members": 1, "train.max_steps": 2}), "--address", "none"]
+
+
+@pytest.fixture
+def world(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    return Path(shutil.copytree(small_world, tmp_path / "data"))
+
+
+@pytest.mark.parametrize("kind", ["truncated", "flipped", "other columns"])
+def test_a_run_is_refused_before_it_starts(kind: str, world: Path, tmp_path: Path) -> None:
+    bad = damage.shards(world, "nli/train")[2]
+    damage.DAMAGE[kind](bad)
+    refused = raysts("run", "nli", "--data", world, "--storage", tmp_path / "s", *SHORT)
+    assert refused.code == 2 and refused.out == "" and not (tmp_path / "s").exists()
+    (line,) = refused.err.splitlines()
+    assert line.startswith(f"raysts: {bad}: ") and "--skip-bad" in line
+
+
+def test_a_run_goes_on_without_it_and_says_so_everywhere(world: Path, tmp_path: Path) -> None:
+    paths = damage.shards(world, "nli/train")
+    storage = tmp_path / "s"
+    arguments = ["nli-sed", "--data", world, "--storage", storage, *overrides(TINY, EVALUATION, {"members": 1})]
+    arguments += ["--set", "train.max_steps=2"]
+    whole = result("plan", *arguments)
+    assert whole["skipped"] == []
+    damage.flipped(paths[2])
+
+    planned = raysts("plan", *arguments, "--skip-bad")
+    assert planned.code == 0 and "left out of nli/train: nli/train/part-2.parquet (" in planned.out
+    outcome = raysts("run", *arguments, "--skip-bad", "--address", "none", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("left out of nli/train: nli/train/part-2.parquet (") == 1
+    found = json.loads(outcome.out)
+    (left_out,) = found["skipped"]
+    assert left_out["file"] == "nli/train/part-2.parquet" and left_out["rows"] > 0 and left_out["reason"]
+
+    before, after = ({node["title"]: node["id"] for node in nodes} for nodes in (whole["nodes"], _nodes(arguments)))
+    touched = {"tokenise nli/train", "member 0: nli", "mean embeddings of 1 members", "sed", "evaluate members"}
+    assert {title for title in before if before[title] != after[title]} >= touched
+    assert before["tokenise wikipedia/sentences"] == after["tokenise wikipedia/sentences"]
+    record = read_json(storage / "runs" / after["member 0: nli"] / "run.json")
+    assert record["data"]["skipped"] == [left_out]
+    assert record["data"]["rows"] == before_rows(whole) - left_out["rows"]
+    assert read_json(storage / "runs" / after["sed"] / "run.json")["data"]["skipped"] == []  # of its own table
+    run = read_json(storage / "pipelines" / "nli-sed.json")
+    assert run["skipped"] == [left_out] and run["skip_bad"]
+    for page in (Path(found["report"]), Path(found["model"]) / "README.md"):
+        assert "Training data is not whole" in page.read_text(encoding="utf-8"), page
+    assert result("report", "--storage", storage)["reports"] == [found["report"]]
+    text = raysts("run", *arguments, "--skip-bad")  # nothing is left to do, and it is said again
+    assert text.code == 0 and "left out of nli/train: nli/train/part-2.parquet" in text.out
+
+    paths[2].unlink()  # the data that was used
+    assert {node["status"] for node in result("plan", *arguments)["nodes"]} == {"done"}
+
+
+def _nodes(arguments: list[Any]) -> list[dict[str, Any]]:
+    return result("plan", *arguments, "--skip-bad")["nodes"]
+
+
+def before_rows(plan: dict[str, Any]) -> int:
+    """Rows of nli/train in a plan: two texts each are tokenised."""
+    return next(node["sentences"] for node in plan["nodes"] if node["title"] == "tokenise nli/train") // 2
+
+
+def test_a_search_too(world: Path, tmp_path: Path) -> None:
+    bad = damage.shards(world, "sts/stsb_train")[0]
+    damage.truncated(bad)
+    options = {"backbone": "tiny", "train.max_steps": 1, "seeds": 1, "space.lower_bound": "0"}
+    arguments = ["tune", "lower-bound", "--data", world, "--storage", tmp_path / "s", *overrides(options)]
+    refused = raysts(*arguments, "--address", "none")
+    assert refused.code == 2 and str(bad) in refused.err and not (tmp_path / "s").exists()
+    found = result(*arguments, "--address", "none", "--skip-bad")
+    (left_out,) = found["skipped"]
+    assert left_out["file"] == "sts/stsb_train/part-0.parquet" and left_out["rows"] is None
+    assert read_json(Path(found["study"]) / "study.json")["skipped"] == [left_out]
+    bad.unlink()  # the rows of the trials are those of this folder, so the study goes on
+    assert result(*arguments, "--address", "none")["points"] == found["points"]
+
+
+def test_from_python(world: Path, tmp_path: Path) -> None:
+    damage.truncated(damage.shards(world, "sts/stsb_train")[1])
+    changes = {"backbone": "tiny", "seeds": 1}
+    with pytest.raises(InputError, match="part-1.parquet"):
+        api_tune.planned("lower-bound", changes, world, tmp_path)
+    study = api_tune.planned("lower-bound", changes, world, tmp_path, skip_bad=True)
+    assert [each["file"] for each in study.plan.skipped] == ["sts/stsb_train/part-1.parquet"]

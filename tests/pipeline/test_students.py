@@ -1,0 +1,72 @@
+"""What a student starts from, and members of another width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import commands
+import numpy as np
+import pytest
+import small_runs
+import torch
+from commands import EVALUATION, TINY, overrides, raysts, result
+from safetensors.torch import load_file
+
+from raysts.models.store import load
+from raysts.storage.atomic import read_json
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
+    return commands.finished(tmp_path_factory.getbasetemp())
+
+
+def student_of(finished: commands.Finished, start: str) -> dict[str, Any]:
+    return result(
+        "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
+        *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
+    )  # fmt: skip
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_student_starts_where_it_is_told(finished: commands.Finished) -> None:
+    """With next to no learning rate it stays there: at the backbone, a member, or the mean of the members' weights."""
+    found = {start: student_of(finished, start) for start in ("backbone", "member", "average")}
+    members = sorted({(row["member"], row["run_id"]) for row in found["average"]["results"] if row["role"] == "member"})
+    first, second = (weights(finished.storage / "runs" / run / "model") for _, run in members)
+    record = read_json(finished.storage / "runs" / members[0][1] / "run.json")
+    assert record is not None
+    expected = {
+        "backbone": weights(finished.storage / "backbones" / f"tiny-{record['backbone_id']}"),
+        "member": first,
+        "average": {name: (first[name] + second[name]) / 2 for name in first},
+    }
+    for start, wanted in expected.items():
+        kept = weights(Path(found[start]["model"]))
+        assert small_runs.difference(kept, wanted) < 1e-6, start
+    assert small_runs.difference(expected["average"], first) > 1e-5
+
+
+def test_members_of_another_width_need_a_projection(
+    finished: commands.Finished, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """A student of 32 dimensions learns members of the tiny encoder's width behind a linear layer that it keeps."""
+    members = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})
+    common = ["distill", *members, *finished.options(), "--address", "none", "--name", "narrow"]
+    common += overrides({"train.max_steps": 3, "backbone": tiny_backbone}, EVALUATION)
+    wide = load(finished.storage / "runs" / members[0] / "model", device="cpu").dim
+    refused = raysts(*common)
+    assert refused.code == 2 and f"--set sed.settings.projection={wide}" in refused.err
+    wrong = raysts(*common, "--set", "sed.settings.projection=7")
+    assert wrong.code == 2 and "projects to 7" in wrong.err
+    found = result(*common, "--set", f"sed.settings.projection={wide}")
+    student = load(found["model"], device="cpu")
+    assert student.encoder.width == small_runs.HIDDEN and student.dim == wide
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    texts = ["a dog runs", "the cat is sleeping"]
+    theirs = sentence_transformers.SentenceTransformer(found["model"], device="cpu").encode(texts)
+    np.testing.assert_allclose(student.encode(texts), theirs, rtol=0, atol=1e-5)

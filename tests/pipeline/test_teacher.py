@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from small_runs import write_backbone
+
+from raysts.data.corpora import Corpus
+from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, tokenize_table
+from raysts.data.world.backbone import world_tokenizer
+from raysts.models.store import load
+from raysts.pipeline import teacher
+from raysts.pipeline.local import Here
+from raysts.recipes.recipe import Data, Resources
+
+ROWS, WINDOW = 70, 16
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three models that differ in their weights."""
+    folder = tmp_path_factory.mktemp("members")
+    return [write_backbone(folder / str(seed), "bert", seed=seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
+    """70 sentences in windows of 16."""
+    folder = tmp_path_factory.mktemp("store")
+    spec = StoreSpec(
+        table="wikipedia/sentences", fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20,
+        data=Data(sample=ROWS),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raysts.data.windows.WINDOW", WINDOW)
+        tokenize_table(small_corpus, spec, world_tokenizer(), folder)
+    return folder
+
+
+def make(models: list[Path], store: Path, folder: Path, layers: int = 1) -> None:
+    Here(device="cpu").teacher(models, store, folder, "mean", layers, Resources(), lambda text: None)
+
+
+def means_of(store: Path, folder: Path) -> np.ndarray:
+    windows = Windows(store, folder)
+    return np.concatenate([columns_of(windows.read(i), (), ("teacher",))["teacher"] for i in range(len(windows))])
+
+
+def embeddings(models: list[Path], store: Path, layers: int = 1) -> list[np.ndarray]:
+    """Each member's embeddings of all sentences, from their text tokens, one sentence at a time."""
+    windows = Windows(store)
+    found = []
+    for folder in models:
+        model = load(folder, layers=layers, device="cpu")
+        rows = []
+        for i in range(len(windows)):
+            tokens = columns_of(windows.read(i), ("sentence",), ())["sentence"]
+            for row in range(len(tokens)):
+                ids, lengths = tokens.take([row]).pad(0)
+                rows.append(model.encoder(ids, lengths).detach().numpy()[0])
+        found.append(np.stack(rows))
+    return found
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_mean_is_the_plain_mean(layers: int, members: list[Path], store: Path, tmp_path: Path) -> None:
+    make(members, store, tmp_path / "cache", layers)
+    found = means_of(store, tmp_path / "cache")
+    assert found.dtype == np.float32 and found.shape == (ROWS, 32)
+    expected = np.mean(embeddings(members, store, layers), axis=0, dtype=np.float64)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+def test_one_member_is_its_own_mean(members: list[Path], store: Path, tmp_path: Path) -> None:
+    make(members[:1], store, tmp_path / "cache")
+    np.testing.assert_allclose(
+        means_of(store, tmp_path / "cache"), embeddings(members[:1], store)[0], rtol=0, atol=2e-6
+    )
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [shard_name(i) for i in range(5)]
+
+
+def test_members_are_summed_in_their_order(members: list[Path], store: Path, tmp_path: Path) -> None:
+    """Bit for bit: ((m0 + m1) + m2) / 3 in float32."""
+    make(members, store, tmp_path / "cache")
+    alone = []
+    for i, member in enumerate(members):
+        make([member], store, tmp_path / str(i))
+        alone.append(means_of(store, tmp_path / str(i)))
+    np.testing.assert_array_equal(
+        means_of(store, tmp_path / "cache"), ((alone[0] + alone[1]) + alone[2]) / np.float32(3)
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Killed(Exception):  # noqa: N818
+    pass
+
+
+@pytest.mark.parametrize("shards", [0, 2, 5, 6, 9, 10, 13, 14])
+def test_killed_after_some_shards_it_goes_on_to_the_same_bytes(
+    shards: int, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(members, store, tmp_path / "whole")
+    written: list[Path] = []
+    write = teacher.write_embeddings
+
+    def counted(path: Path, *rest: object) -> None:
+        if len(written) == shards:
+            raise Killed
+        write(path, *rest)  # type: ignore[arg-type]
+        written.append(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teacher, "write_embeddings", counted)
+        with pytest.raises(Killed):
+            make(members, store, tmp_path / "killed")
+    assert not teacher.is_done(tmp_path / "killed")
+    done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
+    make(members, store, tmp_path / "killed")
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    for path, changed in done_before.items():
+        assert not path.exists() or path.stat().st_mtime_ns == changed, "a finished shard is not made again"
+
+
+def test_killed_before_the_manifest_nothing_is_made_again(
+    members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(members, store, tmp_path / "cache")
+    before = content(tmp_path / "cache")
+
+    def no_more(*arguments: object) -> None:
+        raise AssertionError("nothing was left to do")
+
+    monkeypatch.setattr(teacher, "write_embeddings", no_more)
+    make(members, store, tmp_path / "cache")
+    assert content(tmp_path / "cache") == before
+
+
+@pytest.mark.parametrize("kill", ["before", "within"])
+def test_killed_while_old_sums_are_removed(
+    kill: str, members: list[Path], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of a finished pass may be there, or half of them: they are not read and go in the end."""
+    make(members, store, tmp_path / "whole")
+
+    def end_pass(folder: Path, member: int) -> None:
+        if member == 1:
+            if kill == "within":
+                (teacher.sum_folder(folder, member) / shard_name(0)).unlink()
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teacher, "end_pass", end_pass)
+        with pytest.raises(Killed):
+            make(members, store, tmp_path / "killed")
+    make(members, store, tmp_path / "killed")
+    for folder in ("whole", "killed"):
+        teacher.finish(Windows(store), tmp_path / folder, ["a", "b", "c"], {"store": "s"})
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+def test_sums_are_removed_and_the_manifest_comes_last(members: list[Path], store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    make(members, store, folder)
+    assert not list(folder.glob("sum-*")) and not teacher.is_done(folder)
+    (teacher.sum_folder(folder, 1)).mkdir()
+    teacher.finish(Windows(store), folder, ["a", "b", "c"], {"store": "s"})
+    assert not list(folder.glob("sum-*")) and teacher.is_done(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(shard_name(i) for i in range(5))]
+
+
+def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path, tmp_path: Path) -> None:
+    make(members[:1], store, tmp_path / "cache")
+    windows = Windows(store)
+    for i in range(len(windows)):
+        rows = pq.read_table(tmp_path / "cache" / shard_name(i)).column("row")
+        assert rows.to_pylist() == windows.read(i).column("row").to_pylist()
+    assert windows.sizes.tolist() == [16, 16, 16, 16, 6]

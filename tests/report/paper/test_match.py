@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysts.cli import execute
+from raysts.commands import context as api
+from raysts.errors import InputError
+from raysts.evaluation import results
+from raysts.recipes.names import pipeline
+from raysts.recipes.tree import to_plain
+from raysts.report.paper.match import Found, PaperTable, paper_tables
+from raysts.report.paper.measured import Measured, measured, system_of
+from raysts.report.paper.page import render_paper
+from raysts.report.paper.published import load
+from raysts.report.paper.text import format_papers
+from raysts.schema import RESULTS
+from raysts.storage.atomic import write_json
+
+STS = ("sts12", "sts13", "sts14", "sts15", "sts16")
+SIZES = dict(zip(STS, (3108, 1500, 3750, 3000, 1186), strict=True)) | {"stsb": 1379, "sickr": 4927, "snli-2way": 9824}
+
+
+def row(system: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
+    given = {
+        "schema_version": 1, "run_id": f"run-of-{system}", "system": system, "role": "member", "member": 0,
+        "dataset": dataset, "split": "test", "rows": "all", "aggregation": "mean", "pooling": "mean", "layers": "2",
+        "similarity": "cosine", "metric": "spearman", "value": value, "n": SIZES.get(dataset, 1000),
+        "created_at": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return dict.fromkeys(RESULTS.names) | given | columns
+
+
+def of(made: dict[str, Any], backbone: str = "some-encoder", run: str = "a run", **settings: Any) -> Measured:
+    """A row as it comes from a storage, made by the recipe of its system with some settings changed."""
+    tree = to_plain(pipeline(made["system"], settings))
+    return Measured(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["stages"])
+
+
+def filled(paper: str, *rows: Measured) -> dict[tuple[int, str, str, str], dict[str, Found]]:
+    """What stands beside published values, by table, row, column and metric."""
+    return {
+        (shown.table.number, shown.table.rows[i].name, column.name, column.metrics[k]): dict(found)
+        for shown in paper_tables(paper, rows)
+        for (i, j, k), found in shown.found.items()
+        for column in [shown.table.columns[j]]
+    }
+
+
+CT = row("ct", "sts12", 0.61)
+
+
+def test_nothing_measured_fills_nothing() -> None:
+    for paper in ("sed", "gausscse", "latte-mix"):
+        assert not filled(paper) and all(not shown.backbones for shown in paper_tables(paper, []))
+
+
+def test_a_row_stands_beside_the_values_of_its_system_and_nowhere_else() -> None:
+    found = filled("sed", of(CT))
+    assert set(found) == {(1, "BERT-L-CT", "STS12", "spearman")} | {
+        (5, f"BERT-{size}-CT", "STS12", "spearman") for size in "DBL"
+    }
+    for cell in found.values():
+        assert list(cell) == ["some-encoder"] and cell["some-encoder"].value == 0.61 and cell["some-encoder"].n == 1
+        assert cell["some-encoder"].source.run == "a run" and cell["some-encoder"].source.ids == ("run-of-ct",)
+    assert not filled("latte-mix", of(CT)) and not filled("gausscse", of(CT))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"layers": "1"}, {"layers": "first_last"}, {"aggregation": "all"}, {"aggregation": "wmean"}, {"split": "dev"},
+        {"pooling": "cls"}, {"similarity": "l2"}, {"metric": "accuracy"}, {"dataset": "stsb"}, {"system": "mlm-ct"},
+        {"role": "baseline"}, {"role": "ensemble"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_row_of_anything_else_does_not(changed: dict[str, Any]) -> None:
+    found = filled("sed", of(CT | changed))
+    assert not {cell for cell in found if cell[0] in (1, 5)}
+
+
+def test_settings_that_a_table_varies_must_be_those_of_the_cell() -> None:
+    point = row("gausscse-ent+con", "snli-2way", 0.66, metric="auc_pr", split="dev", aggregation=None, pooling="cls",
+                layers="1", similarity="gauss", n=9842)  # fmt: skip
+    found = filled("gausscse", of(point, **{"gausscse.batch": 32, "gausscse.optim.lr": 3e-5}))
+    assert set(found) == {(3, "Batch Size 32", "Learning Rate 3e-5", "auc_pr")}
+    assert not filled("gausscse", of(point, **{"gausscse.batch": 48}))
+    latte = row("latte", "stsb", 0.56, aggregation="all", layers="1")
+    names = {(table, name) for table, name, *_ in filled("latte-mix", of(latte, **{"latte.settings.classes": 20}))}
+    assert names == {(4, "Latte-Mix (20-class) + Cosine")}
+    names = {(table, name) for table, name, *_ in filled("latte-mix", of(latte))}
+    assert {(1, "BERT-Base + Latte-Mix + Cosine"), (4, "Latte-Mix (0.3-tau) + Cosine")} <= names
+    assert not any("GloVe" in name for _, name in names), "an encoder does not stand in for word vectors"
+
+
+def test_the_average_needs_every_set_and_is_that_of_each_model() -> None:
+    values = {(member, name): 0.5 + member / 10 + i / 100 for member in range(3) for i, name in enumerate(STS)}
+    rows = [of(row("ct-sed", name, value, member=m, run_id=f"m{m}")) for (m, name), value in values.items()]
+    found = filled("sed", *rows)
+    means = [statistics.fmean(values[m, name] for name in STS) for m in range(3)]
+    average = found[1, "BERT-L-CT", "Avg.", "spearman"]["some-encoder"]
+    assert (average.value, average.std, average.n) == (
+        pytest.approx(statistics.fmean(means)), pytest.approx(statistics.stdev(means)), 3
+    )  # fmt: skip
+    assert average.source.ids == ("m0", "m1", "m2")
+    of_table_3 = [found[3, "BERT-L-CT", column, "spearman"]["some-encoder"].value for column in ("Max", "Mean", "STD")]
+    assert of_table_3 == pytest.approx([max(means), statistics.fmean(means), statistics.stdev(means)])
+    lacking = filled("sed", *(each for each in rows if each.row["dataset"] != "sts14"))
+    assert lacking and not [cell for cell in lacking if cell[0] == 3 or cell[2] == "Avg."]
+    single = filled("sed", *(each for each in rows if each.row["member"] == 0))
+    assert (3, "BERT-L-CT", "Max", "spearman") in single and (3, "BERT-L-CT", "STD", "spearman") not in single
+
+
+@pytest.mark.parametrize(
+    "system, role, measures",
+    [
+        ("ct-sed", "backbone", "raw"), ("ct-sed", "member", "ct"), ("ct-sed", "ensemble", "ct-ensemble"),
+        ("nli-ct-sed-flow", "member", "nli-ct"), ("nli-ct-sed-flow", "student", "nli-ct-sed-flow"),
+        ("ct-ensemble-flow", "member", "ct-flow"), ("ct-ensemble-flow", "ensemble", "ct-ensemble-flow"),
+        ("gausscse-ent+rev", "member", "gausscse-ent+rev"), ("flow", "member", "flow"), ("quickstart", "member", None),
+        ("snli-direction", "baseline", None), ("quickstart", "backbone", "raw"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_measures_several_systems(system: str, role: str, measures: str | None) -> None:
+    assert system_of(row(system, "stsb", 0.5, role=role)) == measures
+
+
+def test_a_backbone_of_the_paper_stands_beside_its_own_rows() -> None:
+    found = filled("sed", of(CT, "bert-base-uncased"), of(CT, "MiniLM"))
+    assert set(found[5, "BERT-B-CT", "STS12", "spearman"]) == {"bert-base-uncased", "MiniLM"}
+    assert set(found[5, "BERT-L-CT", "STS12", "spearman"]) == {"MiniLM"}
+    assert set(found[1, "BERT-L-CT", "STS12", "spearman"]) == {"bert-base-uncased", "MiniLM"}, "Table 1 has no other"
+    raw = row("raw", "stsb", 0.5, role="backbone", aggregation="all", layers="1")
+    glove = of(raw, "glove.6B.300d.txt")
+    assert {name for table, name, *_ in filled("latte-mix", glove) if table == 5} == {"GloVe + Mean + Cosine"}
+
+
+def test_other_data_of_the_same_name_stand_in_a_column_that_says_so() -> None:
+    found = filled("sed", of(CT), of(CT | {"n": 400, "value": 0.2}, run="on the world"))
+    cell = found[1, "BERT-L-CT", "STS12", "spearman"]
+    assert {name: each.value for name, each in cell.items()} == {"some-encoder": 0.61, "some-encoder, other data": 0.2}
+    assert "other data than the paper's" in cell["some-encoder, other data"].source.remarks[0]
+    assert not found[1, "BERT-L-CT", "STS12", "spearman"]["some-encoder"].source.remarks
+    assert "some-encoder" in filled("sed", of(CT | {"n": 3100}))[1, "BERT-L-CT", "STS12", "spearman"]
+
+
+def test_the_latest_run_stands_there_with_what_is_special_about_it() -> None:
+    later = {"created_at": "2026-02-01T00:00:00+00:00"}
+    again = of(CT | later | {"value": 0.62})
+    found = filled("sed", again, of(CT))[1, "BERT-L-CT", "STS12", "spearman"]["some-encoder"]
+    assert (found.value, found.n) == (0.62, 1), "a model that was measured again counts once"
+    other = of(
+        CT | later | {"value": 0.7, "selected_by": "stsb-dev", "transductive": True, "run_id": "x"}, run="another",
+        **{"ct.train.max_steps": 9},
+    )  # fmt: skip
+    found = filled("sed", other, of(CT))[1, "BERT-L-CT", "STS12", "spearman"]["some-encoder"]
+    assert (found.value, found.source.run, found.source.ids) == (0.7, "another", ("x",))
+    assert found.source.remarks == (
+        "checkpoints chosen by stsb-dev labels",
+        "fitted on the sentences of the test sets (transductive)",
+        "other settings than the recipe's: ct.train.max_steps=9",
+    )
+
+
+# -- from a storage ------------------------------------------------------------------------------------------------------
+
+
+def store(storage: Path, name: str, system: str, part: str, rows: list[dict[str, Any]], **changes: Any) -> None:
+    tree = to_plain(pipeline(system, {"backbone": "/models/some-encoder", **changes}))
+    record = {"name": name, "pipeline": tree, "backbone_id": "content-of-it", "nodes": ["tokens", part]}
+    write_json(storage / "pipelines" / f"{name}.json", record)
+    results.write(storage, part, rows)
+
+
+def filled_storage(storage: Path) -> None:
+    pearson = [row("ct-sed", "sts12", 0.59 + m / 100, member=m, run_id=f"m{m}", metric="pearson") for m in range(2)]
+    members = [row("ct-sed", "sts12", 0.60 + m / 50, member=m, run_id=f"m{m}") for m in range(2)]
+    student = [row("ct-sed", "sts12", 0.7, role="student", run_id="s", member=None)]
+    store(storage, "mine", "ct-sed", "part-1", members + pearson + student)
+    subset = row("ct", "sts12", 0.9, subset="MSRvid")
+    store(storage, "parts", "ct", "part-2", [subset, row("ct", "sts12", 0.9, rows="clean")])
+    store(storage, "not-from-scratch", "ct", "part-3", [row("ct", "sts12", 0.9)], backbone="m0")
+    write_json(storage / "runs" / "m0" / "run.json", {})
+    write_json(
+        storage / "runs" / "z" / "run.json",
+        {"stage": "ct", "backbone": "other/encoder", "backbone_id": "another", "parents": ["another"]},
+    )
+    write_json(storage / "runs" / "z" / "recipe.json", to_plain(pipeline("ct").stages["ct"]))
+    results.write(storage, "of-no-pipeline", [row("ct", "sts13", 0.5, run_id="z")])
+    results.write(storage, "nobody-knows", [row("raw", "sts12", 0.3, role="backbone", run_id=None, layers="1")])
+
+
+def test_a_storage_says_which_run_and_which_backbone(tmp_path: Path) -> None:
+    filled_storage(tmp_path)
+    found = {(each.run, each.backbone, each.row["value"]) for each in measured(tmp_path)}
+    assert found == {
+        ("mine", "some-encoder", 0.59), ("mine", "some-encoder", 0.6), ("mine", "some-encoder", 0.62),
+        ("mine", "some-encoder", 0.7), ("evaluation of-no-pi", "other/encoder", 0.5),
+        ("evaluation nobody-k", "backbone not on record", 0.3),
+    }  # fmt: skip
+    assert {tuple(each.stages) for each in measured(tmp_path)} == {("ct",), ("ct", "sed"), ()}
+
+
+def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
+    folder, tree = (
+        tmp_path / "studies" / "edge",
+        to_plain(pipeline("gausscse-ent+con", {"backbone": "bert-base-uncased"})),
+    )
+    study = {"name": "edge", "pipeline": tree, "identity": {"backbone": "id"}, "data": str(tmp_path / "gone")}
+    write_json(folder / "study.json", study)
+    for number, (batch, rate, value) in enumerate(
+        [(16, 5e-5, 0.66), (16, 5e-5, 0.68), (8, 1e-4, 0.7), (32, 5e-5, None)]
+    ):
+        point = {"gausscse.batch": batch, "gausscse.optim.lr": rate}
+        status = "finished" if value else "infeasible"
+        trial = {"id": f"t{number}", "point": point, "seed": number % 2, "status": status, "value": value}
+        write_json(folder / "trials" / f"t{number}.json", trial | {"finished_at": "2026-01-01T00:00:00+00:00"})
+    other = {**study, "name": "bounds", "pipeline": to_plain(pipeline("sts"))}
+    write_json(tmp_path / "studies" / "bounds" / "study.json", other)
+    found = filled("gausscse", *measured(tmp_path))
+    assert set(found) == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, (
+        "what the paper did not try is not there"
+    )
+    (cell,) = [found[key]["bert-base-uncased"] for key in found]
+    assert (cell.value, cell.n, cell.source.run, cell.source.ids) == (pytest.approx(0.67), 2, "edge", ("t0", "t1"))
+
+
+def test_encoders_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
+    store(tmp_path, "a", "ct", "part-a", [CT], backbone="/first/encoder")
+    store(tmp_path, "b", "ct", "part-b", [CT], backbone="/second/encoder")
+    record = json.loads((tmp_path / "pipelines" / "b.json").read_text())
+    write_json(tmp_path / "pipelines" / "b.json", record | {"backbone_id": "0123456789"})
+    assert {each.backbone for each in measured(tmp_path)} == {"encoder (content-)", "encoder (01234567)"}
+
+
+def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> None:
+    store(tmp_path, "a", "ct", "part", [CT, row("ct", "sts12", 0.4, role="backbone", layers="1")])
+    record = json.loads((tmp_path / "pipelines" / "a.json").read_text())
+    record["pipeline"]["stages"]["nli"] = to_plain(pipeline("nli").stages["nli"])
+    write_json(tmp_path / "pipelines" / "a.json", record)
+    assert [each.row["role"] for each in measured(tmp_path)] == ["backbone"]
+
+
+def shown(storage: Path) -> list[PaperTable]:
+    return paper_tables("sed", measured(storage))
+
+
+def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> None:
+    filled_storage(tmp_path)
+    text = format_papers(load("sed"), shown(tmp_path))
+    first = text[text.index("SED Table 1") : text.index("SED Table 2")]
+    lines = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line) for line in first.splitlines()}
+    assert "c: measured, some-encoder" in first and "b: measured, other/encoder" in first
+    assert lines["BERT-L-CT"][1:5] == ["ct", "69.63 / 69.50", "59.50 ±0.71 / 61.00 ±1.41 [2]", "75.79 / 75.97"]
+    assert lines["BERT-L-CT-SED"][3] == "– / 70.00 [4]"
+    assert lines["BERT-L-CT-Flow"][2:5] == ["69.78 / 69.51", "77.32 / 77.49", "77.71 / 74.53"], "nothing in between"
+    assert "[2] mine on some-encoder: 2 members (m0, m1)" in first and "[4] mine on some-encoder: student (s)" in first
+    assert "† BERT-L-CT, Avg.: Table 8 has 74.76" in first and "75.71 / 75.49†" in first
+
+
+def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
+    filled_storage(tmp_path)
+    text = render_paper(load("sed"), shown(tmp_path))
+    assert text.startswith("<!DOCTYPE html>\n") and not re.search(r"https?:|<script|url\(|@import|src=", text)
+    root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+    tables = root.findall(".//table")
+    assert len(tables) == len(root.findall(".//caption")) == 8
+    for table in tables:
+        widths = {sum(int(cell.get("colspan", 1)) for cell in line) for line in table.iter("tr")}
+        assert len(widths) == 1, "every row is as wide as the table"
+        assert all(cell.get("scope") for cell in table.iter("th"))
+    cells = ["".join(cell.itertext()) for cell in tables[0].iter("td")]
+    assert "69.63 / 69.50" in cells and "59.50 ±0.71 / 61.00 ±1.41 [2]" in cells
+    assert "mine on some-encoder: 2 members (m0, m1)" in text
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled_storage(tmp_path)
+    assert execute(["report", "--paper", "sed", "--storage", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "done" and found["reports"] == [str(tmp_path / "reports" / "paper-sed" / "index.html")]
+    assert Path(found["reports"][0]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    cells = {(c["row"], c["column"], c["metric"]): c for c in found["tables"][0]["cells"]}
+    cell = cells["BERT-L-CT-SED", "STS12", "spearman"]
+    assert (cell["published"], cell["system"], cell["backbone"]) == (69.87, "ct-sed", "BERT-large")
+    (beside,) = cell["measured"]
+    assert (beside["backbone"], beside["value"], beside["run"], beside["run_ids"]) == (
+        "some-encoder",
+        0.7,
+        "mine",
+        ["s"],
+    )
+    assert not cells["BERT-L-CT-SED", "STS13", "spearman"]["measured"] and "text" not in found
+    assert execute(["report", "--paper", "latte-mix", "--storage", str(tmp_path / "new")]) == 0
+    assert "LM Table 10" in capsys.readouterr().out
+    assert execute(["report", "--paper", "latte", "--storage", str(tmp_path / "wrong")]) == 2
+    assert "did you mean 'latte-mix'?" in capsys.readouterr().err and not (tmp_path / "wrong").exists()
+    with pytest.raises(InputError, match="sed, gausscse, latte-mix"):
+        api.report(paper="bert", storage=tmp_path)
+    with pytest.raises(SystemExit):
+        execute(["report", "--paper", "sed", "--name", "mine"])

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import re
+import statistics
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysts.report.charts.axes import fitted
+from raysts.report.charts.layout import lay_out
+from raysts.report.run.data import ReportData
+from raysts.report.run.headline import headline
+from raysts.report.run.page import render, write_report
+from raysts.report.run.scores import standings, views
+from raysts.report.run.tables import throughput
+from raysts.schema import RESULTS
+
+DATASETS = ("sts12", "stsb", "sickr")
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+def score_rows(
+    role: str, member: int | None = None, base: float = 0.6, datasets: tuple[str, ...] = DATASETS
+) -> list[dict[str, Any]]:
+    rng = np.random.default_rng([7, len(role), 0 if member is None else member + 1])
+    rows = []
+    for layers in ("1", "2"):
+        for metric in ("spearman", "pearson"):
+            for aggregation in ("all", "mean"):
+                for dataset in datasets:
+                    value = base + float(rng.normal(0, 0.01))
+                    rows.append(
+                        dict.fromkeys(RESULTS.names)
+                        | {
+                            "schema_version": 1, "run_id": f"{role}-{member}", "system": "nli-ct-sed", "role": role,
+                            "member": member, "seed": member, "dataset": dataset, "split": "test", "rows": "all",
+                            "aggregation": aggregation, "pooling": "mean", "layers": layers, "similarity": "cosine",
+                            "metric": metric, "value": value, "ci_low": value - 0.02, "ci_high": value + 0.02,
+                            "n": 1379, "created_at": "2026-01-01T00:00:00+00:00",
+                        }
+                    )  # fmt: skip
+    return rows
+
+
+def run(stage: str, role: str, member: int | None, **record: Any) -> dict[str, Any]:
+    rng = np.random.default_rng([3, len(stage), 0 if member is None else member + 1])
+    metrics = []
+    for step in range(10, 201, 10):
+        line = {
+            "step": step, "steps": 200, "epoch": step / 200, "loss": float(2 / step + 1 + rng.normal(0, 0.02)),
+            "lr": 1e-5, "examples_per_second": 100.0, "seconds": step / 10,
+        }  # fmt: skip
+        metrics.append(line | ({"dev": 0.6 + step / 2000 + 0.001 * (member or 0)} if step % 50 == 0 else {}))
+    return {
+        "run_id": f"{stage}{member}".encode().hex()[:16].ljust(16, "0"), "stage": stage, "role": role, "member": member,
+        "record": {
+            "run_id": f"{stage}{member}", "status": "done", "seed": 1, "stage": stage, "member": member,
+            "layout": {"world_size": 1, "threads": 2, "precision": "bf16"}, "device": "AMD EPYC", "where": "node-1",
+            "timings": {"startup_seconds": 1.5, "train_seconds": 70.25, "last_start_seconds": 71.0}, "steps": 200,
+            "kept": {"step": 200, "candidate": "encoder"}, "dev": {"kept": 0.7, "best": 0.7, "best_step": 200},
+        } | record,
+        "metrics": metrics,
+    }  # fmt: skip
+
+
+def node(node_id: str, kind: str, title: str, *needs: str) -> dict[str, Any]:
+    return {"id": node_id, "kind": kind, "title": title, "needs": list(needs), "status": "done", "seconds": 5.0,
+            "detail": f"detail of {title}"}  # fmt: skip
+
+
+def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:
+    runs, nodes = [], [node(f"tokens-{stage}", "tokens", f"tokenise {stage}") for stage in (*stages, "sed")]
+    last: list[str] = []
+    for member in range(members):
+        before: list[str] = []
+        for stage in stages:
+            runs.append(run(stage, "member", member))
+            nodes.append(node(runs[-1]["run_id"], "train", f"member {member}: {stage}", f"tokens-{stage}", *before))
+            before = [runs[-1]["run_id"]]
+        last += before
+    runs.append(run("sed", "student", None))
+    nodes.append(node("teacher", "teacher", f"mean embeddings of {members} members", *last, "tokens-sed"))
+    nodes.append(node(runs[-1]["run_id"], "train", "sed", "teacher", "tokens-sed"))
+    nodes.append(node("evaluate-backbone", "evaluate", "evaluate backbone"))
+    nodes.append(node("evaluate-members", "evaluate", "evaluate members", *last))
+    nodes.append(node("evaluate-student", "evaluate", "evaluate student", runs[-1]["run_id"]))
+    rows = score_rows("backbone", base=0.3)
+    for member in range(members):
+        rows += score_rows("member", member, base=0.69)
+    rows += score_rows("ensemble", base=0.72) + score_rows("student", base=0.71)
+    return ReportData(
+        name="quickstart", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
+        recipe_yaml="name: quickstart\nmembers: 4\n", nodes=nodes, runs=runs, rows=rows, compare_layers=1,
+        environment={"torch": "2.13", "host": "node-1"}, notes=["labels of STS-B dev chose the checkpoints"],
+    )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and collects text, links and the cells of tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.caption = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open.append(tag)
+        if tag == "caption":
+            self.caption = ""
+        if tag == "tr":
+            self.tables.setdefault(self.caption, []).append([])
+        if tag in ("td", "th"):
+            self.tables[self.caption][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self.open and self.open[-1] == "caption":
+            self.caption += data
+        if "td" in self.open or "th" in self.open:
+            self.tables[self.caption][-1][-1] += " " * ("small" in self.open) + data
+
+    def table(self, start: str) -> dict[str, dict[str, str]]:
+        rows = next(rows for caption, rows in self.tables.items() if caption.startswith(start))
+        heads = [re.sub(" n = .*", "", head) for head in rows[0]]
+        return {row[0]: dict(zip(heads[1:], row[1:], strict=True)) for row in rows[1:]}
+
+
+def svgs(text: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.S)]
+
+
+def test_the_page_is_well_formed_accessible_and_loads_nothing() -> None:
+    text = render(report_data())
+    page = Page(text)
+    assert text.startswith("<!DOCTYPE html>") and "http" not in text and "url(" not in text and "@import" not in text
+    for name, attributes in page.elements:
+        assert name not in ("script", "img", "iframe", "object", "embed")
+        assert not attributes.get("src") and attributes.get("href") in (None, "data:,")
+        assert not any(key.startswith("on") for key in attributes)
+        assert name != "th" or attributes["scope"] in ("col", "row")
+    count = [name for name, _ in page.elements].count
+    assert count("table") == count("caption") > 5
+    ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    drawn = svgs(text)
+    assert len(drawn) == len(DATASETS) + 1 + 2 * 3
+    for svg in drawn:
+        assert svg.attrib["role"] == "img" and [child.tag for child in svg][:2] == ["title", "desc"]
+        assert set(svg.attrib["aria-labelledby"].split()) == {svg[0].attrib["id"], svg[1].attrib["id"]} <= set(ids)
+
+
+def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
+    text = render(report_data())
+    titles = re.findall("<h[12]>(.*?)</h[12]>", text)
+    assert titles == ["quickstart", "Scores", "Members, ensemble, student", "The pipeline as it ran", "Training",
+                      "Time and throughput", "How it was made", "Notes"]  # fmt: skip
+    for wanted in ("raysts run quickstart", "name: quickstart", "labels of STS-B dev chose", "node-1", "AMD EPYC"):
+        assert wanted in text
+
+
+def test_everything_is_escaped() -> None:
+    evil = "<script>alert('x')</script>\"&\x1b[31m\x00\ud800"
+    data = report_data()
+    data = replace(
+        data, name=evil, command=evil, created_at=evil, recipe_yaml=evil, notes=[evil], environment={evil: evil},
+        nodes=[{**n, "title": evil, "detail": evil, "status": evil, "kind": evil} for n in data.nodes],
+        runs=[{**r, "stage": evil, "record": {**r["record"], "status": "failed", "reason": evil, "device": evil}}
+              for r in data.runs],
+        rows=[{**r, "dataset": evil, "system": evil, "selected_by": evil, "similarity": evil, "metric": evil,
+               "layers": evil} for r in data.rows],
+    )  # fmt: skip
+    text = render(data)
+    page = Page(text)
+    assert "<script" not in text and "script" not in {name for name, _ in page.elements}
+    assert "<script>alert('x')</script>\"&\ufffd[31m\ufffd\ufffd" in page.texts
+    assert svgs(text)
+    text.encode("utf-8")
+
+
+def test_the_tables_hold_the_numbers_of_the_rows() -> None:
+    data = report_data()
+    page = Page(render(data))
+    for layers, caption in (("1", ", last layer"), ("2", ", last 2 layers")):
+        for metric in ("spearman", "pearson"):
+            for aggregation, words in (("all", "all subsets concatenated"), ("mean", "mean of the subsets")):
+                table = page.table(f"{metric.capitalize()} × 100 on test, {words}{caption}")
+                wanted = {"layers": layers, "metric": metric, "aggregation": aggregation}
+                rows = [row for row in data.rows if all(row[key] == value for key, value in wanted.items())]
+                for dataset in DATASETS:
+                    members = [r["value"] for r in rows if r["role"] == "member" and r["dataset"] == dataset]
+                    student = next(r for r in rows if r["role"] == "student" and r["dataset"] == dataset)
+                    mean, std = 100 * statistics.mean(members), 100 * statistics.stdev(members)
+                    cells = {name: row[dataset] for name, row in table.items()}
+                    assert cells["Members, mean ± std (n = 4)"] == f"{mean:.2f} ± {std:.2f}"
+                    (best,) = (cell for name, cell in cells.items() if name.startswith("Best"))
+                    assert best.startswith(f"{100 * max(members):.2f} [")
+                    value, low, high = (100 * student[key] for key in ("value", "ci_low", "ci_high"))
+                    assert cells["Student"] == f"{value:.2f} [{low:.2f}, {high:.2f}]"
+                student_values = [r["value"] for r in rows if r["role"] == "student"]
+                assert table["Student"]["avg"] == f"{100 * statistics.mean(student_values):.2f}"
+
+
+def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_others() -> None:
+    rows = score_rows("student", datasets=("stsb", "sickr", "sickr-all")) + score_rows("ensemble", datasets=("stsb",))
+    table = standings(rows, views(rows, 1)[0])
+    assert table.columns == ("stsb", "sickr", "sickr-all", "avg") and table.averaged == ("stsb", "sickr")
+    ensemble, student = table.standings
+    assert "avg" not in ensemble.mean
+    assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
+    sentences = headline(table)
+    assert "Averaged over 2 sets, the student scores" in sentences[1] and "ensemble" not in sentences[1]
+
+
+def _headline(*groups: list[dict[str, Any]]) -> str:
+    rows = [row for group in groups for row in group]
+    found = views(rows, 1)
+    return headline(standings(rows, found[0]) if found else None)[0]
+
+
+def exact(role: str, value: float, member: int | None = None) -> list[dict[str, Any]]:
+    given = {"value": value, "ci_low": None, "ci_high": None}
+    return [row | given for row in score_rows(role, member, datasets=("stsb",))]
+
+
+def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
+    members = [*exact("member", 0.68, 0), *exact("member", 0.70, 1)]
+    how = "on stsb test (all, Spearman, last layer pooled)"
+    assert _headline(members, exact("student", 0.713), exact("ensemble", 0.716), exact("backbone", 0.5)) == (
+        f"The student scores 71.30 {how}: 2.30 above the members' mean 69.00 ± 1.41 (n=2), "
+        "0.30 below the ensemble (71.60) and 21.30 above the backbone (50.00)."
+    )
+    assert _headline(members, exact("student", 0.6)) == (
+        f"The student scores 60.00 {how}: 9.00 below the members' mean 69.00 ± 1.41 (n=2)."
+    )
+    assert _headline(members, exact("ensemble", 0.690001)) == (
+        f"The ensemble scores 69.00 {how}: equal to the members' mean 69.00 ± 1.41 (n=2)."
+    )
+    assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
+    assert _headline(exact("backbone", 0.5)) == f"The backbone scores 50.00 {how}."
+    assert _headline([]) == "There is no result on a test set yet."
+    assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
+
+
+def test_a_value_measured_again_counts_once_and_values_that_are_no_numbers_not_at_all() -> None:
+    again = [row | {"created_at": "2026-02-01T00:00:00+00:00"} for row in exact("student", 0.8)]
+    rows = again + exact("student", 0.7) + exact("member", float("nan"), 0)
+    table = standings(rows, views(rows, 1)[0])
+    (student,) = table.standings
+    assert student.n == 1 and student.mean["stsb"].value == 0.8
+
+
+@pytest.mark.parametrize("missing", [{"student"}, {"ensemble"}, {"student", "ensemble", "member"}, {"backbone"}])
+def test_what_was_not_measured_is_left_out(missing: set[str]) -> None:
+    data = report_data()
+    page = Page(render(replace(data, rows=[row for row in data.rows if row["role"] not in missing])))
+    names = {re.sub("s?,.*", "", name).lower() for name in page.table("Spearman")}
+    assert not names & missing
+    assert {"backbone", "member", "ensemble", "student"} - missing <= names
+
+
+def test_failures_are_shown_with_their_reason_verbatim() -> None:
+    data = report_data()
+    reason = "run x: the loss is nan between steps 1 and 10;\n  lower ct.optim.lr"
+    bad = run("ct", "member", 1, status="failed", reason=reason, timings={}, layout={}, kept=None)
+    runs = [bad | {"metrics": []} if r["run_id"] == bad["run_id"] else r for r in data.runs]
+    broken = (bad["run_id"], "teacher")
+    nodes = [n | {"seconds": None, "status": "failed" if n["id"] in broken else "waiting"} for n in data.nodes]
+    text = render(replace(data, runs=runs, nodes=nodes, rows=[]))
+    page = Page(text)
+    assert page.texts.count(reason) == 1
+    assert "detail of mean embeddings of 4 members" in page.texts
+    assert "There is no result on a test set yet." in page.texts
+    assert page.table("Training")["ct"]["Runs"] == "3 of 4 members, 1 failed"
+    assert any(text.startswith("2 failed") for text in page.texts)
+
+
+def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> None:
+    data = report_data()
+    empty = replace(data, nodes=[], runs=[], rows=[], environment={}, notes=[])
+    assert Page(render(empty)).table
+    for metrics in (
+        [],
+        [{"step": 1, "loss": 0.0}],
+        [{"step": step, "loss": 0.5, "dev": 0.5, "examples_per_second": 0.0} for step in range(5)],
+        [{"step": 1, "loss": float("nan"), "dev": None}, {"step": 2, "loss": float("inf")}],
+        [{"step": 1, "loss": 1e-30}, {"step": 2, "loss": 1e30}],
+    ):
+        text = render(replace(data, runs=[r | {"metrics": metrics, "record": {}} for r in data.runs]))
+        Page(text)
+        for svg in svgs(text):
+            for element in svg.iter():
+                assert not any("nan" in value or "inf" in value for value in element.attrib.values())
+
+
+def boxes(text: str) -> tuple[float, float, dict[str, tuple[float, float, float, float]]]:
+    svg = next(svg for svg in svgs(text) if svg.attrib["class"] == "graph")
+    _, _, width, height = map(float, svg.attrib["viewBox"].split())
+    found = {}
+    for group in svg.findall("g"):
+        rect = group.find("rect[@class='box']")
+        if rect is not None:
+            said = group.find("title")
+            assert said is not None and said.text
+            found[said.text] = (*(float(rect.attrib[key]) for key in ("x", "y", "width", "height")),)
+    return width, height, found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("members", "stages"), [(4, ("nli", "ct")), (10, ("nli", "ct", "sts")), (1, ("ct",))])
+def test_the_pipeline_fits_the_page_and_its_boxes_do_not_overlap(members: int, stages: tuple[str, ...]) -> None:
+    data = report_data(members, stages)
+    width, height, found = boxes(render(data))
+    assert len(found) == len(data.nodes) and width <= 1200 and height <= 900
+    places = list(found.values())
+    for index, (x, y, w, h) in enumerate(places):
+        assert x >= 0 and x + w <= width and y >= 0 and y + h <= height
+        for x2, y2, w2, h2 in places[:index]:
+            assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
+    if len(stages) > 1:
+        # A member's stages stand side by side.
+        for member in range(members):
+            chain = [place for said, place in found.items() if said.startswith(f"member {member}: ")]
+            assert max(y for _, y, _, _ in chain) - min(y for _, y, _, _ in chain) < 30
+
+
+def test_edges_run_from_left_to_right_and_a_broken_graph_is_drawn_all_the_same() -> None:
+    needs = {"a": [], "b": ["a"], "c": ["b"], "d": ["a", "c"], "lonely": [], "x": ["y", "nowhere"], "y": ["x"]}
+    places = {place.id: place for place in lay_out(needs, dict.fromkeys(needs, 40.0), 10.0)}
+    assert set(needs) <= set(places)
+    for place in places.values():
+        assert all(after.column == place.column + 1 for after in place.after)
+    assert [places[name].column for name in "abcd"] == [0, 1, 2, 3]
+
+
+def test_ticks_are_round_and_inside() -> None:
+    for values in ([0.0, 1.0], [0.681, 0.692], [-5.0, 1e6], [3.0, 3.0], [0.0, 0.0], []):
+        scale = fitted(values, 0, 100)
+        ticks = scale.ticks(5)
+        assert 2 <= len(ticks) <= 8 and all(scale.low <= tick <= scale.high for tick in ticks)
+        assert all(0 <= scale(value) <= 100 for value in values)
+    scale = fitted([1e-3, 50.0], 0, 100, log=True)
+    assert all(scale.low <= tick <= scale.high for tick in scale.ticks(5)) and 0.01 in scale.ticks(5)
+    assert scale((scale.low * scale.high) ** 0.5) == pytest.approx(50)
+
+
+def test_throughput_adds_up_time_not_rates() -> None:
+    # 10 steps at 100/s and 10 at 50/s of equal batches: 20 steps in the time of 30 steps at 100/s.
+    lines = [{"step": 10, "examples_per_second": 100.0}, {"step": 20, "examples_per_second": 50.0}]
+    assert throughput(lines) == pytest.approx(200 / 3)
+    assert throughput([]) is None
+
+
+def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Path) -> None:
+    path = write_report(report_data(), tmp_path / "reports" / "quickstart")
+    assert path == tmp_path / "reports" / "quickstart" / "index.html"
+    before = path.read_text(encoding="utf-8")
+    with pytest.raises(KeyError):
+        write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)
+    assert path.read_text(encoding="utf-8") == before and list(path.parent.iterdir()) == [path]
+    write_report(replace(report_data(), name="another"), path.parent)
+    assert "<h1>another</h1>" in path.read_text(encoding="utf-8")

@@ -1,0 +1,97 @@
+"""The report of a study: every chart shows what its points are, and stays inside its frame."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from raysts.evaluation.run_metric import RunMetric
+from raysts.report.charts.study_charts import Shown
+from raysts.report.study.page import StudyData, render_study
+
+
+def data(options: dict[str, str], points: list[Shown], **more: Any) -> StudyData:
+    given: dict[str, Any] = {
+        "name": "a <study>", "command": "raysts tune x", "created_at": "2026-01-01T00:00:00+00:00", "headline": ["Chosen."],
+        "winning": "raysts run x --set a=1", "metric": RunMetric("spearman", "sts/stsb_dev"),
+        "options": options, "points": points,
+        "ended": [score for point in points for score in point.scores], "importance": {"a.lr": 0.75, "a.b": 0.25},
+        "table": (["lr", "dev × 100"], [[1e-5, "70.00"]]), "outcomes": {"finished": 3, "stopped early": 1, "infeasible": 0},
+        "trial_seconds": 7200.0, "facts": {"device": "cpu"}, "notes": ["A note."],
+    }  # fmt: skip
+    return StudyData(**{**given, **more})
+
+
+def drawings(html: str) -> dict[str, ElementTree.Element]:
+    """Every chart by its name."""
+    found = re.findall(r'<svg.*?id="([\w-]+)-t".*?</svg>', html, re.S)
+    texts = re.findall(r"<svg.*?</svg>", html, re.S)
+    return dict(zip(found, map(ElementTree.fromstring, texts), strict=True))
+
+
+def inside(drawing: ElementTree.Element) -> bool:
+    width, height = float(drawing.get("width", 0)), float(drawing.get("height", 0))
+    xs = [float(e.get(k, 0)) for e in drawing.iter() for k in ("x", "cx", "x1", "x2") if e.get(k)]
+    ys = [float(e.get(k, 0)) for e in drawing.iter() for k in ("y", "cy", "y1", "y2") if e.get(k)]
+    for line in drawing.iter("polyline"):
+        pairs = [pair.split(",") for pair in line.get("points", "").split()]
+        xs, ys = xs + [float(x) for x, _ in pairs], ys + [float(y) for _, y in pairs]
+    return 0 <= min(xs) <= max(xs) <= width and 0 <= min(ys) <= max(ys) <= height
+
+
+def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
+    points = [
+        Shown({"a.bound": b}, [m - 0.01, m + 0.01], m, 0.014, b == 0.3)
+        for b, m in ((0.0, 0.7), (0.3, 0.8), (0.6, 0.75))
+    ]
+    html = render_study(data({"a.bound": "0,0.3,0.6"}, points))
+    found = drawings(html)
+    assert sorted(found) == ["best", "score-0"] and all(inside(each) for each in found.values())
+    chart = found["score-0"]
+    bars = [e for e in chart.iter("line") if e.get("class") == "error"]
+    assert len(bars) == 3 and len([e for e in chart.iter("circle") if e.get("class") == "ring"]) == 1
+    lengths = {round(abs(float(bar.get("y1", 0)) - float(bar.get("y2", 0))), 1) for bar in bars}
+    assert len(lengths) == 1 and lengths.pop() > 0  # one standard deviation to both sides, the same for all three
+    assert "3 finished" in html and "1 stopped early" in html and "infeasible" not in html
+    assert "2 h 00 min of training in all trials" in html and "30 min 00 s a trial" in html
+    assert "raysts run x --set a=1" in html and "a &lt;study&gt;" in html and "75 %" in html
+
+
+def test_two_options_with_few_values_are_a_grid_and_more_are_parallel_axes() -> None:
+    every = itertools.product((8, 16, 32), (1e-5, 3e-5))
+    points = [Shown({"a.b": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)][1:]
+    found = drawings(render_study(data({"a.b": "8,16,32", "a.lr": "1e-5,3e-5"}, points)))
+    assert sorted(found) == ["best", "grid", "score-0", "score-1"] and all(inside(each) for each in found.values())
+    cells = [e for e in found["grid"].iter("rect") if e.get("class") == "cell"]
+    assert len(cells) == 5  # one point has no finished trial
+    shades = [float(cell.get("fill-opacity", 0)) for cell in cells]
+    assert shades == sorted(shades) and shades[-1] > shades[0]
+    assert {"10.00", "50.00"} <= {e.text for e in found["grid"].iter("text")}
+    points = [Shown({"a.b": 0.1 * i + 0.1, "a.lr": 1e-5 * (i + 1)}, [0.1], 0.1, None) for i in range(20)]
+    found = drawings(render_study(data({"a.b": "uniform(0,3)", "a.lr": "log(1e-5,1e-3)"}, points)))
+    assert "parallel" in found and "grid" not in found and all(inside(each) for each in found.values())
+
+
+def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
+    every = list(itertools.product((8, 16), (1e-5, 3e-5)))
+    points = [Shown({"a.b": b, "a.lr": r}, [0.4 - 0.1 * i], 0.4 - 0.1 * i, None) for i, (b, r) in enumerate(every)]
+    loss = RunMetric("loss", "sts/stsb_dev")
+    html = render_study(data({"a.b": "8,16", "a.lr": "1e-5,3e-5"}, points, metric=loss, ended=[0.3, 0.4, 0.1, 0.2]))
+    found = drawings(html)
+    assert all(inside(each) for each in found.values()) and "× 100" not in html.replace("dev × 100</th>", "")
+    shades = [float(e.get("fill-opacity", 0)) for e in found["grid"].iter("rect") if e.get("class") == "cell"]
+    assert shades == sorted(shades) and shades[-1] > shades[0]  # the last point has the smallest loss
+    assert "best 0.1 at 3e-05" in html and "4 trials, best 0.1" in html
+    (steps,) = (e.get("points", "") for e in found["best"].iter("polyline"))
+    heights = [float(pair.split(",")[1]) for pair in steps.split()]
+    assert heights == sorted(heights) and heights[0] < heights[-1]  # downwards, and never back
+
+
+@pytest.mark.parametrize("points", [[], [Shown({"a.b": 1}, [0.0], 0.0, None, True)]], ids=["none", "one"])
+def test_a_study_of_nothing_or_of_one_trial_is_a_report_too(points: list[Shown]) -> None:
+    html = render_study(data({"a.b": "1"}, points, outcomes={}, trial_seconds=0.0))
+    assert ("No trial has finished." in html) == (not points) and all(inside(each) for each in drawings(html).values())

@@ -1,0 +1,606 @@
+"""Searches without Ray: spaces, which trial is next, what is remembered and kept, and a whole search in this process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from raysts.commands import study_run as api_study
+from raysts.commands import tune as api_tune
+from raysts.data.batches import read_here
+from raysts.errors import InputError, RunFailed
+from raysts.evaluation.run_metric import RunMetric
+from raysts.search import named, retention, scores
+from raysts.search.attempt import Outcome, TrialRuntime, attempt
+from raysts.search.queue import Tasks
+from raysts.search.record import Record
+from raysts.search.sampler import OptunaHere, View
+from raysts.search.search import configured
+from raysts.search.space import Dimension, corners, grid, key_of
+from raysts.search.study import Study
+from raysts.storage.atomic import read_json, write_json
+
+LR = "sts.optim.lr"
+BOUND = "sts.settings.lower_bound"
+SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
+SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    torch.set_num_threads(1)
+
+
+StudyMaker = Callable[..., Study]
+
+
+@pytest.fixture
+def study(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> StudyMaker:
+    """study(search, overrides) with the tiny backbone; an equal call finds what the last one has written."""
+
+    def made(search: str, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
+        found = api_tune.planned(
+            search, {"backbone": str(tiny_backbone), **(overrides or {})}, small_world, tmp_path / "storage", name
+        )
+        found.open("raysts tune")
+        return found
+
+    return made
+
+
+# -- spaces --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "inside", "outside"),
+    [
+        ("0,0.25,0.5", "0,0.25,0.5", 0.25, 0.3),
+        ([8, 16], "8,16", 16, 12),
+        (0.5, "0.5", 0.5, 0.4),
+        ("sum, mean", "sum,mean", "mean", "max"),
+        ("log(1e-5,1e-2)", "log(1e-05,0.01)", 3e-4, 0.02),
+        ("uniform(0, 1)", "uniform(0,1)", 1, 1.5),
+        ("int(8,512)", "int(8,512)", 100, 100.5),
+        ("logint(20,200)", "logint(20,200)", 20, 19),
+    ],
+)
+def test_a_dimension_is_read_from_text_and_written_back(value: Any, text: str, inside: Any, outside: Any) -> None:
+    dimension = Dimension.of(value)
+    assert dimension.text == text and Dimension.of(text) == dimension
+    assert dimension.holds(inside) and not dimension.holds(outside)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("", "empty"),
+        ([], "empty"),
+        ("0.1,0.1", "twice"),
+        ("log(0,1)", "begin above 0"),
+        ("uniform(1,0)", "to a larger one"),
+        ("int(1.5,3)", "whole numbers"),
+        ("normal(0,1)", "must be a list of choices"),
+    ],
+)
+def test_a_dimension_that_makes_no_sense_is_refused(value: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Dimension.of(value)
+
+
+def test_a_grid_has_every_combination_once_and_corners_every_value() -> None:
+    space = {"a": Dimension(choices=(1, 2, 3)), "b": Dimension(choices=("x", "y"))}
+    every = grid(space)
+    assert every == [{"a": a, "b": b} for a, b in itertools.product((1, 2, 3), ("x", "y"))]
+    assert len({key_of(point) for point in every}) == 6
+    ranges = {**space, "c": Dimension(low=1e-3, high=1.0, log=True)}
+    assert grid(ranges) is None
+    assert {(key, point[key]) for point in corners(ranges) for key in ranges} == {
+        ("a", 1), ("a", 2), ("a", 3), ("b", "x"), ("b", "y"), ("c", 1e-3), ("c", 1.0)
+    }  # fmt: skip
+
+
+def test_the_named_searches_are_those_of_the_papers() -> None:
+    bound = named.search("lower-bound")
+    assert bound.points == 20 and bound.seeds == 10  # SED 5.5: 200 runs
+    assert [point[BOUND] for point in grid(bound.space) or []] == pytest.approx([0.05 * i for i in range(20)])
+    gauss = {(p["gausscse.batch"], p["gausscse.optim.lr"]) for p in grid(named.search("gausscse").space) or []}
+    paper = set(itertools.product((16, 32, 64, 128, 256), (1e-5, 3e-5, 5e-5)))  # GaussCSE, Table 3
+    assert paper < gauss and (8, 1e-4) in gauss
+    mix = named.search("latte-mix")
+    assert mix.first[0]["latte.settings.tau"] == 0.3 and mix.num_samples == 50
+    assert {point["latte.settings.classes"] for point in mix.first} == {20, 50, 100, 200}  # Latte-Mix, Table 4
+
+
+def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
+    found = named.search(
+        "lower-bound",
+        {
+            "seeds": 3, "num_samples": 5, "concurrency": 2, "asha.grace": 0.5, "train.max_steps": 7, "batch": 4,
+            "resources.gpus": 0.25, "space.lower_bound": "0,.5", "space.optim.lr": "log(1e-6,1e-4)", "backbone": "tiny",
+        },
+    )  # fmt: skip
+    assert (found.seeds, found.num_samples, found.concurrency) == (3, 5, 2)
+    assert found.asha is not None and (found.asha.grace, found.asha.reduction) == (0.5, 3.0)
+    assert found.pipeline.stages["sts"].train.max_steps == 7 and found.pipeline.resources.gpus == 0.25
+    assert list(found.space) == [BOUND, LR] and found.space[BOUND].choices == (0.0, 0.5)
+    assert isinstance(found.space[BOUND].choices[0], float)  # as the recipe holds it, so that the point has one name
+    assert list(configured(found, {f"space.{LR}": None}).space) == [BOUND]
+    one = configured(named.search("latte-mix"), {"space.settings.dims": "16,32", "space.optim.lr": "log(1e-3,1e-2)"})
+    assert {point["latte.settings.dims"] for point in one.first} == {
+        16,
+        32,
+    }  # first points outside the space are dropped
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"space.lower_bound": "0,1.5"}, r"lower_bound.*1\.5.*\[0, 1\)"),
+        ({"space.lower_bound": "uniform(0,1)", "num_samples": 3}, r"lower_bound.*1\.0.*\[0, 1\)"),
+        ({"space.lower_bound": ""}, "empty"),
+        ({f"space.{BOUND}": None}, "nothing to search"),
+        ({"space.lower_bund": "0,1"}, "did you mean.*lower_bound"),
+        ({"space.optim.lr": "log(1e-5,1e-4)"}, "num_samples: needed"),
+        ({BOUND: 0.5}, "is what this search varies"),
+        ({"settings.lower_bound": 0.5}, "is what this search varies"),
+        ({"members": 4}, "seeds=N"),
+        ({"seeds": 0}, "at least 1"),
+        ({"seeds": 2.5}, "whole number"),
+        ({"asha.grace": 2}, "between 0 and 1"),
+        ({"asha.gras": 0.5}, "did you mean 'grace'"),
+        ({"resources.workers": 2}, "one process"),
+        ({"optim.lrr": 1e-3}, "unknown option 'optim.lrr'"),
+    ],
+)
+def test_a_wrong_search_is_refused_with_the_reason(overrides: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        named.search("lower-bound", overrides)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        named.search("lower-bound", {"seeds": "x", "space.nothing": 1, "train.max_step": 3, "asha.reduction": 1})
+    assert len(caught.value.problems) == 4
+    with pytest.raises(InputError, match="did you mean 'lower-bound'"):
+        named.search("lower-bounds")
+
+
+def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """What is maximised is the score on a dev set: without that there is nothing to search by."""
+    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    shutil.rmtree(data / "sts/stsb_dev") if (data / "sts/stsb_dev").is_dir() else (
+        data / "sts/stsb_dev.parquet"
+    ).unlink()
+    for keep in ("best", "last"):
+        overrides = {"backbone": str(tiny_backbone), "train.keep": keep}
+        with pytest.raises(InputError, match="sts/stsb_dev"):
+            api_tune.planned("lower-bound", overrides, data, tmp_path / "storage")
+    assert not (tmp_path / "storage").exists()
+
+
+def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> None:
+    with pytest.raises(InputError, match="give choices instead of a range"):
+        study("lower-bound", {"space.train.max_length": "int(16,32)", "num_samples": 3})
+    made = study("lower-bound", {"space.train.max_length": "16,24", "space.lower_bound": "0,.5"})
+    from raysts.search.stores import specs
+
+    assert sorted(spec.max_length for spec in specs(made)) == [16, 24]
+
+
+# -- trials --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_is_the_run_that_a_pipeline_with_that_recipe_makes(
+    study: StudyMaker, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    made = study("lower-bound", SHORT)
+    from raysts.commands import context as api
+
+    short = {f"sts.{key.removeprefix('sts.')}": value for key, value in SHORT.items()}
+    overrides = {"backbone": str(tiny_backbone), "members": 3, BOUND: 0.35, **short}
+    plan = api.plan("sts-sed", overrides, small_world, tmp_path / "elsewhere")
+    assert [made.trial({BOUND: 0.35}, seed).id for seed in range(3)] == [chain[0].id for chain in plan.chains]
+    assert made.trial({BOUND: 0.3}, 0).id != made.trial({BOUND: 0.35}, 0).id
+
+
+def finished(value: float) -> Outcome:
+    return Outcome("finished", value)
+
+
+def run_until(study: Study, stop_after: int | None, dice: random.Random, score: Callable[[Any], Outcome]) -> list[str]:
+    """Hand out and end trials, three at once, in random order; give up (as if killed) after so many have ended."""
+    tasks, handed = Tasks(study, OptunaHere), []
+    ended = 0
+    while True:
+        while len(tasks.running) < 3 and (trial := tasks.next()) is not None:
+            handed.append(trial.id)
+        if not tasks.running or ended == stop_after:
+            return handed
+        trial = tasks.running[dice.choice(sorted(tasks.running))]
+        tasks.done(trial.id, score(trial))
+        ended += 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count"),
+    [
+        ({"space.lower_bound": "0,.1,.2,.3,.4,.5,.6", "seeds": 3}, 21),
+        ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 7, "seeds": 3}, 21),
+        ({"space.lower_bound": "0,.1,.2,.3,.4,.5,.6", "num_samples": 7, "seeds": 3}, 21),  # TPE must find all seven
+    ],
+    ids=["grid", "range", "all of a small space"],
+)
+def test_killed_anywhere_no_trial_is_lost_doubled_or_repeated(
+    study: StudyMaker, overrides: dict[str, Any], count: int
+) -> None:
+    dice = random.Random(3)
+    begun: list[str] = []
+    for kill in range(8):
+        made = study("lower-bound", overrides)
+        before = dict(made.records)
+        handed = run_until(made, dice.randint(0, 4) if kill < 7 else None, dice, lambda t: finished(dice.random()))
+        assert len(set(handed)) == len(handed) and not before.keys() & set(handed)
+        assert set(begun) - before.keys() <= set(handed) | made.records.keys() or kill < 7
+        begun += handed
+    end = study("lower-bound", overrides)
+    assert len(end.records) == count == len(list((end.folder / "trials").glob("*.json")))
+    assert end.records.keys() == set(begun)  # whatever was begun in any session has ended
+    assert {len(each.records) for each in end.scores()} == {3} and len(end.scores()) == 7
+    assert end.complete and Tasks(end, OptunaHere).next() is None
+
+
+def test_tpe_goes_where_the_score_is_and_away_from_what_does_not_fit(study: StudyMaker) -> None:
+    def score(trial: Any) -> Outcome:
+        rate = math.log10(trial.point[LR])
+        return Outcome("infeasible", None, "out of memory: x") if rate > -4.5 else finished(-abs(rate + 5.3))
+
+    made = study(
+        "lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", f"space.{BOUND}": None, "num_samples": 60, "seeds": 1}
+    )
+    run_until(made, None, random.Random(0), score)
+    records = list(made.records.values())
+    early, late = records[:20], records[-20:]
+    assert len(records) == 60
+    assert sum(r.status == "infeasible" for r in late) < sum(r.status == "infeasible" for r in early)
+    best = [max(r.value for r in part if r.value is not None) for part in (early, records)]
+    assert best[1] > -0.1 and best[1] >= best[0]
+    near = [sum(r.value is not None and r.value > -0.5 for r in part) for part in (early, late)]
+    assert near[1] > near[0]
+
+
+def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: StudyMaker) -> None:
+    options = {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1}
+    run_until(study("lower-bound", options), 4, random.Random(0), lambda t: finished(0.5))
+    made = study("lower-bound", options)
+    tasks = Tasks(made, OptunaHere)
+    known = [t for t in tasks.sampler.study.trials if t.state.is_finished()]
+    assert len(known) == len([s for s in made.scores() if not s.missing]) == 4
+    run_until(made, None, random.Random(0), lambda t: finished(0.5))
+    assert len({key_of(record.point) for record in made.records.values()}) == 10
+
+
+def test_concurrency_is_a_limit(study: StudyMaker) -> None:
+    tasks = Tasks(study("lower-bound", {"concurrency": 2}), OptunaHere)
+    first, second = tasks.next(), tasks.next()
+    assert first is not None and second is not None and tasks.full
+    tasks.done(first.id, finished(0.1))
+    assert not tasks.full
+
+
+def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
+    options = {"space.lower_bound": "0,.5", "seeds": 2}
+    made = study("lower-bound", options)
+    tasks = Tasks(made, OptunaHere)
+    while (trial := tasks.next()) is not None:
+        tasks.done(trial.id, Outcome("failed", None, "the disk is full") if trial.seed else finished(0.5))
+    assert len(tasks.failures) == 2 and "the disk is full" in tasks.failures[0]
+    again = run_until(study("lower-bound", options), None, random.Random(0), lambda t: finished(0.5))
+    assert len(again) == 2
+
+
+def test_another_search_under_the_name_is_refused_with_the_difference(study: StudyMaker) -> None:
+    study("lower-bound", {"seeds": 2})
+    study("lower-bound", {"seeds": 3, "concurrency": 1, "keep": 2})  # more of the same
+    for overrides, why in (
+        ({"space.lower_bound": "0,.5"}, f"space.{BOUND} was 0.0,0.05,.*, is 0.0,0.5"),
+        ({"optim.lr": 3e-5}, "sts.optim.lr was 2e-05, is 3e-05"),
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"asha.grace": 0.5}, "asha.grace was not there, is 0.5"),
+    ):
+        with pytest.raises(InputError, match=why):
+            study("lower-bound", overrides)
+    study("lower-bound", {"optim.lr": 3e-5}, name="other")
+
+
+# -- choices and what is kept --------------------------------------------------------------------------------------------
+
+
+def record(bound: float, seed: int, status: str = "finished", value: float | None = 0.5, **more: Any) -> Record:
+    return Record(
+        id=f"{bound}-{seed}", point={BOUND: bound}, seed=seed, status=status, value=value,  # type: ignore[arg-type]
+        finished_at=f"2026-01-01T00:00:0{seed}+00:00", **more,
+    )  # fmt: skip
+
+
+def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged() -> None:
+    every = scores.grouped(
+        [
+            record(0.0, 0, value=0.70), record(0.0, 1, value=0.60), record(0.1, 0, value=0.66), record(0.1, 1, value=0.68),
+            record(0.2, 0, value=0.9), record(0.2, 1, "stopped", 0.2, step=10, steps=40),
+            record(0.3, 0, value=0.9), record(0.3, 1, "infeasible", None, reason="out of memory: 1 GB"),
+        ],
+        2,
+    )  # fmt: skip
+    chosen, best = scores.by_mean(every, "max"), scores.by_best_run(every, "max")
+    assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
+    assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
+    lines = scores.table(every, SPEARMAN).splitlines()
+    assert lines[2].split() == ["lower_bound=0.1", "67.00", "1.41", "68.00", "2", "<-", "chosen"]
+    assert "1 of 2 stopped early and not in the mean" in lines[3] and "90.00" in lines[3]
+    assert "1 of 2 infeasible (out of memory)" in lines[4]
+    assert "by mean over seeds: lower_bound=0.1 (67.00)" in lines and "lower_bound=0.2 (90.00, seed 0)" in lines[-1]
+
+
+def trained(study: Study, trial: Any, owner: str | None = None) -> None:
+    """What training leaves behind."""
+    (trial.job.folder / "model").mkdir(parents=True)
+    facts = {"run_id": trial.id, "status": "done", "study": owner or study.name, "dev": {"kept": 0.1}}
+    write_json(trial.job.folder / "run.json", facts)
+
+
+def models(study: Study) -> set[str]:
+    return {path.parent.name for path in (study.plan.storage / "runs").glob("*/model")}
+
+
+def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> None:
+    made = study(
+        "lower-bound",
+        {"space.optim.lr": "log(1e-6,1e-2)", f"space.{BOUND}": None, "num_samples": 30, "seeds": 1, "keep": 4},
+    )
+    made.search = replace(made.search, by="trial")
+    dice, most = random.Random(1), 0
+
+    def score(trial: Any) -> Outcome:
+        nonlocal most
+        trained(made, trial)
+        most = max(most, len(models(made)))
+        return finished(dice.random())
+
+    run_until(made, None, dice, score)
+    ranked = sorted(made.records.values(), key=lambda r: -(r.value or 0))
+    assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in retention.best(made)}
+    assert most <= 5  # the kept ones, and the one that has just been trained
+    for beaten in ranked[4:]:
+        run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
+        assert run["status"] == "pruned" and run["dev"] == {
+            "kept": 0.1
+        }  # its record stays, and it does not count as done
+
+
+def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMaker) -> None:
+    made = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
+    values = {0.0: (0.5, 0.5), 0.1: (0.2, 0.9), 0.2: (0.1, 0.2)}
+    tasks = Tasks(made, OptunaHere)
+    used = made.trial({BOUND: 0.2}, 1)
+    write_json(made.plan.storage / "pipelines" / "p.json", {"nodes": [used.id]})
+    foreign = made.trial({BOUND: 0.2}, 0)
+    while (trial := tasks.next()) is not None:
+        trained(made, trial, "another" if trial.id == foreign.id else None)
+        tasks.done(trial.id, finished(values[trial.point[BOUND]][trial.seed]))
+        if trial.point == {BOUND: 0.1} and trial.seed == 0:
+            assert trial.id in models(made)  # beaten so far, but its mean may still be the best
+    best = {made.trial({BOUND: 0.1}, seed).id for seed in range(2)}
+    assert models(made) == best | {used.id, foreign.id}
+
+    shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
+    again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
+    again.harvest_grid()
+    assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
+
+
+def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMaker, tmp_path: Path) -> None:
+    import optuna
+
+    said: list[str] = []
+    made = study("lower-bound", {"seeds": 2})
+    path = tmp_path / "optuna.db"
+    path.write_bytes(b"torn by a kill")
+    view = View(path, "s", made.search, said.append)
+    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
+    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
+    View(path, "s", made.search, said.append).rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5)))])
+    view = View(path, "s", made.search, said.append)
+    view.rebuild([record(0.0, 0, curve=((5, 0.3), (10, 0.5))), record(0.0, 1, "stopped", 0.2, curve=((5, 0.2),))])
+    view.add(record(0.05, 0, "infeasible", None, reason="out of memory"))
+    assert said == []
+    found = optuna.load_study(study_name="s", storage=f"sqlite:///{path}").trials
+    assert [trial.state.name for trial in found] == ["COMPLETE", "PRUNED", "FAIL"]
+    assert found[0].params == {BOUND: 0.0, "seed": 0} and found[0].value == 0.5
+    assert found[0].intermediate_values == {5: 0.3, 10: 0.5} and found[2].user_attrs["reason"] == "out of memory"
+    View(tmp_path / "no" / "folder.db", "s", made.search, said.append).rebuild([])
+    assert len(said) == 1 and "the search does not need it" in said[0]
+
+
+# -- one trial -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) -> None:
+    job = stage.job("sts", tmp_path / "run", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
+    seen: list[dict[str, Any]] = []
+
+    def runtime(**options: Any) -> Callable[[], TrialRuntime]:
+        return lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN, **options)
+
+    def report(value: float, line: dict[str, Any]) -> None:
+        assert value == line["dev"]
+        seen.append(line)
+
+    stopped = attempt(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
+    assert stopped == Outcome("stopped") and [line["step"] for line in seen] == [2, 4]
+    # The folder is free again, and what was trained is not lost: it goes on from step 4.
+    done = attempt(job, SPEARMAN, runtime(report=report))
+    assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
+    alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
+    assert done.value == attempt(alone, SPEARMAN, runtime()).value
+
+    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=replace(job.recipe.optim, lr=1e30))
+    found = attempt(nan, SPEARMAN, runtime())
+    assert found.status == "infeasible" and "lr" in str(found.reason)
+
+    def exhausted(*arguments: Any) -> Any:
+        for share in read_here(*arguments):
+            torch.empty(1 << 50)  # the allocator's own error, in the middle of a run
+            yield share
+
+    short = runtime()()
+    short.read = exhausted
+    large = stage.job("sts", tmp_path / "large", max_steps=4)
+    found = attempt(large, SPEARMAN, lambda: short)
+    assert found.status == "infeasible" and str(found.reason).startswith("out of memory")
+
+    missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
+    found = attempt(missing, SPEARMAN, runtime())
+    assert found.status == "failed" and "manifest.json" in str(found.reason)
+
+
+# -- a whole search ------------------------------------------------------------------------------------------------------
+
+
+TWO = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2, "train.eval_every": 2}
+
+
+def written(storage: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in storage.glob("runs/*/metrics.jsonl")}
+
+
+def test_a_search_its_second_call_more_seeds_and_the_hand_over(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    storage, options = tmp_path / "storage", {"address": "none", "say": said.append}
+    base = {**TWO, "backbone": str(tiny_backbone)}
+    found = api_tune.tune("lower-bound", base, small_world, storage, **options)
+    assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
+    assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
+    means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
+    assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
+    json.dumps(found)
+    folder = Path(found["study"])
+    assert folder == storage / "studies" / "lower-bound"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "optuna.db", "study.json", "tensorboard", "tracked.json", "trials", "trials.parquet"
+    ]  # fmt: skip
+    assert pq.read_table(folder / "trials.parquet").num_rows == 4
+    assert len(list((folder / "tensorboard").glob("*/events*"))) == 4
+    assert len(list(storage.glob("runs/*/model"))) == 2 and not list(storage.glob("runs/*/checkpoints"))
+    assert any("at most" in line and "MB on disk" in line for line in said)
+    html = Path(found["report"]).read_text()
+    assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
+
+    before = written(storage)
+    again = api_tune.tune("lower-bound", base, small_world, storage, **options)
+    assert written(storage) == before and again["points"] == found["points"]
+    more = api_tune.tune("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
+    assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
+
+    sed = {"sed.data.sample": 40, "sed.train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4}
+    ended = api_study.distill((), sed, None, storage, from_study="lower-bound", top=4, **options)
+    kept = {p["run"] for p in more["points"] if p["overrides"] == more["best"]["overrides"]}
+    members = {row["run_id"] for row in ended["results"] if row["role"] == "member"}
+    assert len(members) == 4 and kept < members  # the best bound's three, and a fourth that was trained for it
+    assert {name: written(storage)[name] for name in kept} == {
+        name: written_ for name, written_ in written(storage).items() if name in kept
+    }
+    assert {row["role"] for row in ended["results"]} == {"backbone", "member", "ensemble", "student"}
+    assert (Path(ended["model"]) / "model.safetensors").is_file()
+
+
+def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    overrides = {
+        **TWO, "backbone": str(tiny_backbone), "members": 3, "sed.data.sample": 40, "evaluation.tasks": ["stsb"],
+        "evaluation.resamples": 4,
+    }  # fmt: skip
+    planned = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    runs = [node for node in planned["nodes"] if node["kind"] == "train"]
+    assert len(runs) == 4 + 2 and {node["status"] for node in runs} == {
+        "waiting"
+    }  # the grid, a third member, the student
+    shown = api_study.shown("sts-grid-sed@small", overrides)
+    assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 3
+    found = api_study.run(
+        "sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none", say=lambda text: None
+    )
+    assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 4
+    members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
+    chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
+    assert len(members) == 3 and chosen < members
+    assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
+    assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
+    again = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    assert {node["status"] for node in again["nodes"]} == {"done"}
+
+
+def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    storage, options = tmp_path / "storage", {"address": "none", "say": lambda text: None}
+    base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
+    space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
+    space |= {f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")}
+    found = api_tune.tune("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
+    assert found["trials"] == 3 and len(list(storage.glob("runs/*/model"))) == 2
+    assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 3
+    warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
+    other = api_tune.tune("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
+    assert other["trials"] == 3
+    with pytest.raises(InputError, match="no study 'third'"):
+        api_tune.tune("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
+    with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
+        api_study.distill((), None, None, storage, from_study="latte-mix", top=3, **options)
+
+
+def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
+    with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
+        api_tune.tune("lower-bound", overrides, small_world, tmp_path, address="none", say=lambda text: None)
+    with pytest.raises(InputError, match="asha: needs trials that train at once"):
+        api_tune.tune("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    from commands import overrides, raysts, result
+
+    place: list[object] = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
+    for sets, why in (
+        ({"space.lower_bound": "0,1.5"}, "must be in [0, 1)"),
+        ({"space.lower_bound": "[]"}, "is empty"),
+        ({"space.nothing": "0,1"}, "is no option of a trial's recipe"),
+    ):
+        outcome = raysts("tune", "lower-bound", *place, *overrides({"backbone": tiny_backbone, **sets}))
+        assert outcome.code == 2 and why in outcome.err and not outcome.out
+    outcome = raysts("tune", "lower", *place)
+    assert outcome.code == 2 and "did you mean 'lower-bound'" in outcome.err and not (tmp_path / "storage").exists()
+
+    sets = {**SHORT, "backbone": tiny_backbone, "space.lower_bound": "0,0.6", "seeds": 1}
+    found = result("tune", "lower-bound", *place, *overrides(sets), "--name", "mine")
+    assert set(found) >= {"status", "storage", "study", "trials", "best", "points"} and found["trials"] == 2
+    assert found["best"].keys() == {"overrides", "value"} and Path(found["study"]).name == "mine"
+    text = raysts("tune", "lower-bound", *place, *overrides(sets), "--name", "mine").out
+    assert "<- chosen" in text and "raysts distill --from-study mine" in text and "optuna-dashboard" in text
+    outcome = raysts("distill", "--from-study", "minus", *place)
+    assert outcome.code == 2 and "did you mean 'mine'" in outcome.err

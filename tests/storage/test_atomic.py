@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from raysts.errors import InputError, nearest
+from raysts.storage.atomic import ASIDE, aside, lock, read_json, remove_drafts, writable, write_json
+
+
+def test_a_file_is_not_there_before_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    with aside(path) as draft:
+        draft.write_text("half")
+        assert not path.exists() and draft.parent == path.parent and draft.name.startswith(ASIDE)
+    assert path.read_text() == "half" and [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> None:
+    path = tmp_path / "target"
+    for content in ("old", "new"):
+        try:
+            with aside(path) as draft:
+                if folder:
+                    draft.mkdir()
+                (draft / "a" if folder else draft).write_text(content)
+                if content == "new":
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+    assert (path / "a" if folder else path).read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with aside(tmp_path / "model") as draft:
+            draft.mkdir()
+            (draft / name).touch()
+    assert [p.name for p in (tmp_path / "model").iterdir()] == ["b"]
+
+
+def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    host, dead, live = os.uname().nodename, ended.pid, os.getpid()
+    (tmp_path / "sub" / f"{ASIDE}x.{host}.{dead}.34").touch()
+    (tmp_path / f"{ASIDE}model.{host}.{dead}.2").mkdir()
+    (tmp_path / f"{ASIDE}model.{host}.{dead}.2" / "weights").touch()
+    (tmp_path / "keep").touch()
+    others = [f"{ASIDE}y.{host}.{live}.1", f"{ASIDE}y.another-{host}-machine.{dead}.1"]
+    for name in others:
+        (tmp_path / name).touch()
+    remove_drafts(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == sorted(["keep", "sub", *others])
+    remove_drafts(tmp_path / "absent")
+
+
+def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    draft = tmp_path / f"{ASIDE}x.{os.uname().nodename}.{killed.pid}.1"
+    draft.touch()
+    remove_drafts(tmp_path)
+    assert draft.exists()
+    killed.kill()
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in the table of processes
+    remove_drafts(tmp_path)
+    assert not draft.exists()
+    killed.communicate()
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    value = {"ü": [1, 2.5, None, True], "b": {}}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value and read_json(tmp_path / "absent.json") is None
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"x": object()})
+    assert read_json(tmp_path / "a.json") == value
+
+
+def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path: Path) -> None:
+    with (
+        lock(tmp_path / "x.lock", "the first"),
+        pytest.raises(InputError, match="the first"),
+        lock(tmp_path / "x.lock", "the second"),
+    ):
+        raise AssertionError("two hold it")
+    with lock(tmp_path / "x.lock", "the third"):
+        assert (tmp_path / "x.lock").read_text().startswith("the third (process ")
+
+
+def test_a_waiting_lock_gets_it_when_the_holder_ends(tmp_path: Path) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock(tmp_path / "x.lock", "a dying worker"):
+            held.set()
+            release.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    threading.Timer(0.2, release.set).start()
+    with lock(tmp_path / "x.lock", "its successor", wait=30):
+        assert release.is_set()
+    holder.join()
+
+
+def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+    """A killed driver leaves no lock behind."""
+    program = (
+        "import sys, time; from pathlib import Path; from raysts.storage.atomic import lock\n"
+        "with lock(Path(sys.argv[1]), 'a driver'):\n    print('held', flush=True)\n    time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "x.lock")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=f"a driver .process {process.pid}"), lock(tmp_path / "x.lock", "me"):
+            pass
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    with lock(tmp_path / "x.lock", "me"):
+        time.sleep(0)
+
+
+def test_writable(tmp_path: Path) -> None:
+    assert writable(tmp_path / "new" / "folder", "--storage").is_dir()
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--storage .* cannot be written to"):
+        writable(tmp_path / "file", "--storage")
+    with pytest.raises(InputError, match="--storage"):
+        writable(tmp_path / "file" / "below", "--storage")
+
+
+def test_input_errors_keep_problems_apart() -> None:
+    error = InputError(["first", "second"])
+    assert error.problems == ["first", "second"] and str(error) == "first\nsecond"
+    assert InputError("one").problems == ["one"] and isinstance(error, ValueError)
+    assert nearest("stbs", ["stsb", "sick"]) == " (did you mean 'stsb'?)" and nearest("zzz", ["stsb"]) == ""

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from raysts.errors import InputError, RunFailed
+from raysts.storage import lease
+from raysts.storage import store as storage
+from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.lease import Lease, place
+
+KEY = "locks/name.lock"
+
+
+@pytest.fixture
+def bucket(s3: str) -> Bucket:
+    return Bucket(canonical(s3))
+
+
+def claim(**changes: object) -> bytes:
+    found = {
+        "holder": "raysts run a",
+        "host": "other",
+        "pid": 7,
+        "place": "another machine",
+        "started": "1",
+        "held": True,
+    }
+    return json.dumps({**found, **changes}).encode()
+
+
+def test_a_second_one_is_refused_and_told_who_is_first(bucket: Bucket) -> None:
+    first, second = Lease(bucket, KEY, "raysts run one"), Lease(bucket, KEY, "raysts run two")
+    first.take()
+    with pytest.raises(
+        InputError, match=rf"is held by raysts run one \(process {os.getpid()} on {os.uname().nodename}\)"
+    ):
+        second.take()
+    assert list(bucket.listed(KEY)) == [first.name]
+    first.release()
+    second.take()
+    second.release()
+    assert not bucket.listed(KEY)
+
+
+def test_of_many_at_once_one_gets_it(bucket: Bucket) -> None:
+    inside, most, done = 0, 0, 0
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most, done
+        each = Lease(bucket, KEY, "one of many")
+        each.take(wait=60)
+        with guard:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.02)
+        with guard:
+            inside, done = inside - 1, done + 1
+        each.release()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, done) == (1, 4)
+
+
+def test_the_lock_of_a_dead_process_of_this_machine_is_broken_at_once(bucket: Bucket) -> None:
+    program = (
+        "import os, sys; from raysts.storage.lease import Lease; from raysts.storage.bucket import Bucket\n"
+        f"Lease(Bucket(sys.argv[1]), '{KEY}', 'killed').take(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, bucket.uri], check=False).returncode == -9
+    assert json.loads(bucket.read(f"{KEY}/{next(iter(bucket.listed(KEY)))}") or b"")["held"]
+    after = Lease(bucket, KEY, "after")
+    after.take()
+    assert list(bucket.listed(KEY)) == [after.name]
+    after.release()
+
+
+def test_another_process_with_the_number_of_the_dead_one_does_not_keep_its_lock(bucket: Bucket) -> None:
+    bucket.write(f"{KEY}/a.json", claim(pid=os.getpid(), place=place(), started="another time"))
+    after = Lease(bucket, KEY, "after")
+    after.take()
+    after.release()
+    bucket.write(f"{KEY}/a.json", claim(pid=os.getpid(), place=place(), started=lease.start_of(os.getpid())))
+    with pytest.raises(InputError, match="raysts run a"):
+        Lease(bucket, KEY, "after").take()
+
+
+def test_the_lock_of_another_machine_dies_after_missed_beats(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(f"{KEY}/other.json", claim())
+    with pytest.raises(InputError, match=r"raysts run a \(process 7 on other\).*try again in 30 s"):
+        Lease(bucket, KEY, "after").take()
+    monkeypatch.setattr(lease, "BEAT", 0.5)
+    after = Lease(bucket, KEY, "after")
+    after.take(wait=60)
+    assert list(bucket.listed(KEY)) == [after.name]
+    after.release()
+
+
+def test_a_live_lock_is_renewed_and_one_that_was_broken_writes_no_more(
+    bucket: Bucket, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    root = storage.mirror(s3)
+    with storage.lock(root / KEY, "a driver"):
+        (name,) = bucket.listed(KEY)
+        before = bucket.listed(KEY)[name].written
+        until(lambda: bucket.listed(KEY)[name].written > before)
+        storage.write_json(root / "pipelines/a.json", 1)
+        until(
+            lambda: bucket.delete(f"{KEY}/{name}") or storage._leases[root].lost
+        )  # again, for it may be being renewed
+        with pytest.raises(RunFailed, match="lost locks/name.lock: its claim was removed.*goes on from"):
+            storage.write_json(root / "pipelines/a.json", 2)
+    assert storage.remote(root / "pipelines/a.json") == b"1\n" and not storage._leases
+
+
+def test_a_process_that_comes_back_to_life_sees_who_has_its_lock(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT", 0.2)
+    held = Lease(bucket, KEY, "a")
+    held.take()
+    bucket.write(f"{KEY}/zzz.json", claim(holder="raysts run b"))
+    until(lambda: held.lost)
+    with pytest.raises(RunFailed, match="raysts run b .* has taken it"):
+        held.check()
+    held.release()
+
+
+def test_on_one_machine_the_mirror_is_locked_too(s3: str) -> None:
+    path: Path = storage.mirror(s3) / KEY
+    with storage.lock(path, "first"), pytest.raises(InputError, match="held by first"), storage.lock(path, "second"):
+        pass
+
+
+def until(condition: object) -> None:
+    while not condition():  # type: ignore[operator]
+        time.sleep(0.02)

@@ -1,0 +1,316 @@
+"""Whole runs and searches with their storage in a bucket; the machine they go on on has nothing but the bucket."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3_server
+import torch
+from commands import overrides, raysts
+
+from raysts.commands import context as api
+from raysts.commands import tune as api_tune
+from raysts.errors import InputError
+from raysts.storage import store as storage
+from raysts.storage.atomic import read_json
+from raysts.storage.bucket import Bucket
+from raysts.training import checkpoint
+
+SHORT = {
+    "members": 2,
+    "train.max_steps": 6,
+    "train.checkpoint_every": 3,
+    "train.max_length": 24,
+    "sed.data.sample": 100,
+    "evaluation.tasks": ["stsb"],
+    "evaluation.resamples": 4,
+}
+WEIGHTS = "model/model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    torch.set_num_threads(1)
+
+
+def run(where: Any, backbone: Path, world: Path, **options: Any) -> dict[str, Any]:
+    given = {"backbone": str(backbone), **SHORT}
+    return api.run("nli-sed", given, world, where, address="none", say=lambda text: None, **options)
+
+
+@pytest.fixture(scope="module")
+def calm(small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same run undisturbed, in a folder."""
+    torch.set_num_threads(1)
+    return run(tmp_path_factory.mktemp("calm"), tiny_backbone, small_world)
+
+
+@pytest.fixture(scope="module")
+def done(
+    s3_endpoint: str, small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Any]]:
+    """(URI, result) of a run whose mirror is gone: what tests may read."""
+    torch.set_num_threads(1)
+    mirrors = tmp_path_factory.mktemp("mirrors")
+    with pytest.MonkeyPatch.context() as patch:
+        s3_server.environment(s3_endpoint, mirrors, patch.setenv)
+        uri = f"s3://{s3_server.new_bucket()}/some/prefix"
+        found = run(uri, tiny_backbone, small_world)
+    shutil.rmtree(mirrors)
+    return uri, found
+
+
+def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps from which runs go on, as they begin."""
+    steps: list[int] = []
+    real = checkpoint.restore
+
+    def restore(*arguments: Any) -> Any:
+        found = real(*arguments)
+        steps.append(found.step)
+        return found
+
+    monkeypatch.setattr(checkpoint, "restore", restore)
+    return steps
+
+
+def bucket_of(root: Path) -> Bucket:
+    place = storage.place_of(root)
+    assert place is not None
+    return place.bucket
+
+
+def values(found: dict[str, Any]) -> list[Any]:
+    timeless = ("created_at",)
+    return [{key: value for key, value in row.items() if key not in timeless} for row in found["results"]]
+
+
+def same_weights(root: Path, calm: dict[str, Any]) -> None:
+    """Every run of the store is bit for bit that of the calm storage."""
+    runs = Path(calm["storage"]) / "runs"
+    assert sorted(bucket_of(root).folders("runs")) == sorted(path.name for path in runs.iterdir())
+    for path in runs.iterdir():
+        assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()
+        assert json.loads(storage.remote(root / "runs" / path.name / "run.json") or b"")["status"] == "done"
+
+
+def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_mirror(
+    done: tuple[str, dict[str, Any]],
+    calm: dict[str, Any],
+    s3: str,
+    small_world: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri, first = done
+    assert values(first) == values(calm) and first["storage"].startswith(uri)
+    root = api.storage_of(uri)
+    same_weights(root, calm)
+    held = bucket_of(root).listed("runs", recursive=True)
+    assert not [name for name in held if "checkpoints" in name or "writer.lock" in name]
+    assert not bucket_of(root).listed("locks", recursive=True)
+
+    monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
+    again = run(uri, tiny_backbone, small_world)
+    mirror = str(tmp_path / "mirrors")
+    at = {key: value.split("/s3+")[1] for key, value in again.items() if key in ("model", "report")}
+    assert at == {key: first[key].split("/s3+")[1] for key in at} and again["model"].startswith(mirror)
+    assert {**again, **at} == {**first, **at}
+    assert (Path(again["model"]) / "model.safetensors").is_file() and Path(again["report"]).is_file()
+    assert not (root / "tokens").exists() or not list(root.glob("tokens/*/part-*")), "brought what nobody reads"
+
+
+def test_a_run_id_is_a_model_wherever_the_bucket_is(
+    done: tuple[str, dict[str, Any]], s3: str, small_world: Path, tmp_path: Path
+) -> None:
+    uri, found = done
+    run_id = Path(found["model"]).parent.name
+    measured = raysts("evaluate", run_id, "--tasks", "stsb", "--data", small_world, "--storage", uri, "--json")
+    assert measured.code == 0, measured.err
+    printed = json.loads(measured.out)
+    assert printed["storage"] == found["storage"]
+    wanted = ("dataset", "aggregation", "subset", "layers", "metric", "similarity", "rows")
+    before = {tuple(r[w] for w in wanted): r["value"] for r in found["results"] if r["role"] == "student"}
+    after = {tuple(r[w] for w in wanted): r["value"] for r in printed["results"]}
+    assert before.items() <= after.items()
+    shutil.rmtree(tmp_path / "mirrors")
+    assert api.load(run_id[:8], uri).encode(["a sentence"]).shape == (1, 32)
+    with pytest.raises(InputError, match="is not there|beginning of"):
+        api.load("0" * 16, uri)
+    assert raysts("export", run_id, "--to", tmp_path / "exported", "--storage", uri).code == 0
+    assert (tmp_path / "exported/README.md").read_text() == storage.remote(
+        api.storage_of(uri) / f"runs/{run_id}/model/README.md"
+    ).decode()  # type: ignore[union-attr]
+    assert raysts("report", "--storage", uri).code == 0
+
+
+KILLED = """
+import os, sys
+from raysts.commands import context as api
+from raysts.storage.bucket import Bucket
+real, left = Bucket.write, [2]
+
+def write(self, path, content):
+    if path.endswith("checkpoints.manifest.json"):
+        left[0] -= 1
+        if not left[0]:  # the second checkpoint is there, and nothing says so
+            os.kill(os.getpid(), 9)
+    real(self, path, content)
+
+Bucket.write = write
+api.run("nli-sed", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", say=lambda text: None)
+"""
+
+
+def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
+    s3: str,
+    calm: dict[str, Any],
+    small_world: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = repr({"backbone": str(tiny_backbone), **SHORT})
+    program = [sys.executable, "-c", KILLED, given, str(small_world), s3]
+    assert subprocess.run(program, check=False).returncode == -9
+    root = api.storage_of(s3)
+    (run_id,) = bucket_of(root).folders("runs")
+    there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
+    assert {"step-0000003.pt", "step-0000006.pt"} <= there.keys(), "torn: the new checkpoint without its manifest"
+    assert bucket_of(root).listed("locks/nli-sed.lock"), "the lock of the dead is left"
+
+    shutil.rmtree(tmp_path / "mirrors")
+    steps = restored(monkeypatch)
+    found = run(s3, tiny_backbone, small_world)  # at once: it does not wait for the dead process
+    assert steps == [3, 0, 0], "the first member from its checkpoint, the second and the student from the start"
+    assert values(found) == values(calm)
+    same_weights(root, calm)
+    metrics = (root / "runs" / run_id / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == sorted({json.loads(line)["step"] for line in metrics})
+
+
+def test_a_second_driver_is_refused_from_this_machine_and_from_another(
+    s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = api.storage_of(s3)
+    with storage.lock(root / "locks/nli-sed.lock", "raysts run nli-sed"):
+        with pytest.raises(InputError, match="held by raysts run nli-sed"):
+            run(s3, tiny_backbone, small_world)
+        monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
+        with pytest.raises(InputError, match=r"s3://.* is held by raysts run nli-sed \(process \d+ on "):
+            run(s3, tiny_backbone, small_world)
+    assert not bucket_of(root).listed("runs", recursive=True), "the refused have written nothing"
+
+
+def test_what_is_done_here_but_not_in_the_bucket_is_sent_or_made_again(
+    s3: str, calm: dict[str, Any], small_world: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has emptied the bucket: runs and results are sent again, what others read piece by piece is made again."""
+    root = api.storage_of(s3)
+    shutil.copytree(calm["storage"], root)
+    monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
+    found = run(s3, tiny_backbone, small_world)
+    assert values(found) == values(calm)
+    same_weights(root, calm)
+    assert {"manifest.json", "shard-00000.parquet"} == storage.names(next((root / "embeddings").iterdir()))
+
+
+def test_a_search_goes_on_without_its_mirror(
+    s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "backbone": str(tiny_backbone),
+        "train.max_steps": 2,
+        "train.max_length": 24,
+        "sts.data.sample": 64,
+        "space.lower_bound": "0,0.5",
+        "seeds": 1,
+        "keep": 1,
+    }
+
+    def tune(where: Any) -> dict[str, Any]:
+        return api_tune.tune("lower-bound", given, small_world, where, address="none", say=lambda text: None)
+
+    expected = tune(tmp_path / "local")
+    found = tune(s3)
+    assert found["points"] == expected["points"] and found["best"] == expected["best"]
+    root = api.storage_of(s3)
+    stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
+    assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
+    kept = [name for name in bucket_of(root).folders("runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
+    assert kept == [found["best_run"]["run"]], "the beaten model is removed from the bucket too"
+
+    shutil.rmtree(tmp_path / "mirrors")
+    monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
+    again = tune(s3)
+    assert {**again, "study": 0, "report": 0} == {**found, "study": 0, "report": 0}
+    assert read_json(root / "studies/lower-bound/study.json")["status"] == "done"
+
+
+KILLED_SEARCH = KILLED.replace("left = Bucket.write, [2]", "left = Bucket.write, [4]").replace(
+    'api.run("nli-sed", ', 'api_tune.tune("lower-bound", '
+)
+KILLED_SEARCH = KILLED_SEARCH.replace("import context as api\n", "import tune as api_tune\n")
+
+
+def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
+    s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in its second trial: the first is not repeated, the second goes on, and the points are those it had drawn."""
+    import optuna
+
+    lr = "sts.optim.lr"
+    given = {
+        "backbone": str(tiny_backbone), "train.max_steps": 6, "train.checkpoint_every": 2, "train.max_length": 24,
+        "sts.data.sample": 96, "space.optim.lr": "log(1e-5,1e-3)", "space.lower_bound": None, "num_samples": 4, "seeds": 1,
+    }  # fmt: skip
+    program = [sys.executable, "-c", KILLED_SEARCH, repr(given), str(small_world), s3]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert ended.returncode == -9, ended.stderr
+    root = api.storage_of(s3)
+    bucket, study = bucket_of(root), "studies/lower-bound"
+    (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
+    record = bucket.read(f"{study}/trials/{first}")
+    asked = json.loads(bucket.read(f"{study}/asked.json") or b"")
+    assert len(asked) == 2 and asked[0] == json.loads(record or b"")["point"]
+    assert json.loads(bucket.read(f"{study}/study.json") or b"")["status"] == "running"
+
+    shutil.rmtree(tmp_path / "mirrors")
+    monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
+    steps = restored(monkeypatch)
+    found = api_tune.tune("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
+    assert steps == [2, 0, 0], "the second trial from its checkpoint, two more from the start, and not the first"
+    assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})
+    assert [point["overrides"] for point in found["points"][:2]] == asked
+    assert bucket.read(f"{study}/trials/{first}") == record
+    assert len([name for name in bucket.listed(f"{study}/trials") if name.endswith(".json")]) == 4
+
+    here = tmp_path / "optuna.db"
+    bucket.download(f"{study}/optuna.db", here)
+    for path in (here, Path(found["study"]) / "optuna.db"):
+        view = optuna.load_study(study_name="lower-bound", storage=f"sqlite:///{path}")
+        assert [trial.state.name for trial in view.trials] == ["COMPLETE"] * 4
+        assert {trial.params[lr] for trial in view.trials} == {point["overrides"][lr] for point in found["points"]}
+
+    grid = {**given, "space.optim.lr": [point[lr] for point in asked], "num_samples": None}
+    calm = api_tune.tune("lower-bound", grid, small_world, tmp_path / "calm", address="none", say=lambda text: None)
+    values = {point["run"]: point["value"] for point in found["points"]}
+    assert {point["run"]: point["value"] for point in calm["points"]}.items() <= values.items()
+
+
+def test_a_refusal_is_one_line_and_names_no_secret(s3: str, small_world: Path, tmp_path: Path) -> None:
+    wrong = raysts(
+        "run", "quickstart", "--data", small_world, "--storage", "s3://me:secret@bucket/x", *overrides(SHORT)
+    )
+    assert wrong.code == 2 and "secret" not in wrong.err and len(wrong.err.splitlines()) == 1
+    data = raysts("run", "quickstart", "--data", "s3://me:secret@bucket/data", "--storage", s3, "--address", "none")
+    assert data.code == 2 and data.err.startswith("raysts: --data") and "secret" not in data.err
+    assert not (tmp_path / "mirrors").exists()
