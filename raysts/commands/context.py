@@ -36,7 +36,6 @@ from raysts.recipes import names, stages
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Resources, name_problem
 from raysts.recipes.tree import build, to_plain
-from raysts.report.run.reporting import git_commit
 from raysts.storage import runs as stored
 from raysts.storage.atomic import lock, read_json, writable
 from raysts.storage.manifests import has_folder, need_folder
@@ -318,7 +317,7 @@ def evaluate(
         "transductive": bool(record.get("transductive")),
         "selected_by": record.get("selected_by"),
         "step": (record.get("kept") or {}).get("step"),
-        "git_commit": git_commit(),
+        "git_commit": results.git_commit(),
     }
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     by = _similarities(loaded, similarity)

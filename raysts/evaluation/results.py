@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,15 @@ def _part(path: Path) -> pa.Table:
             f"{path}: has schema version {max(versions)}, this raysts reads up to {SCHEMA_VERSION}; update raysts"
         )
     return result
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree raysts runs from; none when it is installed without one."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
 
 
 @dataclass(frozen=True, slots=True)

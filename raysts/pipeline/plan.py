@@ -21,7 +21,7 @@ from raysts.data.derived import TARGETS, source_of
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world.generate import WORLD_VERSION, write_tiny_backbone
 from raysts.errors import InputError
-from raysts.evaluation import harness
+from raysts.evaluation import harness, results
 from raysts.evaluation.dev import LOADERS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models.layers import Layers
@@ -527,3 +527,8 @@ def describe(plan: Plan, nodes: Sequence[Node] | None = None) -> dict[str, Any]:
             for node in (plan.nodes if nodes is None else nodes)
         ],
     }
+
+
+def stored_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The results rows of a plan's evaluations that are done."""
+    return [row for node in plan.evaluations for row in results.read_part(plan.storage, node.id)]

@@ -24,12 +24,12 @@ from raysts.pipeline import overlap, teacher
 from raysts.pipeline.evaluated import Evaluated
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import model_card
-from raysts.pipeline.plan import TINY, Node, Plan
+from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
 from raysts.pipeline.refresh import refresh
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
 from raysts.recipes.tree import to_plain
-from raysts.report.run.reporting import git_commit, stored_rows, write
+from raysts.report.run.reporting import write
 from raysts.storage.atomic import read_json, remove_drafts
 from raysts.storage.manifests import need_folder, push_folder
 from raysts.storage.store import aside, bring, location, lock, write_json
@@ -274,7 +274,7 @@ class _Driver:
             "transductive": bool(record.get("transductive", transductive)),
             "selected_by": record.get("selected_by"),
             "step": (record.get("kept") or {}).get("step"),
-            "git_commit": git_commit(),
+            "git_commit": results.git_commit(),
             "pooling": pooling,
         }
         text = overlap.searched(plan)

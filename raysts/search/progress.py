@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from raysts.report.charts.markup import duration
 from raysts.search.record import Record
 from raysts.search.scores import by_mean
 from raysts.search.space import text_of
 from raysts.search.study import Study, Trial
 from raysts.training.checkpoint import last_metrics
+from raysts.training.monitor import duration
 
 EVERY = 1.0
 """Seconds between looks at the files of running trials."""

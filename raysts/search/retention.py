@@ -17,10 +17,9 @@ from raysts.evaluation.run_metric import rank
 from raysts.models.store import load
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Recipe
-from raysts.report.charts.study_charts import numeric
 from raysts.search.record import Record
 from raysts.search.search import Search
-from raysts.search.space import corners
+from raysts.search.space import corners, numeric
 from raysts.storage.atomic import read_json
 from raysts.storage.manifests import remove
 from raysts.storage.store import fetch, place_of, write_json

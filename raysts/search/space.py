@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,11 @@ def key_of(point: Point) -> str:
 def text_of(point: Point) -> str:
     """A point as people read it: the options' last names and values."""
     return " ".join(f"{key.rsplit('.', 1)[-1]}={_short(value)}" for key, value in point.items())
+
+
+def numeric(values: Sequence[Any]) -> bool:
+    """Whether all values are numbers."""
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _short(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -103,3 +104,16 @@ def title(job: Job) -> str:
     """What people call a run."""
     member, stage = job.facts.get("member"), job.facts.get("stage")
     return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them; a dash where nobody measured."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raysts.report.charts.layout import Place, lay_out
-from raysts.report.charts.markup import Markup, duration, tag
+from raysts.report.charts.markup import Markup, tag
 from raysts.report.run.data import Node
+from raysts.training.monitor import duration
 
 BOX_WIDTH = 140.0
 _LINE = 13.0

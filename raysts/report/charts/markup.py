@@ -53,19 +53,6 @@ def hundredfold(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as people read them; a dash where nobody measured."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
-
-
 def quantity(value: float | None) -> str:
     """A number with about three significant digits and thousands apart; a dash where there is none."""
     if value is None or not math.isfinite(value):

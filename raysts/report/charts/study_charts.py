@@ -9,6 +9,7 @@ from typing import Any
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.report.charts.axes import Scale, fitted, tick_text
 from raysts.report.charts.markup import Markup, tag
+from raysts.search.space import numeric
 
 WIDTH, HEIGHT = 560, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 12, 42
@@ -128,11 +129,6 @@ def _option_axis(option: str, points: Sequence[Shown]) -> _Axis:
     step = (low - high) / (len(names) + 1)
     places = {value: low - step * (i + 1) for i, value in enumerate(names)}
     return _Axis(places, None, [(place, str(value)) for value, place in places.items()])
-
-
-def numeric(values: Sequence[Any]) -> bool:
-    """Whether all values are numbers."""
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _log(values: Sequence[float]) -> bool:

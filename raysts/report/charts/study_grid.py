@@ -8,7 +8,8 @@ from typing import Any
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.report.charts.axes import tick_text
 from raysts.report.charts.markup import Markup, tag
-from raysts.report.charts.study_charts import Shown, figure, numeric
+from raysts.report.charts.study_charts import Shown, figure
+from raysts.search.space import numeric
 
 MOST = 12
 """Values of an option beyond which the cells would be too small to read."""

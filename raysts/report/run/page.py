@@ -9,13 +9,14 @@ from pathlib import Path
 from raysts.report.charts.curves import Series, line_chart
 from raysts.report.charts.dots import dot_plot
 from raysts.report.charts.graph import pipeline_graph
-from raysts.report.charts.markup import Markup, duration, join, tag
+from raysts.report.charts.markup import Markup, join, tag
 from raysts.report.charts.style import STYLE
 from raysts.report.run.data import ReportData, Run, failed, run_name
 from raysts.report.run.headline import headline
 from raysts.report.run.scores import AVERAGE, Table, standings, views
 from raysts.report.run.tables import describe, facts_table, nodes_table, pooled, scores_table, time_table
 from raysts.storage.store import aside
+from raysts.training.monitor import duration
 
 
 def write_report(data: ReportData, folder: Path) -> Path:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import raysts
 from raysts.data.shards import skipped_line
-from raysts.evaluation import results
+from raysts.evaluation.results import git_commit
 from raysts.pipeline import overlap
-from raysts.pipeline.plan import TINY, Plan
+from raysts.pipeline.plan import TINY, Plan, stored_rows
 from raysts.recipes.overrides import dump
 from raysts.report.run.data import ReportData
 from raysts.report.run.page import write_report
 from raysts.storage.store import location
 from raysts.training.checkpoint import read_metrics
-
-
-def stored_rows(plan: Plan) -> list[dict[str, Any]]:
-    """The results rows of a plan's evaluations that are done."""
-    return [row for node in plan.evaluations for row in results.read_part(plan.storage, node.id)]
 
 
 def write(plan: Plan, name: str, command: str, seconds: dict[str, float]) -> Path:
@@ -103,12 +96,3 @@ def report_data(
         environment={key: value for key, value in environment.items() if value},
         notes=notes,
     )
-
-
-def git_commit() -> str | None:
-    """Commit of the source tree raysts runs from; none when it is installed without one."""
-    root = Path(raysts.__file__).parent.parent
-    if not (root / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raysts.models.layers import as_layers, in_words
-from raysts.report.charts.markup import Markup, duration, hundredfold, join, quantity, tag
+from raysts.report.charts.markup import Markup, hundredfold, join, quantity, tag
 from raysts.report.run.data import Node, Run, failed
 from raysts.report.run.scores import Standing, Table, Value, View
+from raysts.training.monitor import duration
 
 
 def scores_table(table: Table) -> Markup:

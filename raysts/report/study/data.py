@@ -7,10 +7,10 @@ import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
+from raysts.evaluation.results import git_commit
 from raysts.evaluation.run_metric import rank
 from raysts.pipeline.validate import TINY
 from raysts.report.charts.study_charts import Shown
-from raysts.report.run.reporting import git_commit
 from raysts.report.study.page import StudyData, score_text, write_study_report
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean

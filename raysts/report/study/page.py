@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from raysts.evaluation.run_metric import RunMetric
-from raysts.report.charts.markup import Markup, duration, join, tag
-from raysts.report.charts.study_charts import Shown, best_so_far, numeric, parallel_chart, score_chart
+from raysts.report.charts.markup import Markup, join, tag
+from raysts.report.charts.study_charts import Shown, best_so_far, parallel_chart, score_chart
 from raysts.report.charts.study_grid import fits_grid, grid_chart
 from raysts.report.charts.style import STYLE
 from raysts.report.run.tables import facts_table
+from raysts.search.space import numeric
 from raysts.storage.store import aside
+from raysts.training.monitor import duration
 
 _MORE = """
 .error { stroke: var(--series); stroke-width: 1.4; opacity: .6; } .faint { fill: var(--series); opacity: .35; }
