@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from commands import EVALUATION, TINY, overrides, raysts, result
+import run_commands
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import __version__, cli
 from raysts.recipes.experiments import EXPERIMENTS
@@ -43,8 +43,8 @@ def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
-    return commands.finished(tmp_path_factory.getbasetemp())
+def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
 def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -105,7 +105,7 @@ def test_version() -> None:
 # -- the JSON line -------------------------------------------------------------------------------------------------------
 
 
-def example_of(name: str, finished: commands.Finished, tmp_path: Path) -> list[object]:
+def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> list[object]:
     """Arguments with which a command has little to do."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,7 +131,7 @@ def example_of(name: str, finished: commands.Finished, tmp_path: Path) -> list[o
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_one_json_object_is_all_of_stdout(name: str, finished: commands.Finished, tmp_path: Path) -> None:
+def test_one_json_object_is_all_of_stdout(name: str, finished: run_commands.Finished, tmp_path: Path) -> None:
     found = result(*name.split(), *example_of(name, finished, tmp_path))
     assert set(found) >= FIELDS[name]
     if name != "data check":
@@ -145,7 +145,7 @@ def test_one_json_object_is_all_of_stdout(name: str, finished: commands.Finished
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_without_json_people_get_text(name: str, finished: commands.Finished, tmp_path: Path) -> None:
+def test_without_json_people_get_text(name: str, finished: run_commands.Finished, tmp_path: Path) -> None:
     outcome = raysts(*name.split(), *example_of(name, finished, tmp_path))
     assert outcome.code == 0 and outcome.out.strip()
     with pytest.raises(json.JSONDecodeError):
@@ -161,7 +161,7 @@ def test_recipes_lists_names_with_source_and_cost() -> None:
         assert entry.source in line and entry.shows in line and entry.cost in line
 
 
-def test_the_table_for_people_holds_the_numbers(finished: commands.Finished) -> None:
+def test_the_table_for_people_holds_the_numbers(finished: run_commands.Finished) -> None:
     text = raysts("run", *finished.arguments("nli-ct-sed")).out
     rows = finished.results["nli-ct-sed"]["results"]
     for role in ("backbone", "student", "ensemble"):

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
 import pyarrow.parquet as pq
 import pytest
+import run_commands
 import torch
 
 from raysts.cli import written_down
@@ -56,7 +56,7 @@ def test_a_pickle_that_would_run_code_is_refused(
         ["evaluate", model, "--tasks", "stsb"],
         ["export", model, "--to", tmp_path / "exported"],
     ):
-        outcome = commands.raysts(*arguments)
+        outcome = run_commands.raysts(*arguments)
         assert outcome.code == 2, outcome.err
         assert "pickle" in outcome.err and "safetensors" in outcome.err and "weights_only" not in outcome.err
     assert not sprung.exists() and not storage.exists()
@@ -93,7 +93,7 @@ def test_code_of_a_model_is_refused_and_not_run(
         ["run", "nli", "--set", f"backbone={model}", "--storage", tmp_path / "storage", "--address", "none"],
         ["evaluate", model, "--tasks", "stsb"],
     ):
-        outcome = commands.raysts(*arguments)
+        outcome = run_commands.raysts(*arguments)
         assert outcome.code == 2 and "own.Own" in outcome.err and file in outcome.err, outcome.err
     assert not sprung.exists() and not (tmp_path / "storage").exists()
 
@@ -104,7 +104,7 @@ def test_a_module_of_a_models_own_is_refused(
     model, sprung = copy_of(tiny_backbone, "module"), tmp_path / "sprung"
     (model / "own.py").write_text(f"import os; os.mkdir({str(sprung)!r})")
     (model / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]))
-    outcome = commands.raysts("evaluate", model, "--tasks", "stsb")
+    outcome = run_commands.raysts("evaluate", model, "--tasks", "stsb")
     assert outcome.code == 2 and "own.Own" in outcome.err and not sprung.exists()
 
 
@@ -127,8 +127,8 @@ def test_no_secret_is_written_down(small_world: Path, tmp_path: Path, monkeypatc
         monkeypatch.setenv(name, value)
     storage = tmp_path / "storage"
     arguments = ["run", "nli-sed", "--data", small_world, "--storage", storage, "--address", "none"]
-    sets = commands.overrides(commands.TINY, commands.EVALUATION, {"sed.data.sample": 60})
-    outcome = commands.raysts(*arguments, *sets, "--name", "named-hf_Very", "--json")
+    sets = run_commands.overrides(run_commands.TINY, run_commands.EVALUATION, {"sed.data.sample": 60})
+    outcome = run_commands.raysts(*arguments, *sets, "--name", "named-hf_Very", "--json")
     assert outcome.code == 0, outcome.err
     texts = written(storage)
     assert len(texts) > 20 and any("named-hf_Very" in text for text in texts.values())  # the search finds what is there

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import commands
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import EVALUATION, TASKS, TINY, overrides, result
+import run_commands
+from run_commands import EVALUATION, TASKS, TINY, overrides, result
 
 import raysts
 from raysts.data.corpora import Corpus
@@ -27,8 +27,8 @@ def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def finished(_no_data_of_the_machine: None, tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
-    return commands.finished(tmp_path_factory.getbasetemp())
+def finished(_no_data_of_the_machine: None, tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def values(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
 # -- the functions do what the commands do -------------------------------------------------------------------------------
 
 
-def test_run_and_plan_agree_with_the_commands(finished: commands.Finished) -> None:
+def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -> None:
     chosen = {**TINY, "evaluation.resamples": 4, "evaluation.tasks": list(TASKS)}
     found = raysts.run("ct-sed", chosen, finished.data, finished.storage, address="none", say=quiet)
     assert found == finished.results["ct-sed"]
@@ -60,14 +60,14 @@ def test_run_and_plan_agree_with_the_commands(finished: commands.Finished) -> No
     assert {"status": "done", "storage": str(finished.storage), **describe(made)} == told
 
 
-def test_a_pipeline_of_ones_own(finished: commands.Finished) -> None:
+def test_a_pipeline_of_ones_own(finished: run_commands.Finished) -> None:
     own = pipeline("ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
     made = raysts.plan(own, None, finished.data, finished.storage)
     assert {node.status for node in made.nodes} == {"done"}
     assert len(raysts.plan(own, {"members": 3}, finished.data, finished.storage).members) == 3
 
 
-def test_errors_are_one_kind_with_the_cli_text(finished: commands.Finished, tmp_path: Path) -> None:
+def test_errors_are_one_kind_with_the_cli_text(finished: run_commands.Finished, tmp_path: Path) -> None:
     for wrong in (
         lambda: raysts.run("nil", storage=tmp_path / "s"),
         lambda: raysts.run("nli", {"optim.lrr": 1}, storage=tmp_path / "s"),
@@ -95,7 +95,7 @@ def test_the_package_offers_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("role", ["member", "student"])
-def test_evaluating_a_run_gives_its_rows_again(role: str, finished: commands.Finished) -> None:
+def test_evaluating_a_run_gives_its_rows_again(role: str, finished: run_commands.Finished) -> None:
     found = finished.results["nli-ct-sed"]
     run = run_of(found, role)
     again = result("evaluate", run, *finished.options(), "--tasks", ",".join(TASKS), "--resamples", "4")
@@ -109,7 +109,7 @@ def test_evaluating_a_run_gives_its_rows_again(role: str, finished: commands.Fin
     assert timeless(called["results"]) == timeless(again["results"])
 
 
-def test_evaluating_with_other_pooling(finished: commands.Finished) -> None:
+def test_evaluating_with_other_pooling(finished: run_commands.Finished) -> None:
     run = run_of(finished.results["nli"], "member")
     arguments = ["evaluate", run, *finished.options(), "--tasks", "stsb", "--resamples", "0"]
     by_pooling = {
@@ -122,7 +122,7 @@ def test_evaluating_with_other_pooling(finished: commands.Finished) -> None:
     assert len({rows[0]["value"] for rows in by_pooling.values()}) == 3
 
 
-def test_evaluating_a_file_of_pairs(finished: commands.Finished, tmp_path: Path) -> None:
+def test_evaluating_a_file_of_pairs(finished: run_commands.Finished, tmp_path: Path) -> None:
     """The same pairs as a task and as a file give the same numbers; every format reads the same."""
     run = run_of(finished.results["nli"], "member")
     table = Corpus(finished.data).read("sts/stsb_test", ["sentence1", "sentence2", "score"])
@@ -162,7 +162,7 @@ def distilled(*arguments: object) -> dict[str, Any]:
     return result("distill", *arguments, "--address", "none", *overrides({"train.max_steps": 3}, EVALUATION))
 
 
-def test_distilling_the_best_members_of_a_run(finished: commands.Finished) -> None:
+def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -> None:
     """From a run that has no student: the members' run ids, backbone and data come from its record."""
     found = distilled("--from-run", "nli-ct", "--top", "1", "--storage", finished.storage)
     assert found["name"] == "nli-ct-distilled"
@@ -185,7 +185,7 @@ def test_distilling_the_best_members_of_a_run(finished: commands.Finished) -> No
     assert raysts.load(found["model"]).dim == raysts.load(best, storage=finished.storage).dim
 
 
-def test_distilling_takes_the_settings_of_the_run(finished: commands.Finished) -> None:
+def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finished) -> None:
     """A run with a student: its distillation recipe and what its student pools."""
     found = distilled("--from-run", "nli-ct-sed", "--storage", finished.storage, "--name", "again")
     record = json.loads((finished.storage / "pipelines" / "again.json").read_text(encoding="utf-8"))["pipeline"]
@@ -193,7 +193,7 @@ def test_distilling_takes_the_settings_of_the_run(finished: commands.Finished) -
     assert record["sed"]["train"]["max_steps"] == 3
 
 
-def test_distilling_models(finished: commands.Finished) -> None:
+def test_distilling_models(finished: run_commands.Finished) -> None:
     """Models by run id and by folder; members of one tiny backbone need not be told what they started from."""
     runs = sorted({row["run_id"] for row in finished.results["ct"]["results"] if row["role"] == "member"})
     models = [runs[0], finished.storage / "runs" / runs[1] / "model"]
@@ -218,7 +218,7 @@ def test_distilling_models(finished: commands.Finished) -> None:
 # -- export, embed, load, report -----------------------------------------------------------------------------------------
 
 
-def test_an_export_is_the_model(finished: commands.Finished, tmp_path: Path) -> None:
+def test_an_export_is_the_model(finished: run_commands.Finished, tmp_path: Path) -> None:
     student = run_of(finished.results["nli-ct-sed"], "student")
     told = result("export", student, "--to", tmp_path / "out" / "encoder", "--storage", finished.storage)
     assert told["model"] == str(tmp_path / "out" / "encoder")
@@ -236,7 +236,7 @@ def test_an_export_is_the_model(finished: commands.Finished, tmp_path: Path) -> 
     assert not np.allclose(theirs, model.encode(texts), atol=1e-3)
 
 
-def test_load_gives_float32_vectors(finished: commands.Finished) -> None:
+def test_load_gives_float32_vectors(finished: run_commands.Finished) -> None:
     model = raysts.load(finished.results["quickstart"]["model"])
     vectors = model.encode(["one text", "another, longer text", ""])
     assert vectors.dtype == np.float32 and vectors.shape == (3, model.dim) and np.isfinite(vectors).all()
@@ -244,7 +244,7 @@ def test_load_gives_float32_vectors(finished: commands.Finished) -> None:
     assert set(model.represent(["a"])) == {"vectors"}
 
 
-def test_embed_agrees_with_the_command(finished: commands.Finished, tmp_path: Path) -> None:
+def test_embed_agrees_with_the_command(finished: run_commands.Finished, tmp_path: Path) -> None:
     model = finished.results["quickstart"]["model"]
     pq.write_table(pa.table({"text": ["a dog", "a cat"], "n": [1, 2]}), tmp_path / "in.parquet")
     told = result("embed", model, "--input", tmp_path / "in.parquet", "--column", "text",
@@ -255,7 +255,7 @@ def test_embed_agrees_with_the_command(finished: commands.Finished, tmp_path: Pa
     assert pq.read_table(a).equals(pq.read_table(b))
 
 
-def test_reports_are_written_again(finished: commands.Finished) -> None:
+def test_reports_are_written_again(finished: run_commands.Finished) -> None:
     page = finished.storage / "reports" / "nli" / "index.html"
     before = page.read_text(encoding="utf-8")
     page.unlink()

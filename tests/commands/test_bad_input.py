@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import TINY, overrides, raysts, result
+from run_commands import TINY, overrides, raysts, result
 
 from raysts.evaluation.harness import TASKS
 from raysts.recipes.names import pipeline

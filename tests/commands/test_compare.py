@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 NAME = "first"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import raysts as command
-from commands import result
+from run_commands import raysts as command
+from run_commands import result
 from small_runs import HIDDEN, write_backbone
 from torch import Tensor
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import overrides, raysts, result
+from run_commands import overrides, raysts, result
 from scipy.stats import spearmanr
 
 from raysts.data.corpora import Corpus

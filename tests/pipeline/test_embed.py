@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import raysts, result
+from run_commands import raysts, result
 
 from raysts.models.store import load
 from raysts.pipeline import embed as bulk

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from commands import EVALUATION, overrides, raysts, result
+from run_commands import EVALUATION, overrides, raysts, result
 
 SMALL = {
     "backbone": "tiny", "members": 3, "train.max_steps": 4, "train.max_length": 16, "sed.data.sample": 64,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 import raysts as package
 from raysts.data.corpora import Corpus

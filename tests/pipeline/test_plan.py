@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from commands import EVALUATION, TINY, overrides, raysts, result
+import run_commands
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import load_pipeline
@@ -179,7 +179,7 @@ def test_the_environment_names_the_data_except_for_quickstart(
 
 def test_a_run_id_is_a_backbone(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """A member of one system is what another starts from: by its id, by the beginning of it, or by its folder."""
-    finished = commands.finished(tmp_path_factory.getbasetemp())
+    finished = run_commands.finished(tmp_path_factory.getbasetemp())
     run = next(row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member")
     backbones = [run, run[:12], finished.storage / "runs" / run / "model"]
     plans = [plan("ct", finished.data, finished.storage, backbone=backbone) for backbone in backbones]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import commands
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import run_commands
 import torch
-from commands import EVALUATION, TASKS, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TASKS, TINY, overrides, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
@@ -37,8 +37,8 @@ def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
-    return commands.finished(tmp_path_factory.getbasetemp())
+def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
 def trained(storage: Path) -> dict[str, float]:
@@ -87,7 +87,7 @@ def expected_transductive(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_named_recipe_measures_what_it_makes(name: str, finished: commands.Finished) -> None:
+def test_a_named_recipe_measures_what_it_makes(name: str, finished: run_commands.Finished) -> None:
     found = finished.results[name]
     assert found["storage"] == str(finished.storage) and Path(found["report"]).is_file()
     rows = found["results"]
@@ -113,7 +113,7 @@ def test_a_named_recipe_measures_what_it_makes(name: str, finished: commands.Fin
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_results_row_is_complete(name: str, finished: commands.Finished) -> None:
+def test_a_results_row_is_complete(name: str, finished: run_commands.Finished) -> None:
     for row in finished.results[name]["results"]:
         assert list(row) == RESULTS.names
         assert {column for column, value in row.items() if value is None} <= NULLABLE
@@ -127,7 +127,7 @@ def test_a_results_row_is_complete(name: str, finished: commands.Finished) -> No
             assert row["run_id"] and row["seed"] is not None and row["step"] is not None
 
 
-def test_the_results_table_holds_every_row(finished: commands.Finished) -> None:
+def test_the_results_table_holds_every_row(finished: run_commands.Finished) -> None:
     table = results.read(finished.storage)
     assert table.schema.equals(RESULTS)
     stored = Counter(json.dumps(row) for row in table.to_pylist())
@@ -136,7 +136,7 @@ def test_the_results_table_holds_every_row(finished: commands.Finished) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_second_run_trains_nothing(name: str, finished: commands.Finished) -> None:
+def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished) -> None:
     before, parts = trained(finished.storage), sorted(finished.storage.glob("results/*"))
     # No address: Ray is not even started when nothing is left to do.
     again = raysts("run", *finished.arguments(name), "--json")
@@ -148,7 +148,7 @@ def test_a_second_run_trains_nothing(name: str, finished: commands.Finished) -> 
     assert f"{len(nodes)} nodes, {len(nodes)} done" in again.err
 
 
-def test_recipes_share_their_members(finished: commands.Finished) -> None:
+def test_recipes_share_their_members(finished: run_commands.Finished) -> None:
     """ct, ct-ensemble and ct-sed have the members in common, and so have the recipes that start with nli."""
     members = {
         name: {row["run_id"] for row in found["results"] if row["role"] == "member"}
@@ -160,7 +160,7 @@ def test_recipes_share_their_members(finished: commands.Finished) -> None:
     assert not members["ct"] & members["nli-ct"]
 
 
-def test_nothing_half_written_is_left(finished: commands.Finished) -> None:
+def test_nothing_half_written_is_left(finished: run_commands.Finished) -> None:
     assert not drafts(finished.storage)
     assert not list(finished.storage.glob("runs/*/checkpoints")), "a finished run needs no checkpoints"
     assert not list(finished.storage.glob("embeddings/*/sum-*")), "a finished teacher needs no partial sums"
@@ -169,7 +169,7 @@ def test_nothing_half_written_is_left(finished: commands.Finished) -> None:
 # -- what the numbers are ------------------------------------------------------------------------------------------------
 
 
-def test_the_ensemble_is_the_mean_of_its_members(finished: commands.Finished) -> None:
+def test_the_ensemble_is_the_mean_of_its_members(finished: run_commands.Finished) -> None:
     """Recomputed from the written models with scipy."""
     from scipy.stats import pearsonr, spearmanr
 
@@ -185,7 +185,7 @@ def test_the_ensemble_is_the_mean_of_its_members(finished: commands.Finished) ->
             assert ours == pytest.approx(scipy_metric(similarity, pairs["score"]).statistic, abs=1e-4)
 
 
-def test_the_teacher_is_the_mean_of_the_members(finished: commands.Finished) -> None:
+def test_the_teacher_is_the_mean_of_the_members(finished: run_commands.Finished) -> None:
     rows = finished.results["ct-sed"]["results"]
     student = next(row for row in rows if row["role"] == "student")
     (folder,) = [
@@ -204,7 +204,7 @@ def test_the_teacher_is_the_mean_of_the_members(finished: commands.Finished) -> 
     np.testing.assert_allclose(means[:50], wanted, atol=1e-5)
 
 
-def test_select_top_takes_the_member_that_is_best_on_dev(finished: commands.Finished) -> None:
+def test_select_top_takes_the_member_that_is_best_on_dev(finished: run_commands.Finished) -> None:
     arguments = finished.arguments("nli-ct-sed", select_top=1)
     found = result("run", *arguments, "--name", "top-one", "--address", "none")
     records = [
@@ -228,7 +228,7 @@ def test_select_top_takes_the_member_that_is_best_on_dev(finished: commands.Fini
 
 
 @pytest.mark.parametrize(("name", "layers"), [("nli-ct-sed", 2), ("quickstart", 1)])
-def test_sentence_transformers_loads_the_student(name: str, layers: int, finished: commands.Finished) -> None:
+def test_sentence_transformers_loads_the_student(name: str, layers: int, finished: run_commands.Finished) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     path = finished.results[name]["model"]
     ours, theirs = load(path, device="cpu"), sentence_transformers.SentenceTransformer(path, device="cpu")
@@ -237,7 +237,7 @@ def test_sentence_transformers_loads_the_student(name: str, layers: int, finishe
     np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
 
 
-def test_the_model_card_says_what_was_done(finished: commands.Finished) -> None:
+def test_the_model_card_says_what_was_done(finished: run_commands.Finished) -> None:
     card = (Path(finished.results["nli-ct-sed"]["model"]) / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\n") and "SentenceTransformer(" in card
     for part in ("nli-ct-sed", "wikipedia/sentences", "nli/train", "--set members=2", "stsb"):
@@ -245,7 +245,7 @@ def test_the_model_card_says_what_was_done(finished: commands.Finished) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_report_names_every_run(name: str, finished: commands.Finished) -> None:
+def test_the_report_names_every_run(name: str, finished: run_commands.Finished) -> None:
     page = (finished.storage / "reports" / name / "index.html").read_text(encoding="utf-8")
     assert f"raysts run {name}" in page
     for node in result("plan", *finished.arguments(name))["nodes"]:
@@ -428,7 +428,7 @@ def test_a_full_disk(kilobytes: int, where: str, small_disk: Any, small_world: P
     assert {row["role"] for row in result(*arguments)["results"]} == {"backbone", "member", "ensemble", "student"}
 
 
-def test_a_lost_output_is_made_again(finished: commands.Finished, tmp_path: Path) -> None:
+def test_a_lost_output_is_made_again(finished: run_commands.Finished, tmp_path: Path) -> None:
     """What is done is what is there: nothing else keeps books."""
     storage = Path(shutil.copytree(finished.storage, tmp_path / "storage"))
     arguments = ["nli-sed", "--data", finished.data, "--storage", storage, *overrides(TINY, EVALUATION)]

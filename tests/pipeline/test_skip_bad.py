@@ -9,7 +9,7 @@ from typing import Any
 
 import damage
 import pytest
-from commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts.commands import tune as api_tune
 from raysts.errors import InputError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import commands
 import numpy as np
 import pytest
+import run_commands
 import small_runs
 import torch
-from commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, overrides, raysts, result
 from safetensors.torch import load_file
 
 from raysts.models.store import load
@@ -18,11 +18,11 @@ from raysts.storage.atomic import read_json
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> commands.Finished:
-    return commands.finished(tmp_path_factory.getbasetemp())
+def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
-def student_of(finished: commands.Finished, start: str) -> dict[str, Any]:
+def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
     return result(
         "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
         *overrides(TINY, EVALUATION, {"student_start": start, "sed.optim.lr": 1e-9}),
@@ -33,7 +33,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_a_student_starts_where_it_is_told(finished: commands.Finished) -> None:
+def test_a_student_starts_where_it_is_told(finished: run_commands.Finished) -> None:
     """With next to no learning rate it stays there: at the backbone, a member, or the mean of the members' weights."""
     found = {start: student_of(finished, start) for start in ("backbone", "member", "average")}
     members = sorted({(row["member"], row["run_id"]) for row in found["average"]["results"] if row["role"] == "member"})
@@ -52,7 +52,7 @@ def test_a_student_starts_where_it_is_told(finished: commands.Finished) -> None:
 
 
 def test_members_of_another_width_need_a_projection(
-    finished: commands.Finished, tiny_backbone: Path, tmp_path: Path
+    finished: run_commands.Finished, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """A student of 32 dimensions learns members of the tiny encoder's width behind a linear layer that it keeps."""
     members = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from commands import overrides as sets
-from commands import raysts
+from run_commands import overrides as sets
+from run_commands import raysts
 
 from raysts.commands import tune as api_tune
 from raysts.errors import InputError

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import overrides, raysts
+from run_commands import overrides, raysts
 
 ESCAPE = "\x1b["
 TRIALS = 4

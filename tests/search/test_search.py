@@ -583,7 +583,7 @@ def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_bac
 def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    from commands import overrides, raysts, result
+    from run_commands import overrides, raysts, result
 
     place: list[object] = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     for sets, why in (

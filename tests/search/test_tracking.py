@@ -144,7 +144,7 @@ def test_a_tool_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("tool", ["mlflow", "wandb"])
 def test_a_tool_that_is_not_installed_is_refused(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from commands import raysts
+    from run_commands import raysts
 
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
     real = importlib.util.find_spec

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import s3_server
 import torch
-from commands import overrides, raysts
+from run_commands import overrides, raysts
 
 from raysts.commands import context as api
 from raysts.commands import tune as api_tune

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import raysts, result
+from run_commands import raysts, result
 
 from raysts.cli import execute
 from raysts.evaluation import results
