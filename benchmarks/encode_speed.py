@@ -29,7 +29,7 @@ class Raysts:
     """``SentenceModel.encode``."""
 
     def __init__(self, model: Path, texts: list[str], tokens: int, precision: str) -> None:
-        from raysts.models.store import load
+        from raysts.models.pretrained import load
 
         self.model, self.texts, self.tokens, self.precision = load(model, device="cpu"), texts, tokens, precision
 
@@ -67,7 +67,7 @@ def main() -> None:
     facts = measure.machine(args.threads)
     model = workload.model_folder(args.model)
     texts = workload.sentences(args.data, args.sentences)
-    from raysts.models.store import load
+    from raysts.models.pretrained import load
 
     tokens = int(load(model, device="cpu").tokenize(texts).lengths.sum())
     with ExitStack() as stack:

@@ -28,7 +28,7 @@ class Raysts:
     """``harness.evaluate`` with one choice of layers and the model's own similarity."""
 
     def __init__(self, model: Path, data: str, tasks: list[str], counts: dict[str, int], resamples: int) -> None:
-        from raysts.models.store import load
+        from raysts.models.pretrained import load
 
         self.model, self.data, self.tasks, self.counts, self.resamples = (
             load(model, device="cpu"),

@@ -14,7 +14,7 @@ from raysts.commands.context import corpus_of
 from raysts.data.batches import Order, read_here
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, select, shard_name, tokenize_table
-from raysts.models.store import find, load_tokenizer, tokenizer_id
+from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.teacher import write_embeddings
 from raysts.recipes import stages

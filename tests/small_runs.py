@@ -20,7 +20,7 @@ from raysts.data.world.backbone import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
-from raysts.objectives import OBJECTIVES, Objective, Share
+from raysts.objectives import OBJECTIVES, LocalBatch, Objective
 from raysts.pipeline.teacher import write_embeddings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.loop import Job
@@ -140,7 +140,9 @@ class Interrupted(Exception):  # noqa: N818
 def interrupted_at(step: int) -> Any:
     """A reader that raises when the batch of ``step`` is asked for."""
 
-    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+    def read(
+        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+    ) -> Iterator[LocalBatch]:
         for number, share in enumerate(read_here(windows, order, start, stop, rank, world), start=start):
             if number == step:
                 raise Interrupted(f"at step {step}")
@@ -184,7 +186,9 @@ def text_column(values: list[str]) -> pa.Array:
     return pa.array(values, pa.string())
 
 
-def share_of(rows: dict[str, Any], examples: list[tuple[int, ...]], weight: np.ndarray, progress: float = 0.0) -> Share:
+def share_of(
+    rows: dict[str, Any], examples: list[tuple[int, ...]], weight: np.ndarray, progress: float = 0.0
+) -> LocalBatch:
     """A share of a batch, as a reader would give it to the only process."""
     seeds = np.random.default_rng(0).integers(2**62, size=len(examples))
-    return Share(rows, examples, weight, seeds, np.arange(len(examples)), len(examples), progress)
+    return LocalBatch(rows, examples, weight, seeds, np.arange(len(examples)), len(examples), progress)

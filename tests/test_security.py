@@ -72,13 +72,13 @@ def test_pickled_tensors_are_weights_like_others(
 ) -> None:
     from safetensors.torch import load_file
 
-    from raysts.models import store
+    from raysts.models import pretrained
 
     model = copy_of(tiny_backbone, "pickled")
     torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
     (model / "model.safetensors").unlink()
-    store.check(model)
-    assert (store.load(model).encode(["A man."]) == store.load(tiny_backbone).encode(["A man."])).all()
+    pretrained.check(model)
+    assert (pretrained.load(model).encode(["A man."]) == pretrained.load(tiny_backbone).encode(["A man."])).all()
 
 
 @pytest.mark.parametrize("file, kind", [("config.json", "AutoModel"), ("tokenizer_config.json", "AutoTokenizer")])

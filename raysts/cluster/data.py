@@ -13,7 +13,7 @@ from ray.data.datasource import Datasource, ReadTask
 from raysts.cluster.connect import quiet_data
 from raysts.data.batches import Order, Piece, cut, read_piece
 from raysts.data.windows import Windows
-from raysts.objectives.objective import Share
+from raysts.objectives.objective import LocalBatch
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""
@@ -24,7 +24,7 @@ SEGMENT = 512
 
 def read_streamed(
     windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
-) -> Iterator[Share]:
+) -> Iterator[LocalBatch]:
     """``raysts.data.batches.read_here`` with the windows read and permuted by Ray Data tasks.
 
     The tasks ask for no CPU: training may hold every CPU of the cluster, and reading must go on.

@@ -17,8 +17,8 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import Representation
-from raysts.models.store import load
 from raysts.pipeline import teacher
 from raysts.pipeline.embed import Unit, embed_unit
 from raysts.pipeline.local import Say

@@ -15,8 +15,8 @@ from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
 from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
+from raysts.models.pretrained import load_tokenizer
 from raysts.models.sentence_model import Representation
-from raysts.models.store import load_tokenizer
 from raysts.pipeline.embed import Unit
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources

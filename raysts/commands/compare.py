@@ -17,7 +17,7 @@ from raysts.evaluation.compare import Outcomes, compare_outcomes
 from raysts.evaluation.compare_text import conclusion, format_comparison
 from raysts.evaluation.outcomes import Comparable
 from raysts.evaluation.tasks import Representation, take
-from raysts.models import store
+from raysts.models import pretrained
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
 from raysts.pipeline.local import Say
@@ -209,7 +209,7 @@ def _measure(
     sums: dict[Layers, np.ndarray] = {}
     own: list[Layers] = []
     for number, folder in enumerate(side.folders, start=1):
-        model = store.load(folder, layers=layers)
+        model = pretrained.load(folder, layers=layers)
         if layers is not None and model.layers != layers:
             raise InputError(
                 f"--layers {layers}: {side.name} pools layers '{model.layers}', on which its heads were trained, and no "

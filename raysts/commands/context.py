@@ -22,7 +22,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import trained_on
 from raysts.evaluation.pairs_file import load_pairs_file
 from raysts.ids import content_id, folder_id
-from raysts.models import onnx, store
+from raysts.models import onnx, pretrained
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors, l2_of_vectors
 from raysts.models.layers import EVERY_LAYER, Layers, single_layers
@@ -111,7 +111,7 @@ def locate(model: str | Path, storage: Path) -> Path:
             return runs / found[0] / "model"
         if len(found) > 1:
             raise InputError(f"model '{model}' is the beginning of {len(found)} run ids in {runs}; give more of it")
-    return store.find(model)
+    return pretrained.find(model)
 
 
 def _runs(model: str, runs: Path) -> list[str]:
@@ -126,8 +126,8 @@ def _runs(model: str, runs: Path) -> list[str]:
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
-    """Load a MODEL (see :func:`locate`); options as :func:`raysts.models.store.load`."""
-    return store.load(locate(model, storage_of(storage)), **options)
+    """Load a MODEL (see :func:`locate`); options as :func:`raysts.models.pretrained.load`."""
+    return pretrained.load(locate(model, storage_of(storage)), **options)
 
 
 def plan(
@@ -303,7 +303,7 @@ def evaluate(
             raise InputError(problems)
     if mteb is not None:
         _check_writable(Path(mteb).absolute(), "--mteb")
-    loaded = store.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
+    loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
     record = read_json(path.parent / "run.json") or {}
     content = folder_id(path)
     context = {
@@ -407,12 +407,12 @@ def export(
             f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
         )
     _check_writable(target.absolute().parent, "--to")
-    card, loaded = path / "README.md", store.load(path, layers=layers, device="cpu")
+    card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
     if format == "onnx":
         onnx.check(loaded)
         onnx.save(loaded, target.absolute())
     else:
-        store.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
+        pretrained.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
     return {"status": "done", "storage": location(folder), "model": str(target)}
 
 
@@ -553,7 +553,7 @@ def embed(
     source, target = Path(input).absolute(), Path(output).absolute()
     path = locate(model, storage_of(storage))
     work = bulk.units(source, column, target)
-    loaded = store.load(path, layers=layers, device="cpu")
+    loaded = pretrained.load(path, layers=layers, device="cpu")
     _check_writable(target.parent, "--output")
     with lock(target.parent / f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}

@@ -10,7 +10,7 @@ import raysts.pipeline.run
 from raysts.commands import context as api
 from raysts.data.world.generate import tiny_config
 from raysts.errors import InputError, RunFailed
-from raysts.models import store
+from raysts.models import pretrained
 from raysts.pipeline import overlap
 from raysts.pipeline.local import Say
 from raysts.pipeline.plan import Plan, describe
@@ -26,7 +26,7 @@ def pipelines(recipe: str, overrides: Mapping[str, Any] | None, storage: str | P
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return tiny_config().num_hidden_layers
-        config = store.check(api.locate(backbone, api.storage_of(storage)))
+        config = pretrained.check(api.locate(backbone, api.storage_of(storage)))
         return int(config.get("num_hidden_layers") or config.get("n_layers") or 1)
 
     return experiments.pipelines(recipe, dict(overrides or {}), depth)

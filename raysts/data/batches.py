@@ -17,7 +17,7 @@ import pyarrow as pa
 from raysts.data.windows import Windows, columns_of
 from raysts.ids import derive_seed
 from raysts.models.tokens import Tokens
-from raysts.objectives.objective import Objective, Share
+from raysts.objectives.objective import LocalBatch, Objective
 
 
 class Piece(NamedTuple):
@@ -127,7 +127,7 @@ def read_piece(windows: Windows, order: Order, piece: Piece, rank: int = 0, worl
 
 def cut(
     tables: Iterable[tuple[Piece, pa.Table]], order: Order, start: int, stop: int, rank: int = 0, world: int = 1
-) -> Iterator[Share]:
+) -> Iterator[LocalBatch]:
     """The shares of the batches of steps [start, stop), from the pieces in order."""
     step = start
     held: list[pa.Table] = []
@@ -152,7 +152,7 @@ def cut(
             found = position[low:high] - first
             seeds = np.random.default_rng(derive_seed(order.seed, "noise", step)).integers(2**62, size=part.size + 1)
             assert np.array_equal(found, part.rows), "rows lost on the way"
-            yield Share(
+            yield LocalBatch(
                 {name: _slice(column, int(low), int(high)) for name, column in columns.items()},
                 part.local,
                 part.weight,
@@ -166,11 +166,13 @@ def cut(
     assert step == stop, f"the data ended at step {step} of {stop}"
 
 
-Reader = Callable[[Windows, Order, int, int, int, int], Iterator[Share]]
+Reader = Callable[[Windows, Order, int, int, int, int], Iterator[LocalBatch]]
 """(windows, order, start, stop, rank, world) -> the shares of steps [start, stop)."""
 
 
-def read_here(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+def read_here(
+    windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+) -> Iterator[LocalBatch]:
     """Read the batches in this process."""
     pieces = ((piece, read_piece(windows, order, piece, rank, world)) for piece in order.pieces(start, stop))
     return cut(pieces, order, start, stop, rank, world)

@@ -13,8 +13,10 @@ from safetensors.torch import load_file, save_file
 from raysts.errors import InputError
 from raysts.models import static
 from raysts.models.encoder import PoolingMode
-from raysts.models.head import Head
-from raysts.models.heads import HEADS, load_head
+from raysts.models.flow import FlowHead
+from raysts.models.gaussian import LOG_VAR, GaussianHead
+from raysts.models.head import Dense, Head
+from raysts.models.latent_heads import CategoricalHead, NormalHead, PointHead
 from raysts.models.layers import Layers, layers_of
 from raysts.storage.atomic import read_json, write_json
 from raysts.storage.manifests import need_folder
@@ -24,6 +26,9 @@ POOLING_KEYS: dict[PoolingMode, str] = {
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
 }
+
+HEADS: dict[str, type[Head]] = {kind.module: kind for kind in (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)}
+"""The heads by their type in ``modules.json``. Adding one is a file here and a name in this line."""
 
 
 def settings(folder: Path) -> dict[str, Any]:
@@ -60,9 +65,16 @@ def settings(folder: Path) -> dict[str, Any]:
 
 
 def head_of(kind: str, folder: Path) -> Head:
-    """The head in the folder of its module."""
+    """The head of type ``kind`` that the folder of its module holds.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
     try:
-        return load_head(kind, folder)
+        if name == "Dense" and (folder / LOG_VAR).is_file():
+            return GaussianHead.load(folder)
+        return {module.rsplit(".", 1)[-1]: head for module, head in HEADS.items()}[name].load(folder)
     except (KeyError, ValueError, TypeError, OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: not a readable {kind} module ({error}); get the model again") from None
 

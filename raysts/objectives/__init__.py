@@ -7,7 +7,7 @@ from raysts.objectives.gausscse import GaussCSE
 from raysts.objectives.latte_mix import Autoencoder, LatteMix, NormalVAE
 from raysts.objectives.mlm import MLM
 from raysts.objectives.nli import NLI
-from raysts.objectives.objective import Batch, Objective, Rows, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Rows, Settings
 from raysts.objectives.simcse import SupervisedSimCSE, UnsupervisedSimCSE
 from raysts.objectives.sts_regression import STSRegression
 from raysts.objectives.whiten import Whiten
@@ -28,4 +28,4 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "latte-normal": NormalVAE,
 }
 
-__all__ = ["OBJECTIVES", "Batch", "Objective", "Rows", "Settings", "Share"]
+__all__ = ["OBJECTIVES", "Batch", "Objective", "Rows", "Settings", "LocalBatch"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective, losses
 
 Reduction = Literal["mean", "sum"]
@@ -93,14 +93,14 @@ class _Tension(Objective):
     def _rows(cls) -> int:
         return 1 + max(row for pair in cls.group for row in pair)
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """Ids for the first and the second encoder, and which pairs are identical."""
-        sentences, examples = share.rows["sentence"], share.examples
+        sentences, examples = local.rows["sentence"], local.examples
         return {
             **self.pad("a", sentences.take([example[0] for example in examples])),
             **self.pad("b", sentences.take([example[-1] for example in examples])),
             "identical": torch.tensor([float(len(example) == 1) for example in examples]),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective, losses
 
 
@@ -44,13 +44,13 @@ class Distillation(Objective):
             encoder = encoder.followed_by(Dense(encoder.dim, settings.projection, "identity"))
         super().__init__(settings, encoder)
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """Ids and teacher means."""
-        rows, index = share.rows, [example[0] for example in share.examples]
+        rows, index = local.rows, [example[0] for example in local.examples]
         return {
             **self.pad("sentence", rows["sentence"].take(index)),
             "teacher": torch.from_numpy(np.asarray(rows["teacher"])[index]),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

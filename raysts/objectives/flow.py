@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.flow import FlowHead
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
 
 
@@ -64,10 +64,10 @@ class Flow(Objective):
         rule = f"levels={settings.levels}: every level halves the dimensions, so 2^levels must divide {dim}; take fewer"
         return rule if dim % 2**settings.levels else None
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """Ids of the sentences."""
-        index = [example[0] for example in share.examples]
-        return self.pad("sentence", share.rows["sentence"].take(index)) | {"weight": torch.from_numpy(share.weight)}
+        index = [example[0] for example in local.examples]
+        return self.pad("sentence", local.rows["sentence"].take(index)) | {"weight": torch.from_numpy(local.weight)}
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Bits per dimension; the first call fits the actnorms to the examples of all processes."""

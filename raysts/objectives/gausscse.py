@@ -15,7 +15,7 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.gaussian import GaussianHead
 from raysts.models.head import ACTIVATIONS
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
 from raysts.ops.gaussian import KINDS, Gaussians, Kind, Triplets, contrastive
 
@@ -64,16 +64,16 @@ class GaussCSE(Objective):
         # Contradictions are read where the loss has a use for them.
         self.columns = self.texts if "con" in settings.loss else self.texts[:2]
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """``sentences`` [B, V, T] token ids, ``sentences_length`` [B, V]."""
-        index = [example[0] for example in share.examples]
-        padded = [share.rows[name].take(index).pad(self.encoder.pad_id) for name in self.columns]
+        index = [example[0] for example in local.examples]
+        padded = [local.rows[name].take(index).pad(self.encoder.pad_id) for name in self.columns]
         longest = max(ids.shape[1] for ids, _ in padded)
         sentences = [F.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
         return {
             "sentences": torch.stack(sentences, 1),
             "sentences_length": torch.stack([lengths for _, lengths in padded], 1),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

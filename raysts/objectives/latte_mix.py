@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from raysts.models.encoder import Encoder
 from raysts.models.latent_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
 from raysts.ops.variational import (
     FreeBits,
@@ -155,13 +155,13 @@ class LatentObjective(Objective):
         """The head's latent module."""
         return self.encoder.heads[-1].latent
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """``sentence`` [B, T] token ids, ``sentence_length``, ``weight``, ``seed`` and ``progress`` [B]."""
-        batch = self.pad("sentence", share.rows["sentence"].take([example[0] for example in share.examples]))
+        batch = self.pad("sentence", local.rows["sentence"].take([example[0] for example in local.examples]))
         return batch | {
-            "weight": torch.from_numpy(share.weight),
-            "seed": torch.from_numpy(share.seeds),
-            "progress": torch.full((len(share.examples),), share.progress),
+            "weight": torch.from_numpy(local.weight),
+            "seed": torch.from_numpy(local.seeds),
+            "progress": torch.full((len(local.examples),), local.progress),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

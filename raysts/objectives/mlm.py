@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.kernels import Linear
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective, losses
 
 MASKED, RANDOM = 0.8, 0.1
@@ -67,15 +67,15 @@ class MLM(Objective):
         self.decoder = Linear(encoder.width, len(words), device="meta")
         self.decoder.weight, self.decoder.bias = words, nn.Parameter(torch.zeros(len(words)))
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """``ids`` [B, T] with masked tokens, ``ids_length`` [B], ``labels`` [B, T]: the token that was there."""
-        tokens = share.rows["sentence"].take([example[0] for example in share.examples])
+        tokens = local.rows["sentence"].take([example[0] for example in local.examples])
         batch = self.pad("ids", tokens)
-        ids, labels = self.mask(batch["ids"].numpy(), tokens.lengths, share.seeds)
+        ids, labels = self.mask(batch["ids"].numpy(), tokens.lengths, local.seeds)
         return batch | {
             "ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     def mask(self, ids_BT: np.ndarray, lengths_B: np.ndarray, seeds_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

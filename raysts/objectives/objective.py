@@ -19,7 +19,7 @@ Rows = Mapping[str, Any]
 """Rows of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
 
 
-class Share(NamedTuple):
+class LocalBatch(NamedTuple):
     """The part of a global batch that one process trains on."""
 
     rows: Rows
@@ -101,8 +101,8 @@ class Objective(nn.Module, ABC):
         return None
 
     @abstractmethod
-    def collate(self, share: Share) -> Batch:
-        """Tensors for ``forward`` from this process's share of the batch."""
+    def collate(self, local: LocalBatch) -> Batch:
+        """Tensors for ``forward`` from this process's part of the batch."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective, losses
 
 
@@ -46,16 +46,16 @@ class SimCSE(Objective):
     stackable = True
     views: ClassVar[tuple[str, ...]]
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """``views`` [B, V, T] token ids and ``views_length`` [B, V]."""
-        index = [example[0] for example in share.examples]
-        padded = [share.rows[name].take(index).pad(self.encoder.pad_id) for name in self.views]
+        index = [example[0] for example in local.examples]
+        padded = [local.rows[name].take(index).pad(self.encoder.pad_id) for name in self.views]
         longest = max(ids.shape[1] for ids, _ in padded)
         views = [F.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
         return {
             "views": torch.stack(views, 1),
             "views_length": torch.stack([lengths for _, lengths in padded], 1),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     @abstractmethod

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts.objectives.objective import Batch, Objective, Settings, Share, embed_pair
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, embed_pair
 from raysts.ops import collective, losses
 
 
@@ -38,14 +38,14 @@ class STSRegression(Objective):
     keeps = ("best", "last")
     stackable = True
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """Ids of both sentences, scores."""
-        rows, index = share.rows, [example[0] for example in share.examples]
+        rows, index = local.rows, [example[0] for example in local.examples]
         return {
             **self.pad("sentence1", rows["sentence1"].take(index)),
             **self.pad("sentence2", rows["sentence2"].take(index)),
             "score": torch.from_numpy(np.asarray(rows["score"])[index].astype(np.float32)),
-            "weight": torch.from_numpy(share.weight),
+            "weight": torch.from_numpy(local.weight),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

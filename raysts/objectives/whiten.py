@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings, Share
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
 
 
@@ -79,10 +79,10 @@ class Whiten(Objective):
         wanted = settings.dimensions or dim
         return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
 
-    def collate(self, share: Share) -> Batch:
+    def collate(self, local: LocalBatch) -> Batch:
         """Ids of the sentences."""
-        index = [example[0] for example in share.examples]
-        return self.pad("sentence", share.rows["sentence"].take(index)) | {"weight": torch.from_numpy(share.weight)}
+        index = [example[0] for example in local.examples]
+        return self.pad("sentence", local.rows["sentence"].take(index)) | {"weight": torch.from_numpy(local.weight)}
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

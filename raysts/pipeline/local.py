@@ -12,8 +12,8 @@ from raysts.data.windows import Group, StoreSpec, Windows, finish_store, tokeniz
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
+from raysts.models.pretrained import load, load_tokenizer
 from raysts.models.sentence_model import Representation
-from raysts.models.store import load, load_tokenizer
 from raysts.pipeline import teacher
 from raysts.pipeline.embed import Unit, embed_unit
 from raysts.recipes.recipe import Resources

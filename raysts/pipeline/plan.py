@@ -25,8 +25,8 @@ from raysts.evaluation import harness, results
 from raysts.evaluation.dev import LOADERS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models.layers import Layers
+from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.static import is_static
-from raysts.models.store import find, tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline import validate as checks
 from raysts.pipeline.validate import DEV_TABLE, TINY

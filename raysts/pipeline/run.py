@@ -15,7 +15,7 @@ from raysts.data.shards import skipped_line
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation import harness, results
-from raysts.models import store
+from raysts.models import pretrained
 from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
@@ -200,7 +200,7 @@ class _Driver:
         need_folder(folder)
         if not folder.is_dir():
             chosen = [member.model for member in self.selected()]
-            store.save(store.average(chosen[:1] if start == "member" else chosen), folder)
+            pretrained.save(pretrained.average(chosen[:1] if start == "member" else chosen), folder)
         push_folder(folder)
 
     def _evaluate(self, node: Node) -> None:
@@ -216,13 +216,16 @@ class _Driver:
             rows = done.rows
             if what == "backbone":
                 for found in self._embed([plan.start], texts, pooling):
-                    rows += self._score(texts, found, store.similarities(plan.backbone), pooling, "backbone", None)
+                    rows += self._score(texts, found, pretrained.similarities(plan.backbone), pooling, "backbone", None)
             else:
                 nodes = plan.members if what == "members" else plan.outcomes
                 chosen = {member.id for member in self.selected()} if what == "members" else set()
                 left = nodes[done.count :]
                 for model, found in zip(left, self._embed([n.model for n in left], texts, pooling), strict=True):
-                    role, similarities = "member" if what == "members" else "student", store.similarities(model.model)
+                    role, similarities = (
+                        "member" if what == "members" else "student",
+                        pretrained.similarities(model.model),
+                    )
                     found = self._as_trained(model, found)
                     summed = plan.pipeline.combine and model.id in chosen
                     done.add(
@@ -344,8 +347,8 @@ class _Driver:
             role=record["role"],
             members=len(plan.members),
             backbone=plan.pipeline.backbone,
-            dimension=store.dim(folder),
-            similarity=next(iter(store.similarities(folder))),
+            dimension=pretrained.dim(folder),
+            similarity=next(iter(pretrained.similarities(folder))),
             max_length=recipe.train.max_length,
             pooling=recipe.pooling,
             layers=node.job.export_layers if node.job else 1,

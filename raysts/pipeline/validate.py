@@ -8,9 +8,9 @@ from raysts.data.world.generate import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask
-from raysts.models import static, store
+from raysts.models import pretrained, static
 from raysts.models.layers import Layers, layer_indices
-from raysts.models.store import tokenizer_id
+from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.distillation import DistillationSettings
 from raysts.recipes.recipe import Pipeline
@@ -70,7 +70,7 @@ def check(plan: Plan) -> None:
 def _misfits(plan: Plan) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
     pipeline = plan.pipeline
-    width = tiny_config().hidden_size if pipeline.backbone == TINY else store.dim(plan.backbone)
+    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.dim(plan.backbone)
     after = {**dict.fromkeys(pipeline.stages, width), **dict.fromkeys(pipeline.post, _projection(pipeline) or width)}
     found = [
         (stage, OBJECTIVES[pipeline.recipes[stage].objective].misfit(pipeline.recipes[stage].settings, dim))
@@ -84,10 +84,10 @@ def _backbone_problems(plan: Plan) -> list[str]:
         config = tiny_config().to_dict()
     else:
         try:
-            config = store.check(plan.backbone)
+            config = pretrained.check(plan.backbone)
         except InputError as error:
             return error.problems
-    most = store.most_tokens(config)
+    most = pretrained.most_tokens(config)
     problems = [
         f"{name}.train.max_length={recipe.train.max_length}: the backbone '{plan.pipeline.backbone}' has positions for "
         f"{most} tokens; take at most that many"
@@ -129,7 +129,7 @@ def _word_vector_problems(pipeline: Pipeline) -> list[str]:
 def _teacher_problems(plan: Plan) -> list[str]:
     if not plan.pipeline.teachers:
         asked = _projection(plan.pipeline)
-        width = tiny_config().hidden_size if plan.pipeline.backbone == TINY else store.dim(plan.backbone)
+        width = tiny_config().hidden_size if plan.pipeline.backbone == TINY else pretrained.dim(plan.backbone)
         if asked in (None, width):
             return []
         return [
@@ -140,11 +140,11 @@ def _teacher_problems(plan: Plan) -> list[str]:
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
         ]
     problems = []
-    asked, width = _projection(plan.pipeline), store.dim(plan.backbone)
+    asked, width = _projection(plan.pipeline), pretrained.dim(plan.backbone)
     for name, node in zip(plan.pipeline.teachers, plan.teacher_models, strict=True):
         try:
-            store.check(node.model)
-            theirs = store.dim(node.model)
+            pretrained.check(node.model)
+            theirs = pretrained.dim(node.model)
         except InputError as error:
             problems += error.problems
             continue

@@ -12,7 +12,7 @@ from raysts.data.batches import Order, read_here
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
-from raysts.objectives.objective import Share
+from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import fail
 from raysts.training.checkpoint import read_metrics
 from raysts.training.loop import Job, train
@@ -70,7 +70,7 @@ class TrialRuntime(Runtime):
 
     def _read(
         self, windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
-    ) -> Iterator[Share]:
+    ) -> Iterator[LocalBatch]:
         for share in read_here(windows, order, start, stop, rank, world):
             if self._stopped():
                 raise Stopped

@@ -14,7 +14,7 @@ import torch
 
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import rank
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Recipe
 from raysts.search.record import Record

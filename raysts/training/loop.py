@@ -20,9 +20,9 @@ from raysts.evaluation.dev import Dev
 from raysts.ids import derive_seed
 from raysts.models import kernels
 from raysts.models.layers import Layers
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel, autocast
-from raysts.models.store import load, save
-from raysts.objectives import OBJECTIVES, Batch, Share
+from raysts.objectives import OBJECTIVES, Batch, LocalBatch
 from raysts.recipes.recipe import Recipe
 from raysts.storage import runs as stored
 from raysts.storage.atomic import read_json
@@ -212,7 +212,7 @@ class Run:
         self.log_every = max(1, min(50, steps // 100))
         if self.progress.step == 0 and recipe.train.eval_first and job.dev is not None and self.progress.best is None:
             self._evaluate()
-        self.shares: Iterator[Share] | None = None
+        self.shares: Iterator[LocalBatch] | None = None
         self.before, self.examples_since = self.progress.seconds, 0
         self.resumed = self.last_log = time.monotonic()
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long

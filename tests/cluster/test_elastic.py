@@ -13,7 +13,7 @@ import pytest
 from processes import wait_until
 
 from raysts.data.windows import tokenize_table
-from raysts.models.store import load_tokenizer
+from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json

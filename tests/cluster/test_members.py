@@ -17,7 +17,7 @@ from processes import writer_of
 from safetensors.torch import load_file
 
 from raysts.data.windows import tokenize_table
-from raysts.models.store import load_tokenizer
+from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Node, Plan
 from raysts.recipes.recipe import Resources

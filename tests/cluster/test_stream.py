@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from processes import family_of_title, small_windows
 
-from raysts.data.batches import Order, Share, read_here
+from raysts.data.batches import LocalBatch, Order, read_here
 from raysts.data.windows import Windows, shard_name, tokenize_table
-from raysts.models.store import load_tokenizer
+from raysts.models.pretrained import load_tokenizer
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.plan import Plan
 from raysts.pipeline.teacher import write_embeddings
@@ -49,7 +49,7 @@ def _stores(planned, folder: Path) -> dict[str, Windows]:
     return found
 
 
-def _same(a: Share, b: Share) -> None:
+def _same(a: LocalBatch, b: LocalBatch) -> None:
     assert np.array_equal(a.ids, b.ids) and a.examples == b.examples and a.size == b.size
     assert np.array_equal(a.weight, b.weight) and set(a.rows) == set(b.rows)
     for name, column in a.rows.items():

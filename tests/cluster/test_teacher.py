@@ -14,7 +14,7 @@ from processes import family_of_title, small_windows, wait_until
 
 from raysts.data.windows import Windows, tokenize_table
 from raysts.errors import RunFailed
-from raysts.models.store import load_tokenizer
+from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline import teacher
 from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Plan

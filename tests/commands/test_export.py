@@ -20,8 +20,8 @@ from raysts.models import onnx
 from raysts.models.flow import FlowHead
 from raysts.models.gaussian import GaussianHead
 from raysts.models.head import Dense, Head
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.store import load, save
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

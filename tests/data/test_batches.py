@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raysts.data.batches import Order, Share, read_here
+from raysts.data.batches import LocalBatch, Order, read_here
 from raysts.data.windows import StoreSpec, Windows, tokenize_table
 from raysts.data.world.backbone import world_tokenizer
 from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, Objective
@@ -35,14 +35,14 @@ class Numbers:
 def shares(
     sizes: list[int], kind: type[Objective], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
     epochs: int = 1, rank: int = 0, world: int = 1,
-) -> list[Share]:  # fmt: skip
+) -> list[LocalBatch]:  # fmt: skip
     windows = Numbers(sizes, kind)
     order = Order(windows.sizes, kind, batch, seed)
     end = epochs * order.steps_per_epoch if stop is None else stop
     return list(read_here(windows, order, start, end, rank, world))  # type: ignore[arg-type]
 
 
-def sentences_of(share: Share, text: str) -> list[tuple[int, ...]]:
+def sentences_of(share: LocalBatch, text: str) -> list[tuple[int, ...]]:
     """Per example the rows it reads, taken from the tokens themselves."""
     tokens = share.rows[text]
     assert (tokens.flat[tokens.offsets[:-1]] == 7).all() and (tokens.flat[tokens.offsets[1:] - 1] == 8).all()
@@ -51,7 +51,7 @@ def sentences_of(share: Share, text: str) -> list[tuple[int, ...]]:
     return [tuple(int(numbers[place]) for place in example) for example in share.examples]
 
 
-def same(a: list[Share], b: list[Share]) -> bool:
+def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
     return len(a) == len(b) and all(
         np.array_equal(x.ids, y.ids)
         and x.examples == y.examples

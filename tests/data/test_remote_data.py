@@ -15,7 +15,7 @@ from raysts.commands import context as api
 from raysts.data.corpora import Corpus
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
-from raysts.models.store import load_tokenizer
+from raysts.models.pretrained import load_tokenizer
 from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket, canonical
 

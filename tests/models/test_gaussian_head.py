@@ -11,8 +11,8 @@ from torch.distributions import Independent, Normal, kl_divergence
 from raysts.errors import InputError
 from raysts.models.gaussian import LOG_VAR, NAMES, GaussianHead, similarity
 from raysts.models.head import Dense
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.store import load, save
 from raysts.ops.gaussian import KINDS, Gaussians, Kind
 from raysts.ops.gaussian import similarity as similarity_of_torch
 from raysts.ops.similarity import cosine

@@ -10,8 +10,8 @@ from small_runs import tiny_encoder
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.models.layers import as_layers, check_layers, layer_indices, layers_of
-from raysts.models.store import average, load, save, similarities
-from raysts.models.store import dim as dim_of
+from raysts.models.pretrained import average, load, save, similarities
+from raysts.models.pretrained import dim as dim_of
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
 

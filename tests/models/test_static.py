@@ -21,9 +21,9 @@ from raysts.errors import InputError
 from raysts.models.flow import FlowHead
 from raysts.models.head import Dense
 from raysts.models.latent_heads import CategoricalHead
+from raysts.models.pretrained import check, find, load, save, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.latent import Categorical
-from raysts.models.store import check, find, load, save, tokenizer_id
 from raysts.ops.similarity import cosine
 
 DIM = 8

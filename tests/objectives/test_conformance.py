@@ -16,8 +16,8 @@ from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, inte
 from raysts.data.batches import Order, read_here
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.store import load, save
 from raysts.objectives import OBJECTIVES, Batch, Objective
 from raysts.recipes.recipe import Optim
 from raysts.schema import TABLES, TEST_TABLES

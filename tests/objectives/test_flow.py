@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_runs import Stage, Watched, share_of, tiny_encoder
 
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.models.tokens import Tokens
 from raysts.objectives import Batch
 from raysts.objectives.flow import Flow, FlowSettings

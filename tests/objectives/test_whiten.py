@@ -9,8 +9,8 @@ from small_runs import MAX_LENGTH, Stage, Watched, share_of, tiny_encoder
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.store import load, save
 from raysts.models.tokens import Tokens
 from raysts.objectives.whiten import Whiten, WhitenSettings, whitening_matrix
 from raysts.training.loop import train

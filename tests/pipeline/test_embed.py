@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import raysts, result
 
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.pipeline import embed as bulk
 from raysts.storage.atomic import ASIDE, aside
 

@@ -98,7 +98,7 @@ def test_sentence_transformers_reads_the_directory_with_its_card(tmp_path: Path)
     sentence_transformers = pytest.importorskip("sentence_transformers")
     huggingface_hub = pytest.importorskip("huggingface_hub")
     from raysts.data.world.generate import write_tiny_backbone
-    from raysts.models.store import load, save
+    from raysts.models.pretrained import load, save
 
     write_tiny_backbone(tmp_path / "tiny", 0)
     save(load(tmp_path / "tiny", device="cpu"), tmp_path / "model", card())

@@ -21,7 +21,7 @@ from run_commands import EVALUATION, TASKS, TINY, overrides, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.recipes.grammar import Parsed, parse
 from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS, SCHEMA_VERSION

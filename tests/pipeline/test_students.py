@@ -13,7 +13,7 @@ import torch
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 from safetensors.torch import load_file
 
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.storage.atomic import read_json
 
 

@@ -10,7 +10,7 @@ from small_runs import write_backbone
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, tokenize_table
 from raysts.data.world.backbone import world_tokenizer
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.pipeline import teacher
 from raysts.pipeline.local import Here
 from raysts.recipes.recipe import Data, Resources

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from raysts.commands import tune as api_tune
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.search import retention
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.data.batches import Order, Share, read_here
+from raysts.data.batches import LocalBatch, Order, read_here
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.pipeline.local import train_chain
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock, read_json, write_json
@@ -136,7 +136,9 @@ def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     seen: list[list[str]] = []
 
-    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+    def read(
+        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+    ) -> Iterator[LocalBatch]:
         for share in read_here(windows, order, start, stop, rank, world):
             if folder.exists():
                 seen.append(sorted(path.suffix for path in folder.iterdir()))
@@ -182,7 +184,9 @@ def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Pat
         train(job, DiesAtTheEnd())
     lines = metrics(job.folder)
 
-    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+    def read(
+        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+    ) -> Iterator[LocalBatch]:
         assert start == stop, "nothing is left to train on"
         return read_here(windows, order, start, stop, rank, world)
 

@@ -23,10 +23,10 @@ from small_runs import (
     write_backbone,
 )  # fmt: skip
 
-from raysts.data.batches import Order, Share, read_here
+from raysts.data.batches import LocalBatch, Order, read_here
 from raysts.data.windows import Windows
 from raysts.models import packing
-from raysts.models.store import load
+from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.local import Here, train_chains
 from raysts.recipes.recipe import Optim, Resources
@@ -182,7 +182,9 @@ def test_members_at_different_steps_go_on_apart(stage: Stage, tmp_path: Path) ->
             train(job, Watched(read=interrupted_at(stop)))
     began: list[int] = []
 
-    def read(windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Share]:
+    def read(
+        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+    ) -> Iterator[LocalBatch]:
         began.append(start)
         return read_here(windows, order, start, stop, rank, world)
 

@@ -15,7 +15,7 @@ from words_fakes import CAR, CAT, DOG, sentences, web
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.models import store
+from raysts.models import pretrained
 from raysts.models.sentence_model import SentenceModel
 
 
@@ -129,6 +129,8 @@ def test_lower_layers_of_a_real_model_know_words() -> None:
     corpus = Corpus(os.environ["RAYSTS_DATA"])
     if not harness.TASKS["words"].tables(corpus, ("test",)):
         pytest.skip("RAYSTS_DATA holds no words")
-    rows = harness.evaluate(store.load(package.get_model_path()), corpus, ["words"], layers=("only-1",), resamples=0)
+    rows = harness.evaluate(
+        pretrained.load(package.get_model_path()), corpus, ["words"], layers=("only-1",), resamples=0
+    )
     found = {row["dataset"]: row["value"] for row in rows if row["metric"] == "spearman"}
     assert found["men"] > 0.3 and found["simlex999"] > 0.3

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from raysts.models.flow import FlowHead
+from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import glow
 from raysts.models.shipped.glow import ActNorm, Glow
-from raysts.models.store import load, save
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import write_backbone
 
 from raysts.errors import InputError
-from raysts.models.store import find, load, save, tokenizer_id
+from raysts.models.pretrained import find, load, save, tokenizer_id
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
 Copy = Callable[[Path, str], Path]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import pickle
 import shutil
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,7 @@ from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
 from raysts.models.sentence_model import SentenceModel
-from raysts.models.untrusted import refuse_code
-from raysts.storage.atomic import aside, write_json
+from raysts.storage.atomic import aside, read_json, write_json
 from raysts.storage.manifests import need_folder
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
@@ -32,6 +33,9 @@ _ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
+
+CODE_KEY = "auto_map"
+"""Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""
 
 
 def load(
@@ -144,6 +148,44 @@ def check(folder: Path) -> dict[str, Any]:
     settings(folder)
     assert isinstance(config, dict)
     return config
+
+
+def refuse_code(folder: Path) -> None:
+    """Refuse a directory whose weights or whose configuration ask for code to be run.
+
+    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there are no others, may
+    hold tensors and nothing else. Code of its own would not be run, but the model would then not be the one meant.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for name in ("config.json", "tokenizer_config.json"):
+        try:
+            config: Any = read_json(folder / name)
+        except ValueError:  # whoever reads it says what is wrong
+            continue
+        if isinstance(config, dict) and config.get(CODE_KEY):
+            raise InputError(
+                f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({config[CODE_KEY]}); raysts runs no code "
+                f"from a model directory: give a model of a known family, or load this one with its own library"
+            )
+    if not list(folder.glob("*.safetensors")):
+        for path in sorted(folder.glob("pytorch_model*.bin")):
+            try:
+                torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError) as error:
+                raise InputError(_unreadable(path, error)) from None
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    """Why pickled weights are refused, without what the unpickler recommends (to run them)."""
+    reason = " ".join(str(error).split())
+    start = reason.find("Trying to load")
+    shown = reason[start:].partition(". ")[0] if start >= 0 else type(error).__name__
+    return (
+        f"{path}: pickled weights that hold more than tensors, or are damaged ({shown}); raysts unpickles tensors alone, "
+        f"for a pickle can run any code: get the model as model.safetensors from a source that you trust"
+    )
 
 
 def find(model: str | Path) -> Path:
