@@ -94,12 +94,12 @@ def test_what_the_autoscaler_may_start_is_read_from_the_file(
 
     import ray
 
-    from raysts.cluster import capacity as growth
+    from raysts.cluster import capacity
 
     (tmp_path / "bootstrap.yaml").write_text(yaml.safe_dump(prepared))
-    monkeypatch.setattr(growth, "_cluster_file", lambda address: tmp_path / "bootstrap.yaml")
+    monkeypatch.setattr(capacity, "autoscaler_config", lambda address: tmp_path / "bootstrap.yaml")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=""))
-    assert [(kind.name, kind.cpus, kind.gpus, kind.most) for kind in growth.node_types()] == [
+    assert [(kind.name, kind.cpus, kind.gpus, kind.most) for kind in capacity.node_types()] == [
         ("gpu-1", 4, 1, 8),
         ("gpu-4", 48, 4, 2),
     ]

@@ -17,7 +17,6 @@ from raysts.errors import InputError
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Dead workers are reported by us, once, with what follows from it.
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|^Task .* failed\.",
@@ -34,9 +33,6 @@ SETTINGS = {
 
 REACHABLE_SECONDS = 3.0
 
-LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's environment variable whose 0 means, on every system, that nodes have the address of loopback."""
-
 
 @contextlib.contextmanager
 def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
@@ -51,54 +47,32 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         os.environ.setdefault(name, value)
     import ray
 
+    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback
+
     if ray.is_initialized():
         yield False
         return
-    found = find_cluster(address)
-    private = found == "local"
+    cluster = find_cluster(address)
+    private = cluster == "local"
     if private:
         # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    mourner = _mourner() if private else None
+    reaper = _start_reaper() if private else None
     loopback = contextlib.ExitStack()
     try:
         if private:
-            loopback.enter_context(_on_loopback())
-        _init(found, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
+            loopback.enter_context(on_loopback())
+        _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
-            _keep_statistics_here()
+            keep_statistics_here()
         yield private
     finally:
         started = ray.is_initialized()
         ray.shutdown()
         loopback.close()
-        if mourner is not None and started:  # what did not start well may leave something for it to do
-            mourner.kill()
-            mourner.wait()
-
-
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Nothing of a private cluster listens beyond this machine.
-
-    By default a node, even one that is alone, takes the address under which others would see it, and its processes then
-    listen on all interfaces. Those of a node whose address is that of loopback listen there only. ``ray.init`` replaces a
-    loopback address that it is given; Ray's switch for systems without clusters is obeyed everywhere. It is read when
-    Ray is imported, here and in the processes that it starts.
-    """
-    import ray
-
-    if LOOPBACK_SWITCH in os.environ:  # what the user has set stays
-        yield
-        return
-    constants = ray._private.ray_constants
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    os.environ[LOOPBACK_SWITCH] = "0"
-    try:
-        yield
-    finally:  # the next cluster may be a real one
-        constants.ENABLE_RAY_CLUSTER = before
-        os.environ.pop(LOOPBACK_SWITCH, None)
+        if reaper is not None and started:  # what did not start well may leave something for it to do
+            reaper.kill()
+            reaper.wait()
 
 
 def _init(address: str, options: dict[str, Any]) -> None:
@@ -115,28 +89,24 @@ def _init(address: str, options: dict[str, Any]) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _keep_statistics_here() -> None:
-    """Ray Data's statistics on our node, which stays.
-
-    They are kept by a detached actor on the node of the process that first reads data, one for the life of the cluster.
-    On a node that the autoscaler has started for training, that node would never again be idle, and paid for ever.
-    """
-    from ray.data._internal.stats import get_or_create_stats_actor
-
-    get_or_create_stats_actor()
-
-
-def _mourner() -> subprocess.Popen[bytes] | None:
+def _start_reaper() -> subprocess.Popen[bytes] | None:
     """The process that cleans up after us, should we be killed; started first, to know of our end at any moment."""
+    from raysts.cluster.ray_internals import CHILDREN_OF_A_RAYLET, RAYLET
+
     if not Path("/proc/self/stat").exists():
         return None  # then two agents need a minute to see that they are orphans
-    return subprocess.Popen(
+    reaper = subprocess.Popen(
         [sys.executable, "-S", "-E", str(Path(__file__).with_name("reaper.py")), str(os.getsid(0))],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    assert reaper.stdin is not None
+    # Not as arguments: then its own command line would look like that of a worker.
+    reaper.stdin.write("\t".join([RAYLET, *CHILDREN_OF_A_RAYLET]).encode() + b"\n")
+    reaper.stdin.flush()
+    return reaper
 
 
 def quiet_data() -> None:
@@ -159,12 +129,12 @@ def find_cluster(address: str | None) -> str:
     Raises:
         InputError: an address was given (or ``RAY_ADDRESS`` is set) and nothing answers there.
     """
-    given = address or os.environ.get("RAY_ADDRESS") or None
-    if given in ("local", "auto"):
-        given = None if given == "auto" else given
+    from raysts.cluster.ray_internals import CURRENT_CLUSTER
+
+    given = address or os.environ.get("RAY_ADDRESS")
     if given == "local":
         return given
-    if given is not None:
+    if given and given != "auto":
         if not given.startswith("ray://") and not _answers(given):
             raise InputError(
                 f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
@@ -173,7 +143,7 @@ def find_cluster(address: str | None) -> str:
         return given
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     try:
-        started = (folder / "ray_current_cluster").read_text(encoding="utf-8").strip()
+        started = (folder / CURRENT_CLUSTER).read_text(encoding="utf-8").strip()
     except OSError:
         return "local"
     return started if _answers(started) else "local"

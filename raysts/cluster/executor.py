@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ray
 
-from raysts.cluster import capacity as growth
+from raysts.cluster import capacity
 from raysts.cluster.embed import embed_files, embed_models, teacher_means
 from raysts.cluster.members import train_members
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
@@ -28,7 +28,7 @@ class OnRay:
 
     def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
         """One task per Parquet row group."""
-        growth.announce(Resources(gpus=0), say)
+        capacity.announce(Resources(gpus=0), say)
         task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
         waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
         try:
@@ -41,7 +41,7 @@ class OnRay:
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Every chain as its own Ray Train run."""
-        return train_members(chains, settled(resources), say)
+        return train_members(chains, with_gpus(resources), say)
 
     def teacher(
         self,
@@ -54,7 +54,7 @@ class OnRay:
         say: Say,
     ) -> None:
         """Ray Data actors, one pass per member."""
-        teacher_means(models, store, folder, pooling, layers, settled(resources), say)
+        teacher_means(models, store, folder, pooling, layers, with_gpus(resources), say)
 
     def embed(
         self,
@@ -66,21 +66,21 @@ class OnRay:
         say: Say,
     ) -> Iterator[dict[Layers, Representation]]:
         """One task per model."""
-        return embed_models(models, texts, pooling, layers, settled(resources))
+        return embed_models(models, texts, pooling, layers, with_gpus(resources))
 
     def embed_files(
         self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
     ) -> Iterator[int]:
         """Ray Data actors, as many as there is room for."""
-        return embed_files(work, model, layers, column, settled(resources))
+        return embed_files(work, model, layers, column, with_gpus(resources))
 
 
-def settled(resources: Resources) -> Resources:
+def with_gpus(resources: Resources) -> Resources:
     """The resources with their GPUs decided: one per worker where the cluster has or may start nodes with GPUs, unless the
     recipe says."""
     if resources.gpus is not None:
         return resources
-    return replace(resources, gpus=1.0 if growth.reachable("GPU") else 0.0)
+    return replace(resources, gpus=1.0 if capacity.reachable("GPU") else 0.0)
 
 
 def check_resources(resources: Resources, private: bool) -> None:
@@ -95,17 +95,17 @@ def check_resources(resources: Resources, private: bool) -> None:
     Raises:
         InputError: no node, and no kind of node that may be started, has that many CPUs or GPUs.
     """
-    resources, kinds = settled(resources), growth.node_types()
+    resources, kinds = with_gpus(resources), capacity.node_types()
     if (
-        growth.fits_now(resources)
-        or any(kind.holds(resources) for kind in kinds)
-        or not (private or kinds or not growth.may_grow())
+        capacity.fits_now(resources)
+        or any(kind.slots(resources) for kind in kinds)
+        or not (private or kinds or not capacity.may_grow())
     ):
         return
     more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
     raise InputError(
         f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
-        f"cluster's nodes have: {growth.offers()}{more}; ask for less, or connect to a larger cluster with --address"
+        f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with --address"
     )
 
 

@@ -14,18 +14,14 @@ from typing import Any
 import ray
 import ray.train
 import torch
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import ControllerError, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2._internal.execution.context import get_train_context
-from ray.train.v2.api.config import LoggingConfig
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from torch import nn
 
-from raysts.cluster.capacity import Waiting, reachable
+from raysts.cluster.capacity import PendingReporter, reachable
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
-from raysts.cluster.ending import EndOnSigterm, told_to_end
+from raysts.cluster.ray_internals import OneWorkerTrainer, OwnCallbacks, node_is_drained, told_to_end
 from raysts.errors import RunFailed, StoreFailed
 from raysts.pipeline.local import Say, fail, train_chains
 from raysts.recipes.recipe import Resources
@@ -78,26 +74,10 @@ class RayRuntime(Runtime):
         """END after SIGTERM; SAVE when a node of this run is being drained (Ray Train's watcher tells every worker)."""
         if told_to_end.is_set():
             return Notice.END
-        # Not ray.train.get_preemption_info: it makes all workers meet in an actor, at every step.
-        draining = get_train_context().preemption_context.preemption_info is not None
-        return Notice.SAVE if draining else Notice.NONE
+        return Notice.SAVE if node_is_drained() else Notice.NONE
 
 
-class _Ours:
-    """Leaves out two of Ray Train's helpers, each an actor process of its own per run, that have nothing to do here:
-    one feeds datasets given to the trainer (ours are read by the workers), one polls the dashboard. Adds our own."""
-
-    def _create_default_callbacks(self) -> list[Any]:
-        without = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
-        kept = [c for c in super()._create_default_callbacks() if type(c).__name__ not in without]  # type: ignore[misc]
-        return [*kept, EndOnSigterm()]
-
-
-class _OneWorker(_Ours, DataParallelTrainer):
-    """A run of one worker needs no process group, and its controller no torch."""
-
-
-class _ManyWorkers(_Ours, TorchTrainer):
+class _TorchTrainer(OwnCallbacks, TorchTrainer):
     """A run of several workers."""
 
 
@@ -110,7 +90,7 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
         work = [(index, list(chains[index])) for index in stack]
         threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
     found: dict[int, str | None] = {}
-    waiting = Waiting(resources, say)
+    pending = PendingReporter(resources, say)
     with Progress([job for chain in chains for job in chain], say) as progress:
         while len(found) < len(chains):
             try:
@@ -121,7 +101,7 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
             except queue.Empty:
                 pass
             progress.update()
-            waiting.update(len(chains) - len(found))
+            pending.update(len(chains) - len(found))
     return [found[index] for index in range(len(chains))]
 
 
@@ -172,15 +152,15 @@ def _stand(chains: list[list[Job]]) -> list[object]:
     return [finished(job) is not None or checkpoint.last(job.folder / "checkpoints") for job in jobs]
 
 
-def _trainer(chains: list[list[Job]], resources: Resources) -> DataParallelTrainer:
+def _trainer(chains: list[list[Job]], resources: Resources) -> OneWorkerTrainer | _TorchTrainer:
     """One Ray Train run over the chains."""
     first, last = chains[0][0].facts, chains[-1][0].facts
     who = first["stage"] if first.get("member") is None else f"{first.get('role', 'member')}-{first['member']}"
     more = f"-to-{last['member']}" if len(chains) > 1 else ""
     kind, options = (
-        (_OneWorker, {})
+        (OneWorkerTrainer, {})
         if resources.workers == 1
-        else (_ManyWorkers, {"torch_config": TorchConfig(backend="nccl" if resources.gpus else "gloo")})
+        else (_TorchTrainer, {"torch_config": TorchConfig(backend="nccl" if resources.gpus else "gloo")})
     )
     return kind(
         _work,

@@ -1,4 +1,4 @@
-"""Searches on Ray Tune, their points proposed by Optuna.
+"""Searches on Ray Tune, their points proposed by Optuna: what a trial asks for, the actor that trains it, the Tuner.
 
 What is left of a study goes into a new Tuner each time: Ray's own snapshots and Optuna's database may disagree after a
 kill, the study's records cannot.
@@ -7,10 +7,12 @@ kill, the study's records cannot.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
-import re
+import queue
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,30 +23,39 @@ from typing import Any
 
 import ray
 import ray.tune
+import torch
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from raysts.cluster.capacity import at_once, node_types, offers
-from raysts.cluster.trial import FRACTION, RaystsTrial
+from raysts.cluster.capacity import at_once, describe_nodes, node_types
+from raysts.cluster.executor import with_gpus
+from raysts.cluster.ray_internals import actor_of, killed_actor
 from raysts.errors import RunFailed
+from raysts.evaluation.dev import Dev
+from raysts.evaluation.run_metric import RunMetric
 from raysts.recipes.recipe import Resources
-from raysts.search.attempt import Outcome
+from raysts.search.attempt import Outcome, Stopped, TrialRuntime, attempt
 from raysts.search.progress import Progress
 from raysts.search.queue import METRIC, Tasks
+from raysts.search.retention import weights
 from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
 from raysts.search.space import Point, text_of
 from raysts.search.study import Study
+from raysts.training.loop import Job
+
+SMALL = 200 * 2**20
+"""Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
+
+FRACTION = "fraction"
+"""Part of its steps that a trial has trained, in a result: what early stopping goes by, for trials differ in steps."""
 
 DEATHS = 3
 """Deaths of its process that a trial survives, each from its last checkpoint."""
 
 MEMORY_KILLS = 2
 """Kills for want of memory after which a point is infeasible: the first may have been a neighbour's fault."""
-
-KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
-"""Where Ray's memory monitor names the actor."""
 
 WAIT = 30.0
 """Seconds without any running trial after which we say what is waited for."""
@@ -58,6 +69,120 @@ ENVIRONMENT = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",
 }
+
+
+def per_trial(study: Study) -> Resources:
+    """What a trial asks of the cluster: several small ones share a GPU unless the search says how much one takes."""
+    asked = study.search.pipeline.resources
+    resources = with_gpus(asked)
+    if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
+        return replace(resources, gpus=0.25)
+    return resources
+
+
+class RaystsTrial(ray.tune.Trainable):
+    """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
+
+    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is. The backbone is
+    read anew each time: its file lies in the node's page cache, which maps it faster than a copy in memory is copied.
+    """
+
+    def setup(
+        self,
+        config: dict[str, Any],
+        dev: Dev | None = None,
+        resources: Resources | None = None,
+        metric: RunMetric | None = None,
+        waits: bool = False,
+        study: str = "",
+    ) -> None:
+        """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store.
+
+        Args:
+            config: of the trial.
+            dev: the development set.
+            resources: what a trial has.
+            metric: what the search goes by.
+            waits: after each value on the way, wait for the decision whether to go on.
+            study: name of the study, which Ray's dashboard shows.
+        """
+        assert metric is not None and resources is not None and resources.gpus is not None
+        self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
+        if 0 < resources.gpus < 1 and torch.cuda.is_available():
+            # A trial that runs out of memory has used up its own part, never a neighbour's.
+            torch.cuda.set_per_process_memory_fraction(resources.gpus)
+        gc.freeze()  # what has been imported is here to stay: collections need not look at it again (0.1 s each)
+        # One thread for all trials: oneDNN keeps what it prepares per thread, and a thread's end does not give it back.
+        # A daemon: the process ends when Ray ends it, whatever the thread is doing.
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+        self._begin(config)
+
+    def __repr__(self) -> str:
+        """What Ray's dashboard calls the process."""
+        return f"trials of {self.study}"
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """The next trial, in the same process."""
+        self._end()
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Wait for the next value, or for the end. That we are called says that the trial goes on."""
+        self.going_on.set()
+        return self.results.get()
+
+    def cleanup(self) -> None:
+        """End the thread."""
+        self._end()
+        self.jobs.put(None)
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.jobs.put(replace(config["job"], dev=self.dev))
+
+    def _end(self) -> None:
+        self.stopping.set()
+        self.going_on.set()
+        self.ended.wait()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self._train(job)
+            self.ended.set()
+
+    def _train(self, job: Job) -> None:
+        results, stopping, going_on = self.results, self.stopping, self.going_on
+
+        def report(value: float, line: dict[str, Any]) -> None:
+            going_on.clear()
+            results.put({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
+            if self.waits:
+                going_on.wait()
+                if stopping.is_set():
+                    raise Stopped
+
+        device = "cuda" if self.resources.gpus else "cpu"
+        where = f"Ray Tune, node {ray.util.get_node_ip_address()}"
+        try:
+            outcome = attempt(
+                job,
+                self.metric,
+                lambda: TrialRuntime(
+                    device,
+                    threads=self.resources.cpus,
+                    metric=self.metric,
+                    report=report,
+                    stopped=stopping.is_set,
+                    where=where,
+                ),
+            )
+        except BaseException as error:
+            outcome = Outcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
+        value = outcome.value if outcome.value is not None else float("nan")
+        results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
 
 def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSearch:
@@ -91,8 +216,7 @@ def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
             # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
                 raise
-            found = KILLED_FOR_MEMORY.search(str(error))
-            run_id = watch.actors.get(found.group(1), "") if found else ""
+            run_id = watch.actors.get(killed_actor(error) or "", "")
             kills[run_id] += 1
             if kills[run_id] == MEMORY_KILLS and run_id in tasks.running:
                 reason = f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
@@ -245,7 +369,7 @@ class _Watch(ray.tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """An actor begins with a trial."""
-        self.actors[trial.temporary_state.ray_actor._actor_id.hex()] = self.ids[trial.trial_id]
+        self.actors[actor_of(trial)] = self.ids[trial.trial_id]
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """After each round."""
@@ -256,7 +380,7 @@ class _Watch(ray.tune.Callback):
             self.said = True
             self.progress.say(
                 f"waiting for room: a trial asks for {self.resources.cpus} CPUs and {self.resources.gpus:g} GPUs; the "
-                f"cluster's nodes have: {offers()}; it may grow, or what else runs there may end"
+                f"cluster's nodes have: {describe_nodes()}; it may grow, or what else runs there may end"
             )
 
 

@@ -178,8 +178,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         yield OptunaHere, lambda tasks, progress: run_here(tasks, progress, cpus)
         return
     try:
-        from raysts.cluster import capacity as growth
-        from raysts.cluster import room
+        from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.connect import connected
         from raysts.cluster.executor import OnRay, check_resources
@@ -190,10 +189,10 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         ) from None
     with connected(address) as private:
         study.plan.write_backbone()
-        resources = room.trial_resources(study)
+        resources = on_tune.per_trial(study)
         check_resources(resources, private)
-        growth.announce(resources, say)
-        at_once = growth.at_once(resources)
+        capacity.announce(resources, say)
+        at_once = capacity.at_once(resources)
         _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
         yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
 

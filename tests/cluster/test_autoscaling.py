@@ -64,7 +64,7 @@ def lines(folder: Path) -> dict[int, bytes]:
     return {json.loads(line)["step"]: line for line in text if line.endswith(b"}")}
 
 
-@pytest.mark.slow  # five nodes on one machine; test_growth shows what can be shown without them
+@pytest.mark.slow  # five nodes on one machine; test_capacity shows what can be shown without them
 def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
     growing: Head, small_world: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,8 @@ import psutil
 import pytest
 import ray
 
-from raysts.cluster.connect import LOOPBACK_SWITCH, connected
+from raysts.cluster.connect import connected
+from raysts.cluster.ray_internals import LOOPBACK_SWITCH
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from processes import Command, trainer, wait_until, writer_of
 
-from raysts.cluster import capacity as growth
+from raysts.cluster import capacity
 from raysts.commands import tune as api_tune
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
@@ -121,7 +121,7 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
     """A cluster that no autoscaler looks after will not grow: to wait for it would be to wait for ever."""
-    wait_until(lambda: not growth.may_grow(), 60)  # Ray's monitor looks every five seconds
+    wait_until(lambda: not capacity.may_grow(), 60)  # Ray's monitor looks every five seconds
     overrides = {**FOUR, "backbone": str(tiny_backbone), "resources.gpus": 2}
     with pytest.raises(
         InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
@@ -132,10 +132,10 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
 
 def test_several_trials_share_a_gpu_and_what_a_trial_asks_for_is_counted_per_node() -> None:
     quarter = Resources(cpus=2, gpus=0.25)
-    places = growth.places
-    assert places({"CPU": 16, "GPU": 1}, quarter) == 4 and places({"CPU": 4, "GPU": 1}, quarter) == 2
-    assert places({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
-    assert places({"CPU": 16}, quarter) == 0 and places({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
+    slots = capacity.slots
+    assert slots({"CPU": 16, "GPU": 1}, quarter) == 4 and slots({"CPU": 4, "GPU": 1}, quarter) == 2
+    assert slots({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
+    assert slots({"CPU": 16}, quarter) == 0 and slots({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
 
 
 # -- kills ---------------------------------------------------------------------------------------------------------------

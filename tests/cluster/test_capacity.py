@@ -45,10 +45,10 @@ def autoscaler(cluster: None, tmp_path: Path) -> Iterator[Any]:
 
 def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler: Any) -> None:
     from raysts.cluster.capacity import node_types, reachable
-    from raysts.cluster.executor import check_resources, settled
+    from raysts.cluster.executor import check_resources, with_gpus
 
     autoscaler("127.0.0.1:1")  # that of another cluster
-    assert node_types() == [] and reachable("CPU") == 2 and settled(Resources()).gpus == 0
+    assert node_types() == [] and reachable("CPU") == 2 and with_gpus(Resources()).gpus == 0
     check_resources(Resources(cpus=2), private=True)
     with pytest.raises(InputError, match=r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"):
         check_resources(Resources(cpus=3), private=True)
@@ -56,12 +56,12 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
 
 def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
     from raysts.cluster.capacity import announce, node_types, reachable
-    from raysts.cluster.executor import check_resources, settled
+    from raysts.cluster.executor import check_resources, with_gpus
     from raysts.cluster.members import _gpu_workers
 
     autoscaler()
     assert list(map(str, node_types())) == ["small (4 CPUs, 1 GPU; at most 3)", "large (48 CPUs, 4 GPUs; at most 5)"]
-    assert reachable("GPU") == 3 * 1 + 5 * 4 and settled(Resources()).gpus == 1
+    assert reachable("GPU") == 3 * 1 + 5 * 4 and with_gpus(Resources()).gpus == 1
     assert _gpu_workers(Resources(gpus=0.5)) == 46  # members are spread over GPUs that are not there yet
     check_resources(Resources(cpus=48, gpus=4), private=False)
     said: list[str] = []
@@ -80,14 +80,14 @@ def test_who_waits_for_a_node_is_said_once(autoscaler: Any, monkeypatch: pytest.
     import ray
     from processes import wait_until
 
-    from raysts.cluster import capacity as growth
+    from raysts.cluster import capacity
 
-    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
     autoscaler()
     said: list[str] = []
-    waiting = growth.Waiting(Resources(cpus=3, gpus=0), said.append)
+    waiting = capacity.PendingReporter(Resources(cpus=3, gpus=0), said.append)
     groups = [ray.util.placement_group([{"CPU": cpus}]) for cpus in (3, 3, 2, 5)]
-    wait_until(lambda: waiting._pending() == 2, 60)
+    wait_until(lambda: waiting._pending_groups() == 2, 60)
     for _ in range(4):
         waiting.update(unfinished=4)
     assert said == [
@@ -95,13 +95,13 @@ def test_who_waits_for_a_node_is_said_once(autoscaler: Any, monkeypatch: pytest.
         "small (4 CPUs, 1 GPU; at most 3), large (48 CPUs, 4 GPUs; at most 5)"
     ]
     ray.util.remove_placement_group(groups[0])
-    wait_until(lambda: waiting._pending() == 1, 60)
+    wait_until(lambda: waiting._pending_groups() == 1, 60)
     for _ in range(3):
         waiting.update(unfinished=4)
     assert len(said) == 2 and "for 1 training run:" in said[1]
     for group in groups:
         ray.util.remove_placement_group(group)
-    wait_until(lambda: not waiting._pending(), 60)
+    wait_until(lambda: not waiting._pending_groups(), 60)
     for _ in range(3):
         waiting.update(unfinished=4)
     assert len(said) == 2
@@ -111,14 +111,14 @@ def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeyp
     import ray
     from processes import wait_until
 
-    from raysts.cluster import capacity as growth
+    from raysts.cluster import capacity
 
-    monkeypatch.setattr(growth, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
     said: list[str] = []
     for cpus in (2, 3):
         groups = [ray.util.placement_group([{"CPU": cpus}]) for _ in range(2)]
-        waiting = growth.Waiting(Resources(cpus=cpus), said.append)
-        wait_until(lambda w=waiting, n=cpus - 1: w._pending() == n, 60)  # type: ignore[misc]
+        waiting = capacity.PendingReporter(Resources(cpus=cpus), said.append)
+        wait_until(lambda w=waiting, n=cpus - 1: w._pending_groups() == n, 60)  # type: ignore[misc]
         for _ in range(3):
             waiting.update(unfinished=2)
         for group in groups:

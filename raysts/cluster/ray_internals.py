@@ -1,0 +1,183 @@
+"""What is reached of Ray's private parts, each with its reason; the tests of this file name what the next Ray lacks.
+
+No torch here: a controller, which every training run of Ray Train has in a process of its own, imports this file with its
+callbacks, and would pay for torch with seconds and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ray._private import ray_constants
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.train.v2._internal.execution.callback import WorkerCallback
+from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+# -- a private cluster ---------------------------------------------------------------------------------------------------
+
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's environment variable whose 0 means, on every system, that nodes have the address of loopback."""
+
+RAYLET = "raylet"
+"""Name of the process that starts a node's workers and agents."""
+
+CHILDREN_OF_A_RAYLET = (
+    "ray::",
+    "/ray/_private/workers/",
+    "/ray/_private/runtime_env/agent/",
+    "/ray/dashboard/agent.py",
+)
+"""What the command lines of a node's workers and agents hold, in the file where Ray is installed or as their titles: the
+reaper finds by it those that nobody ends, for Ray tells nobody but the raylet which they are."""
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """Nothing of a private cluster listens beyond this machine.
+
+    By default a node, even one that is alone, takes the address under which others would see it, and its processes then
+    listen on all interfaces. Those of a node whose address is that of loopback listen there only. ``ray.init`` replaces a
+    loopback address that it is given; Ray's switch for systems without clusters is obeyed everywhere. It is read when
+    Ray is imported, here and in the processes that it starts.
+    """
+    if LOOPBACK_SWITCH in os.environ:  # what the user has set stays
+        yield
+        return
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    os.environ[LOOPBACK_SWITCH] = "0"
+    try:
+        yield
+    finally:  # the next cluster may be a real one
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        os.environ.pop(LOOPBACK_SWITCH, None)
+
+
+# -- a cluster that others share -----------------------------------------------------------------------------------------
+
+CURRENT_CLUSTER = "ray_current_cluster"
+"""File in which ``ray start`` writes the cluster's address. ``ray.init(address="auto")`` reads it too, but joins any head
+that it finds among the machine's processes first."""
+
+HEAD = "node:__internal_head__"
+"""Resource that Ray gives to the head's node: nothing else tells which of ``ray.nodes()`` it is."""
+
+MONITOR = "monitor.py"
+"""File of Ray's autoscaler, a process on the head."""
+
+
+def keep_statistics_here() -> None:
+    """Ray Data's statistics on our node, which stays.
+
+    They are kept by a detached actor on the node of the process that first reads data, one for the life of the cluster.
+    On a node that the autoscaler has started for training, that node would never again be idle, and paid for ever.
+    """
+    from ray.data._internal.stats import get_or_create_stats_actor
+
+    get_or_create_stats_actor()
+
+
+def autoscaler_config(gcs_address: str) -> Path | None:
+    """The file that the autoscaler of a cluster works from, where it is one of the processes of this machine.
+
+    Ray publishes nowhere what an autoscaler may start; its command line names the file.
+    """
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        of_this_cluster = options.get("--gcs-address") == gcs_address and any(Path(w).name == MONITOR for w in words)
+        if of_this_cluster and "--autoscaling-config" in options:
+            file = Path(options["--autoscaling-config"]).expanduser()
+            return file if file.is_file() else None
+    return None
+
+
+def monitored_node_types() -> dict[str, str]:
+    """Type by id of every node that the monitor knows, which runs on every head, with an autoscaler or without.
+
+    Without one it names each node's type after the node itself: that tells a cluster that cannot grow from one whose
+    autoscaler runs elsewhere (on Kubernetes, in a container of its own).
+    """
+    status = _internal_kv_get(ray_constants.DEBUG_AUTOSCALING_STATUS)
+    report = json.loads(status).get("autoscaler_report") if status else None
+    return dict((report or {}).get("node_type_mapping") or {})
+
+
+# -- Ray Train -----------------------------------------------------------------------------------------------------------
+
+END_SECONDS = 15.0
+"""A worker that is told to end (SIGTERM) and has not reached the end of a step by then ends all the same."""
+
+told_to_end = threading.Event()
+"""Set when this worker has got SIGTERM."""
+
+UNUSED_CALLBACKS = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
+"""Ray Train's helpers that are an actor process each in every run and have nothing to do here: one polls the dashboard, one
+feeds datasets given to the trainer (ours are read by the workers)."""
+
+
+class EndOnSigterm(WorkerCallback):
+    """Lets a worker that gets SIGTERM come to the end of its step and save, where Ray ends it at once.
+
+    Only a process's main thread may set a handler. The train function runs in another, and Ray has no public hook before it.
+    """
+
+    def after_init_train_context(self) -> None:
+        """In the worker, before it trains."""
+        signal.signal(signal.SIGTERM, _sigterm)
+
+
+def _sigterm(number: int, frame: Any) -> None:
+    if not told_to_end.is_set():
+        told_to_end.set()
+        late = threading.Timer(END_SECONDS, os._exit, [128 + number])
+        late.daemon = True
+        late.start()
+
+
+class OwnCallbacks:
+    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        callbacks = super()._create_default_callbacks()  # type: ignore[misc]
+        return [*(each for each in callbacks if type(each).__name__ not in UNUSED_CALLBACKS), EndOnSigterm()]
+
+
+class OneWorkerTrainer(OwnCallbacks, DataParallelTrainer):
+    """Needs no process group, and its controller no torch; ``ray.train.data_parallel_trainer`` has that of older versions."""
+
+
+def node_is_drained() -> bool:
+    """In a worker: whether a node of its run is about to be taken away.
+
+    Public is ``ray.train.get_preemption_info``, which makes all workers meet in an actor, at every step.
+    """
+    return get_train_context().preemption_context.preemption_info is not None
+
+
+# -- Ray Tune ------------------------------------------------------------------------------------------------------------
+
+KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
+"""Where the text of Ray's memory monitor names the actor that it has killed; the error itself does not."""
+
+
+def actor_of(trial: Any) -> str:
+    """Id of the actor that trains a trial of Ray Tune: the text of a kill for memory knows a trial by nothing else."""
+    return str(trial.temporary_state.ray_actor._actor_id.hex())
+
+
+def killed_actor(error: BaseException) -> str | None:
+    """Id of the actor that was killed for want of memory; None where the text does not say."""
+    match = KILLED_FOR_MEMORY.search(str(error))
+    return match.group(1) if match else None
