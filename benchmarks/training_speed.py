@@ -62,7 +62,7 @@ class Raysts:
     def __call__(self, number: int) -> measure.Sample:
         import torch
 
-        from raysts.data.batches import read_here
+        from raysts.data.batches import read_batches
         from raysts.data.windows import Windows
         from raysts.training.loop import Job, train
         from raysts.training.runtime import Runtime
@@ -71,7 +71,7 @@ class Raysts:
 
         def read(windows: Windows, order: Any, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Any]:
             own = workload.order_of(self.objective, self.recipe, windows)
-            for share in read_here(windows, own, number * steps, (number + 1) * steps):
+            for share in read_batches(windows, own, number * steps, (number + 1) * steps):
                 times.append(time.perf_counter())
                 yield share
             times.append(time.perf_counter())

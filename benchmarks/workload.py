@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.commands.context import corpus_of
-from raysts.data.batches import Order, read_here
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
-from raysts.data.windows import StoreSpec, Windows, select, shard_name, tokenize_table
+from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.teacher import write_embeddings
@@ -68,7 +68,8 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
     )
     tokenizer = load_tokenizer(model)
     began = time.perf_counter()
-    tokenize_table(corpus, spec, tokenizer, store)
+    groups = select(corpus, spec.table, spec.data)
+    finish_store(store, spec, [tokenize_group(g, spec, tokenizer, store, i) for i, g in enumerate(groups)])
     seconds = time.perf_counter() - began
     windows = Windows(store)
     teacher = None
@@ -86,9 +87,9 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
     }
 
 
-def order_of(objective: str, recipe: Recipe, windows: Windows) -> Order:
+def order_of(objective: str, recipe: Recipe, windows: Windows) -> BatchOrder:
     """The batches; a run with this order seed reads the same."""
-    return Order(windows.sizes, OBJECTIVES[objective].variant(recipe.settings), recipe.batch, ORDER_SEED)
+    return BatchOrder(windows.sizes, OBJECTIVES[objective].variant(recipe.settings), recipe.batch, ORDER_SEED)
 
 
 def batches(objective: str, recipe: Recipe, store: Path, teacher: Path | None, steps: int) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def batches(objective: str, recipe: Recipe, store: Path, teacher: Path | None, s
     examples: list[tuple[int, ...]] = []
     tokens: list[int] = []
     values: dict[str, list[Any]] = {name: [] for name in kind.values}
-    for share in read_here(windows, order_of(objective, recipe, windows), 0, steps):
+    for share in read_batches(windows, order_of(objective, recipe, windows), 0, steps):
         examples += [tuple(int(share.ids[row]) for row in example) for example in share.examples]
         lengths = {name: share.rows[name].lengths for name in kind.texts}
         ends = [

@@ -13,9 +13,9 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from raysts.data.batches import Order, read_here
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
-from raysts.data.windows import StoreSpec, Windows, shard_name, tokenize_table
+from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.data.world.backbone import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
@@ -53,6 +53,13 @@ def write_backbone(folder: Path, family: str, vocabulary: int | None = None, see
     model.save_pretrained(folder)
     world_tokenizer().save_pretrained(folder)
     return folder
+
+
+def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:
+    """Make a token store in this process."""
+    corpus.write_derived(spec.table)
+    groups = select(corpus, spec.table, spec.data)
+    finish_store(folder, spec, [tokenize_group(g, spec, tokenizer, folder, i) for i, g in enumerate(groups)])
 
 
 @dataclass
@@ -141,9 +148,9 @@ def interrupted_at(step: int) -> Any:
     """A reader that raises when the batch of ``step`` is asked for."""
 
     def read(
-        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+        windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
     ) -> Iterator[LocalBatch]:
-        for number, share in enumerate(read_here(windows, order, start, stop, rank, world), start=start):
+        for number, share in enumerate(read_batches(windows, order, start, stop, rank, world), start=start):
             if number == step:
                 raise Interrupted(f"at step {step}")
             yield share

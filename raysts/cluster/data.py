@@ -11,7 +11,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raysts.cluster.connect import quiet_data
-from raysts.data.batches import Order, Piece, cut, read_piece
+from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_slice
 from raysts.data.windows import Windows
 from raysts.objectives.objective import LocalBatch
 
@@ -23,22 +23,22 @@ SEGMENT = 512
 
 
 def read_streamed(
-    windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+    windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
 ) -> Iterator[LocalBatch]:
-    """``raysts.data.batches.read_here`` with the windows read and permuted by Ray Data tasks.
+    """``raysts.data.batches.read_batches`` with the windows read and permuted by Ray Data tasks.
 
     The tasks ask for no CPU: training may hold every CPU of the cluster, and reading must go on.
     """
-    pieces = list(order.pieces(start, stop))
-    return cut(_stream(windows, order, pieces, rank, world), order, start, stop, rank, world)
+    slices = list(order.slices(start, stop))
+    return iter_batches(_stream(windows, order, slices, rank, world), order, start, stop, rank, world)
 
 
-class _Pieces(Datasource):
-    """One read task, and one block, per piece."""
+class _WindowSlices(Datasource):
+    """One read task, and one block, per slice."""
 
-    def __init__(self, windows: Windows, order: Order, pieces: list[Piece], rank: int, world: int) -> None:
+    def __init__(self, windows: Windows, order: BatchOrder, slices: list[WindowSlice], rank: int, world: int) -> None:
         super().__init__()
-        self.windows, self.order, self.pieces, self.rank, self.world = windows, order, pieces, rank, world
+        self.windows, self.order, self.slices, self.rank, self.world = windows, order, slices, rank, world
 
     def estimate_inmemory_data_size(self) -> None:
         """Unknown."""
@@ -46,46 +46,49 @@ class _Pieces(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """A task per piece, in order."""
-        return [self._task(piece) for piece in self.pieces]
+        """A task per slice, in order."""
+        return [self._task(window_slice) for window_slice in self.slices]
 
-    def _task(self, piece: Piece) -> ReadTask:
+    def _task(self, window_slice: WindowSlice) -> ReadTask:
         windows, order, rank, world = self.windows, self.order, self.rank, self.world
-        rows = int(order.sizes[piece.window])
+        rows = int(order.sizes[window_slice.window])
         return ReadTask(
-            lambda: [read_piece(windows, order, piece, rank, world)],
+            lambda: [read_slice(windows, order, window_slice, rank, world)],
             BlockMetadata(num_rows=rows, size_bytes=None, input_files=None, exec_stats=None),
         )
 
 
 def _stream(
-    windows: Windows, order: Order, pieces: list[Piece], rank: int, world: int
-) -> Iterator[tuple[Piece, pa.Table]]:
-    """Each piece with its rows, in order."""
+    windows: Windows, order: BatchOrder, slices: list[WindowSlice], rank: int, world: int
+) -> Iterator[tuple[WindowSlice, pa.Table]]:
+    """Each slice with its rows, in order."""
     quiet_data()
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    for first in range(0, len(pieces), SEGMENT):
-        segment = pieces[first : first + SEGMENT]
+    for first in range(0, len(slices), SEGMENT):
+        segment = slices[first : first + SEGMENT]
         dataset = ray.data.read_datasource(
-            _Pieces(windows, order, segment, rank, world),
+            _WindowSlices(windows, order, segment, rank, world),
             override_num_blocks=len(segment),
             concurrency=min(READ_AHEAD, len(segment)),
             num_cpus=0,
         )
         tables = iter(dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1))
         pending = next(tables, None)
-        for piece in segment:
+        for window_slice in segment:
             # A process may need no row of a window: then no batch came for it.
-            if pending is not None and _holds(piece, order, pending):
-                yield piece, pending
+            if pending is not None and _holds(window_slice, order, pending):
+                yield window_slice, pending
                 pending = next(tables, None)
             else:
-                yield piece, windows.read(piece.window).slice(0, 0).append_column("position", pa.array([], pa.int64()))
+                yield (
+                    window_slice,
+                    windows.read(window_slice.window).slice(0, 0).append_column("position", pa.array([], pa.int64())),
+                )
         assert pending is None, "windows came out of order"
 
 
-def _holds(piece: Piece, order: Order, table: pa.Table) -> bool:
+def _holds(window_slice: WindowSlice, order: BatchOrder, table: pa.Table) -> bool:
     if table.num_rows == 0:
         return True
     position = table.column("position")[0].as_py()
-    return piece.first <= position < piece.first + int(order.sizes[piece.window])
+    return window_slice.first <= position < window_slice.first + int(order.sizes[window_slice.window])

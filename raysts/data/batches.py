@@ -1,8 +1,8 @@
 """The order of training rows, a function of (seed, epoch) alone, and the batches cut from it.
 
-One order, two readers: this process, or Ray Data (``raysts.cluster.data``). Both take a list of ``Piece`` (one window
-of one epoch), read and permute it with ``read_piece``, and cut the pieces into batches with ``cut``. The position in the
-order follows from the step, so a checkpoint needs to hold nothing but the step.
+One order, two readers: this process, or Ray Data (``raysts.cluster.data``). Both take a list of ``WindowSlice`` (one
+window of one epoch), read and permute it with ``read_slice``, and cut the slices into batches with ``iter_batches``. The
+position in the order follows from the step, so a checkpoint needs to hold nothing but the step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raysts.models.tokens import Tokens
 from raysts.objectives.objective import LocalBatch, Objective
 
 
-class Piece(NamedTuple):
+class WindowSlice(NamedTuple):
     """One window of one epoch in the order of reading."""
 
     epoch: int
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     """Position of its first row in the epoch."""
 
 
-class Order:
+class BatchOrder:
     """Where every batch of a run lies in the data.
 
     Args:
@@ -52,8 +52,8 @@ class Order:
         self.rest = 1 + max((row for example in last for row in example), default=-1)
         self.steps_per_epoch = full + (self.rest > 0)
 
-    def pieces(self, start: int, stop: int) -> Iterator[Piece]:
-        """The pieces that hold the batches of steps [start, stop)."""
+    def slices(self, start: int, stop: int) -> Iterator[WindowSlice]:
+        """The slices that hold the batches of steps [start, stop)."""
         if start >= stop:
             return
         first_epoch, last_epoch = start // self.steps_per_epoch, (stop - 1) // self.steps_per_epoch
@@ -65,7 +65,7 @@ class Order:
             for window in np.random.default_rng(derive_seed(self.seed, "windows", epoch)).permutation(len(self.sizes)):
                 size = int(self.sizes[window])
                 if first + size > low and first < high:
-                    yield Piece(epoch, int(window), first)
+                    yield WindowSlice(epoch, int(window), first)
                 first += size
 
     def rows_in(self, step: int) -> int:
@@ -73,7 +73,7 @@ class Order:
         last = (step + 1) % self.steps_per_epoch == 0
         return self.rest if last and self.rest else self.rows_per_batch
 
-    def share(self, rows: int, rank: int, world: int) -> Part:
+    def part_of(self, rows: int, rank: int, world: int) -> Part:
         """The part of one process in a batch of ``rows`` rows."""
         return _part(self.objective, rows, rank, world)
 
@@ -108,50 +108,56 @@ def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndar
     return column.take(np.arange(low, high)) if isinstance(column, Tokens) else column[low:high]
 
 
-def read_piece(windows: Windows, order: Order, piece: Piece, rank: int = 0, world: int = 1) -> pa.Table:
-    """The piece's rows in training order with their ``position`` in the epoch; only those that ``rank`` needs."""
-    size = int(order.sizes[piece.window])
-    shuffle = np.random.default_rng(derive_seed(order.seed, "rows", piece.epoch, piece.window)).permutation(size)
-    position = piece.first + np.arange(size)
+def read_slice(
+    windows: Windows, order: BatchOrder, window_slice: WindowSlice, rank: int = 0, world: int = 1
+) -> pa.Table:
+    """The slice's rows in training order with their ``position`` in the epoch; only those that ``rank`` needs."""
+    epoch, window, first = window_slice
+    size = int(order.sizes[window])
+    shuffle = np.random.default_rng(derive_seed(order.seed, "rows", epoch, window)).permutation(size)
+    position = first + np.arange(size)
     if world > 1:
         step = position // order.rows_per_batch
         offset = position % order.rows_per_batch
-        keep = np.isin(offset, order.share(order.rows_per_batch, rank, world).rows)
+        keep = np.isin(offset, order.part_of(order.rows_per_batch, rank, world).rows)
         if order.rest:
             last = step == order.steps_per_epoch - 1
-            keep = np.where(last, np.isin(offset, order.share(order.rest, rank, world).rows), keep)
+            keep = np.where(last, np.isin(offset, order.part_of(order.rest, rank, world).rows), keep)
         position, shuffle = position[keep], shuffle[keep]
-    table = windows.read(piece.window).take(pa.array(shuffle))
+    table = windows.read(window).take(pa.array(shuffle))
     return table.append_column("position", pa.array(position))
 
 
-def cut(
-    tables: Iterable[tuple[Piece, pa.Table]], order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+def iter_batches(
+    tables: Iterable[tuple[WindowSlice, pa.Table]],
+    order: BatchOrder,
+    start: int,
+    stop: int,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[LocalBatch]:
-    """The shares of the batches of steps [start, stop), from the pieces in order."""
-    step = start
-    held: list[pa.Table] = []
-    epoch = -1
-    kind = order.objective
-    for piece, table in tables:
-        if piece.epoch != epoch:
-            held, epoch = [], piece.epoch
+    """This process' part of the batches of steps [start, stop), from the slices in order."""
+    step, epoch = start, -1
+    pending: list[pa.Table] = []
+    objective = order.objective
+    for window_slice, table in tables:
+        if window_slice.epoch != epoch:
+            pending, epoch = [], window_slice.epoch
         base = epoch * order.steps_per_epoch
-        held.append(table)
-        merged = pa.concat_tables(held).combine_chunks() if len(held) > 1 else table.combine_chunks()
+        pending.append(table)
+        merged = pa.concat_tables(pending).combine_chunks()
         position = merged.column("position").to_numpy()
-        reached = piece.first + int(order.sizes[piece.window])
-        columns = columns_of(merged, kind.texts, kind.values)
+        reached = window_slice.first + int(order.sizes[window_slice.window])
+        columns = columns_of(merged, objective.texts, objective.values)
         ids = merged.column("row").to_numpy()
         while step < min(stop, base + order.steps_per_epoch):
             first, rows = (step - base) * order.rows_per_batch, order.rows_in(step)
             if first + rows > reached:
                 break
-            part = order.share(rows, rank, world)
+            part = order.part_of(rows, rank, world)
             low, high = np.searchsorted(position, [first, first + rows])
-            found = position[low:high] - first
             seeds = np.random.default_rng(derive_seed(order.seed, "noise", step)).integers(2**62, size=part.size + 1)
-            assert np.array_equal(found, part.rows), "rows lost on the way"
+            assert np.array_equal(position[low:high] - first, part.rows), "rows lost on the way"
             yield LocalBatch(
                 {name: _slice(column, int(low), int(high)) for name, column in columns.items()},
                 part.local,
@@ -162,17 +168,18 @@ def cut(
             )
             step += 1
         done = (step - base) * order.rows_per_batch
-        held = [merged.slice(int(np.searchsorted(position, done)))]
+        pending = [merged.slice(int(np.searchsorted(position, done)))]
     assert step == stop, f"the data ended at step {step} of {stop}"
 
 
-Reader = Callable[[Windows, Order, int, int, int, int], Iterator[LocalBatch]]
-"""(windows, order, start, stop, rank, world) -> the shares of steps [start, stop)."""
+Reader = Callable[[Windows, BatchOrder, int, int, int, int], Iterator[LocalBatch]]
+"""(windows, order, start, stop, rank, world) -> the part of one process in the batches of steps [start, stop)."""
 
 
-def read_here(
-    windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+def read_batches(
+    windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
 ) -> Iterator[LocalBatch]:
     """Read the batches in this process."""
-    pieces = ((piece, read_piece(windows, order, piece, rank, world)) for piece in order.pieces(start, stop))
-    return cut(pieces, order, start, stop, rank, world)
+    slices = order.slices(start, stop)
+    tables = ((window_slice, read_slice(windows, order, window_slice, rank, world)) for window_slice in slices)
+    return iter_batches(tables, order, start, stop, rank, world)

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysts.data.derived import DERIVED
+from raysts.data.derived import DERIVED, label_codes
 from raysts.data.derived import VERSION as DERIVED_VERSION
-from raysts.data.labels import label_codes
 from raysts.data.shards import (
     READ_ROWS,
     ShardError,

@@ -5,13 +5,13 @@ A data folder may hold any of them itself; then that one is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raysts.data.labels import label_codes
 from raysts.schema import NLI_LABELS
 
 VERSION = 1
@@ -24,6 +24,17 @@ class Derived(NamedTuple):
     sources: tuple[str, ...]
     make: Callable[[Mapping[str, pa.Table]], pa.Table]
     some: bool = False
+
+
+def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
+    """Class labels given as strings or as integer codes -> int64 codes; -1 where a label is unknown."""
+    if pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    if not pa.types.is_integer(values.type):
+        values = pc.index_in(pc.utf8_lower(values.cast(pa.string())), value_set=pa.array(labels))
+    # cast first: unsigned types have no -1
+    codes = pc.fill_null(values.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return np.where((codes >= 0) & (codes < len(labels)), codes, -1)
 
 
 def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:

@@ -18,7 +18,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from raysts.data.corpora import Corpus, RowGroup
-from raysts.data.labels import label_codes
+from raysts.data.derived import label_codes
 from raysts.data.shards import ShardError, open_shard, pages, remedy
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
@@ -192,13 +192,6 @@ def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> 
     """Write the manifest: from now on the store is complete."""
     rows = sum(sum(part["windows"]) for part in parts)
     write_json(folder / "manifest.json", {"version": STORE_VERSION, "table": spec.table, "rows": rows, "parts": parts})
-
-
-def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:
-    """Make the store in this process."""
-    corpus.write_derived(spec.table)
-    groups = select(corpus, spec.table, spec.data)
-    finish_store(folder, spec, [tokenize_group(g, spec, tokenizer, folder, i) for i, g in enumerate(groups)])
 
 
 class Windows:

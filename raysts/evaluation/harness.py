@@ -17,7 +17,7 @@ from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.sts import RESAMPLES, STS_TASKS, Pairs, correlation_rows, pair_similarities, unordered
 from raysts.evaluation.tasks import Model, ModelTask, Representation, Row, Task, take
 from raysts.evaluation.transfer import TransferTask
-from raysts.evaluation.words.words import WordsTask
+from raysts.evaluation.words.task import WordsTask
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.labels import label_codes
+from raysts.data.derived import label_codes
 from raysts.data.shards import ShardError, open_shard, remedy
 from raysts.evaluation.statistics import percentile_interval, resample_counts
 from raysts.evaluation.sts import BOOTSTRAP_SEED, RESAMPLES, Pairs, pairs_from_table

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.corpora import Corpus
-from raysts.data.labels import label_codes
+from raysts.data.derived import label_codes
 from raysts.evaluation.inference import labelled
 from raysts.schema import TABLES
 

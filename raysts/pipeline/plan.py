@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raysts.data.batches import Order
+from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS, source_of
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
@@ -233,7 +233,7 @@ class Plan:
         """Optimiser steps of a recipe on this corpus."""
         return total_steps(
             recipe,
-            Order(
+            BatchOrder(
                 self._sizes(self.store_spec(recipe)),
                 OBJECTIVES[recipe.objective].variant(recipe.settings),
                 recipe.batch,

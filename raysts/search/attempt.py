@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from raysts.data.batches import Order, read_here
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
@@ -69,9 +69,9 @@ class TrialRuntime(Runtime):
         self.where, self._metric, self._report, self._stopped = where, metric, report, stopped
 
     def _read(
-        self, windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+        self, windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
     ) -> Iterator[LocalBatch]:
-        for share in read_here(windows, order, start, stop, rank, world):
+        for share in read_batches(windows, order, start, stop, rank, world):
             if self._stopped():
                 raise Stopped
             yield share

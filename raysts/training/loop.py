@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysts.data.batches import Order
+from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
@@ -65,7 +65,7 @@ class Job:
     facts: dict[str, Any]
 
 
-def total_steps(recipe: Recipe, order: Order) -> int:
+def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     """Optimiser steps of a run."""
     steps = math.ceil(recipe.train.epochs * order.steps_per_epoch)
     return min(steps, recipe.train.max_steps or steps)
@@ -193,7 +193,7 @@ class Run:
         self.wrapped = runtime.wrap(self.objective)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
-        self.order = Order(
+        self.order = BatchOrder(
             self.windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"), recipe.train.drop_last
         )
         self.steps = steps = total_steps(recipe, self.order)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from raysts.data.batches import Reader, read_here
+from raysts.data.batches import Reader, read_batches
 from raysts.training.saving import Notice
 
 
@@ -31,7 +31,7 @@ class Runtime:
         device: str | torch.device | None = None,
         *,
         threads: int | None = None,
-        read: Reader = read_here,
+        read: Reader = read_batches,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.rank, self.world = 0, 1

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from processes import wait_until
+from small_runs import tokenize_table
 
-from raysts.data.windows import tokenize_table
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources

@@ -13,8 +13,8 @@ import pytest
 import torch
 from processes import writer_of
 from safetensors.torch import load_file
+from small_runs import tokenize_table
 
-from raysts.data.windows import tokenize_table
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Node, Plan

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from processes import wait_until, writer_of
 from safetensors.torch import load_file
+from small_runs import tokenize_table
 
-from raysts.data.windows import tokenize_table
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Plan

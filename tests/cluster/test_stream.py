@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from processes import family_of_title, small_windows
+from small_runs import tokenize_table
 
-from raysts.data.batches import LocalBatch, Order, read_here
-from raysts.data.windows import Windows, shard_name, tokenize_table
+from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.plan import Plan
@@ -65,13 +66,13 @@ def test_streamed_batches_are_those_read_here(stage: str, windows: dict[str, Win
     from raysts.cluster.data import read_streamed
 
     store = windows[stage]
-    order = Order(store.sizes, OBJECTIVES[stage], BATCHES[stage], seed=11)
+    order = BatchOrder(store.sizes, OBJECTIVES[stage], BATCHES[stage], seed=11)
     epoch = order.steps_per_epoch
     assert len(store) > 3 and order.rows % order.rows_per_batch  # several windows, and a ragged last batch
     for start, stop in ((0, epoch + 3), (epoch // 2, epoch)):
         expected = {}
         for rank, world in ((0, 1), (0, 2), (1, 2)):
-            here = list(read_here(store, order, start, stop, rank, world))
+            here = list(read_batches(store, order, start, stop, rank, world))
             streamed = list(read_streamed(store, order, start, stop, rank, world))
             assert len(here) == len(streamed) == stop - start
             for a, b in zip(here, streamed, strict=True):
@@ -96,10 +97,10 @@ def test_windows_that_give_a_rank_nothing_are_passed_over(
     from raysts.cluster.data import read_streamed
 
     monkeypatch.setattr("raysts.cluster.data.SEGMENT", 5)
-    order = Order(windows["nli"].sizes, OBJECTIVES["nli"], 400, seed=3)
+    order = BatchOrder(windows["nli"].sizes, OBJECTIVES["nli"], 400, seed=3)
     for rank in (0, 1):
         arguments = (windows["nli"], order, 1, 2 * order.steps_per_epoch, rank, 2)
-        for a, b in zip(read_here(*arguments), read_streamed(*arguments), strict=True):
+        for a, b in zip(read_batches(*arguments), read_streamed(*arguments), strict=True):
             _same(a, b)
 
 
@@ -107,7 +108,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(windows: dict[str,
     """Tasks that read windows are killed; every batch of the epochs is that of a calm run."""
     from raysts.cluster.data import read_streamed
 
-    order = Order(windows["ct"].sizes, OBJECTIVES["ct"], 16, seed=5)
+    order = BatchOrder(windows["ct"].sizes, OBJECTIVES["ct"], 16, seed=5)
     stop, killed, over = 5 * order.steps_per_epoch, [], threading.Event()
 
     def kill() -> None:
@@ -120,7 +121,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(windows: dict[str,
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     streamed = read_streamed(windows["ct"], order, 0, stop, 0, 1)
-    for here in read_here(windows["ct"], order, 0, stop, 0, 1):
+    for here in read_batches(windows["ct"], order, 0, stop, 0, 1):
         _same(here, next(streamed))
     assert next(streamed, None) is None
     over.set()
@@ -131,7 +132,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(windows: dict[str,
 def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
     from raysts.cluster.data import read_streamed
 
-    order = Order(windows["nli"].sizes, OBJECTIVES["nli"], 20, seed=3)
+    order = BatchOrder(windows["nli"].sizes, OBJECTIVES["nli"], 20, seed=3)
     shares = read_streamed(windows["nli"], order, 0, order.steps_per_epoch, 0, 1)
     first = [next(shares) for _ in range(5)]
     shares.close()
@@ -172,11 +173,11 @@ import numpy as np, ray
 class Trainer:
     def read(self, folder, seed):
         from raysts.cluster.data import read_streamed
-        from raysts.data.batches import Order
+        from raysts.data.batches import BatchOrder
         from raysts.data.windows import Windows
         from raysts.objectives import OBJECTIVES
         windows = Windows(Path(folder))
-        order = Order(windows.sizes, OBJECTIVES["ct"], 2_000, seed)  # batches of 3,750 sentences
+        order = BatchOrder(windows.sizes, OBJECTIVES["ct"], 2_000, seed)  # batches of 3,750 sentences
         seen, anonymous = np.zeros(windows.rows, np.int8), []
         for share in read_streamed(windows, order, 0, order.steps_per_epoch, 0, 1):
             tokens = share.rows["sentence"]

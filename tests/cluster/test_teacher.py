@@ -11,8 +11,9 @@ import pytest
 import ray
 import torch
 from processes import family_of_title, small_windows, wait_until
+from small_runs import tokenize_table
 
-from raysts.data.windows import Windows, tokenize_table
+from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline import teacher

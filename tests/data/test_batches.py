@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_runs import tokenize_table
 
-from raysts.data.batches import LocalBatch, Order, read_here
-from raysts.data.windows import StoreSpec, Windows, tokenize_table
+from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.windows import StoreSpec, Windows
 from raysts.data.world.backbone import world_tokenizer
 from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, Objective
 from raysts.recipes.recipe import Data
@@ -37,9 +38,9 @@ def shares(
     epochs: int = 1, rank: int = 0, world: int = 1,
 ) -> list[LocalBatch]:  # fmt: skip
     windows = Numbers(sizes, kind)
-    order = Order(windows.sizes, kind, batch, seed)
+    order = BatchOrder(windows.sizes, kind, batch, seed)
     end = epochs * order.steps_per_epoch if stop is None else stop
-    return list(read_here(windows, order, start, end, rank, world))  # type: ignore[arg-type]
+    return list(read_batches(windows, order, start, end, rank, world))  # type: ignore[arg-type]
 
 
 def sentences_of(share: LocalBatch, text: str) -> list[tuple[int, ...]]:
@@ -95,6 +96,18 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     assert first[:40] != first[40:], "epochs differ"
     assert first[:40] != order_of(sizes, 4, seed=4), "seeds differ"
     assert first[:40] != list(range(40))
+
+
+def test_every_epoch_has_its_own_order_of_windows_and_of_the_rows_in_each() -> None:
+    sizes = [5] * 9
+    order = BatchOrder(np.array(sizes), NLI, 5, seed=3)
+    windows = [[part.window for part in order.slices(9 * epoch, 9 * epoch + 9)] for epoch in range(4)]
+    assert all(sorted(epoch) == list(range(9)) for epoch in windows)
+    assert len(set(map(tuple, windows))) == 4
+    rows = np.array(order_of(sizes, 5, seed=3, epochs=4)).reshape(4, 9, 5)
+    assert (rows // 5 == np.array(windows)[:, :, None]).all(), "batches follow the order of windows"
+    within = [{w: tuple(epoch[i] % 5) for i, w in enumerate(seen)} for epoch, seen in zip(rows, windows, strict=True)]
+    assert all(len({epoch[window] for epoch in within}) > 1 for window in range(9))
 
 
 def test_the_order_does_not_touch_the_global_generators() -> None:
@@ -176,7 +189,7 @@ def test_ct_batches(sizes: list[int]) -> None:
 def test_ct_ragged_ends_hold_whole_groups(rows: int, examples: list[int]) -> None:
     """What is left of an epoch below 15 sentences is left out; the next epoch draws from all rows again."""
     sizes = [rows // 2, rows - rows // 2]
-    order = Order(np.array(sizes), ContrastiveTension, 16, 0)
+    order = BatchOrder(np.array(sizes), ContrastiveTension, 16, 0)
     assert order.steps_per_epoch == len(examples)
     found = shares(sizes, ContrastiveTension, 16, epochs=3)
     assert [share.size for share in found] == examples * 3
@@ -203,8 +216,8 @@ def windows(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
     assert windows.sizes.tolist() == [32, 32, 32, 32, 22]
-    order = Order(windows.sizes, ContrastiveTension, 16, 5)
-    real = list(read_here(windows, order, 0, 2 * order.steps_per_epoch))
+    order = BatchOrder(windows.sizes, ContrastiveTension, 16, 5)
+    real = list(read_batches(windows, order, 0, 2 * order.steps_per_epoch))
     assert same(real, shares(windows.sizes.tolist(), ContrastiveTension, 16, epochs=2, seed=5))
     tokens = {}
     for number in range(len(windows)):
@@ -217,5 +230,5 @@ def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
 
 
 def test_too_few_rows_make_no_step() -> None:
-    assert Order(np.array([14]), ContrastiveTension, 16, 0).steps_per_epoch == 0
-    assert Order(np.array([1]), Distillation, 16, 0).steps_per_epoch == 1
+    assert BatchOrder(np.array([14]), ContrastiveTension, 16, 0).steps_per_epoch == 0
+    assert BatchOrder(np.array([1]), Distillation, 16, 0).steps_per_epoch == 1

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.data.labels import label_codes
+from raysts.data.derived import label_codes
 from raysts.errors import InputError
 from raysts.schema import NLI_LABELS, TABLES
 

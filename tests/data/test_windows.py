@@ -9,19 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_runs import tokenize_table
 
 from raysts.data.corpora import Corpus
-from raysts.data.windows import (
-    WINDOW,
-    StoreSpec,
-    Windows,
-    columns_of,
-    finish_store,
-    select,
-    shard_name,
-    tokenize_group,
-    tokenize_table,
-)
+from raysts.data.windows import WINDOW, StoreSpec, Windows, columns_of, finish_store, select, shard_name, tokenize_group
 from raysts.data.world.backbone import world_tokenizer
 from raysts.errors import InputError
 from raysts.pipeline.teacher import write_embeddings

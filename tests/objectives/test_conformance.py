@@ -13,7 +13,7 @@ import torch
 from gloo_ranks import RESUMED, WORLDS, batch_of
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.data.batches import Order, read_here
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.pretrained import load, save
@@ -52,7 +52,7 @@ def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXA
     kind = OBJECTIVES[name]
     store = stage.store(name, kind.rows_per_batch(examples))
     windows = Windows(store, stage.teacher(store) if "teacher" in kind.values else None)
-    share = next(read_here(windows, Order(windows.sizes, kind, examples, 0), 0, 1))
+    share = next(read_batches(windows, BatchOrder(windows.sizes, kind, examples, 0), 0, 1))
     return objective.collate(share)
 
 
@@ -220,7 +220,7 @@ def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> 
     ranks, alone = processes[0][world], processes[1]
     kind = OBJECTIVES[name]
     batch, rows = batch_of(kind)
-    order = Order(np.array([rows]), kind, batch, 0)
+    order = BatchOrder(np.array([rows]), kind, batch, 0)
     assert batch % 3 and order.steps_per_epoch == 3 and len(kind.examples(order.rows_in(2))) < batch
     for other in ranks[1:]:
         assert difference(ranks[0]["weights"][name], other["weights"][name]) == 0.0, "all end with the same weights"

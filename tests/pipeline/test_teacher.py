@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from small_runs import write_backbone
+from small_runs import tokenize_table, write_backbone
 
 from raysts.data.corpora import Corpus
-from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, tokenize_table
+from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world.backbone import world_tokenizer
 from raysts.models.pretrained import load
 from raysts.pipeline import teacher

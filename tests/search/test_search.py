@@ -18,7 +18,7 @@ import torch
 
 from raysts.commands import study_run as api_study
 from raysts.commands import tune as api_tune
-from raysts.data.batches import read_here
+from raysts.data.batches import read_batches
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import RunMetric
 from raysts.search import named, retention, scores
@@ -460,7 +460,7 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     assert found.status == "infeasible" and "lr" in str(found.reason)
 
     def exhausted(*arguments: Any) -> Any:
-        for share in read_here(*arguments):
+        for share in read_batches(*arguments):
             torch.empty(1 << 50)  # the allocator's own error, in the middle of a run
             yield share
 

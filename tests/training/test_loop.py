@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.data.batches import LocalBatch, Order, read_here
+from raysts.data.batches import BatchOrder, LocalBatch, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.models.pretrained import load
@@ -137,9 +137,9 @@ def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
     def read(
-        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+        windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
     ) -> Iterator[LocalBatch]:
-        for share in read_here(windows, order, start, stop, rank, world):
+        for share in read_batches(windows, order, start, stop, rank, world):
             if folder.exists():
                 seen.append(sorted(path.suffix for path in folder.iterdir()))
             yield share
@@ -185,10 +185,10 @@ def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Pat
     lines = metrics(job.folder)
 
     def read(
-        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+        windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
     ) -> Iterator[LocalBatch]:
         assert start == stop, "nothing is left to train on"
-        return read_here(windows, order, start, stop, rank, world)
+        return read_batches(windows, order, start, stop, rank, world)
 
     assert train(job, Watched(read=read))["status"] == "done"
     assert metrics(job.folder) == lines

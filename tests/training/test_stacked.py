@@ -23,7 +23,7 @@ from small_runs import (
     write_backbone,
 )  # fmt: skip
 
-from raysts.data.batches import LocalBatch, Order, read_here
+from raysts.data.batches import BatchOrder, LocalBatch, read_batches
 from raysts.data.windows import Windows
 from raysts.models import packing
 from raysts.models.pretrained import load
@@ -183,10 +183,10 @@ def test_members_at_different_steps_go_on_apart(stage: Stage, tmp_path: Path) ->
     began: list[int] = []
 
     def read(
-        windows: Windows, order: Order, start: int, stop: int, rank: int = 0, world: int = 1
+        windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
     ) -> Iterator[LocalBatch]:
         began.append(start)
-        return read_here(windows, order, start, stop, rank, world)
+        return read_batches(windows, order, start, stop, rank, world)
 
     assert trained(together, read=read) == [None] * 3
     assert began == [6, 2]

@@ -6,9 +6,9 @@ import torch
 from scipy import stats
 from words_fakes import sentences, words_of
 
-from raysts.evaluation.words import word_scores
-from raysts.evaluation.words.word_components import contextual_words, find_words, principal
-from raysts.evaluation.words.word_vectors import UNKNOWN, Words
+from raysts.evaluation.words import scores as word_scores
+from raysts.evaluation.words.components import contextual_words, find_words, principal
+from raysts.evaluation.words.vectors import UNKNOWN, Words
 from raysts.models.sentence_model import SentenceModel
 
 RNG = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_unknown_words_have_the_mean_vector() -> None:
 
 
 def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
-    from raysts.evaluation.words.word_vectors import static_words
+    from raysts.evaluation.words.vectors import static_words
 
     words = static_words(static)
     assert set(words.index) == {"cat", "dog", "car", "t-shirt", "Rome", "nothing"}
@@ -102,7 +102,7 @@ def test_word_vectors_are_used_as_they_are(static: SentenceModel) -> None:
 
 @pytest.mark.parametrize("block", [2, 3, 100])
 def test_analogies_are_those_of_a_double_loop(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raysts.evaluation.words import word_vectors
+    from raysts.evaluation.words import vectors as word_vectors
 
     words = words_of("abcdefghij", width=2)
     asked = [list(question) for question in RNG.choice([*"abcdefghij", "unknown"], size=(300, 4))]

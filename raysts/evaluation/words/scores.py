@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from raysts.evaluation.statistics import spearman
-from raysts.evaluation.words.word_vectors import UNKNOWN, Words
+from raysts.evaluation.words.vectors import UNKNOWN, Words
 
 _QUESTIONS = 1024
 

@@ -16,9 +16,9 @@ from raysts.evaluation.inference import share_right, value_columns
 from raysts.evaluation.statistics import correlation_samples, resample_counts, spearman
 from raysts.evaluation.sts import BOOTSTRAP_SEED, RESAMPLES
 from raysts.evaluation.tasks import Representation, Row
-from raysts.evaluation.words import word_scores
-from raysts.evaluation.words.word_components import contextual_words
-from raysts.evaluation.words.word_sets import (
+from raysts.evaluation.words import scores
+from raysts.evaluation.words.components import contextual_words
+from raysts.evaluation.words.sets import (
     ANALOGY,
     CATEGORIZATION,
     DEGREES,
@@ -28,8 +28,8 @@ from raysts.evaluation.words.word_sets import (
     load_sets,
     problems_of,
 )
-from raysts.evaluation.words.word_sets import relations as relations_of
-from raysts.evaluation.words.word_vectors import UNKNOWN, Words, is_static, static_words
+from raysts.evaluation.words.sets import relations as relations_of
+from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
 from raysts.models.head import Similarity
 from raysts.models.layers import Layers, single_layers
@@ -136,22 +136,22 @@ def _value(words: Words, found: WordSet, resamples: int) -> Row:
     if found.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in found.columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", found.name) % 2**32
-        value = word_scores.best_purity(words, found.columns["word"], classes, seed)
+        value = scores.best_purity(words, found.columns["word"], classes, seed)
         return {"metric": "purity", "value": value, "n": len(found)}
     by_cosine = {"similarity": "cosine"}
     if found.name == DEGREES:
         relations = relations_of(found)
         gold = [relation.gold for relation in relations]
-        degrees_N = word_scores.degrees(words, [relation.words for relation in relations], gold)
+        degrees_N = scores.degrees(words, [relation.words for relation in relations], gold)
         samples_R = degrees_N @ _counts(found.name, len(degrees_N), resamples) / len(degrees_N)
         pairs = sum(len(relation.gold) for relation in relations)
         return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
     counts_NR = _counts(found.name, len(found), resamples)
     if found.table == ANALOGY:
-        right_N = word_scores.analogies(words, {name: found.columns[name] for name in "abcd"})
+        right_N = scores.analogies(words, {name: found.columns[name] for name in "abcd"})
         return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(found))
     gold_N = found.array("score")
-    predicted_N = word_scores.similarities(words, found.columns["word1"], found.columns["word2"])
+    predicted_N = scores.similarities(words, found.columns["word1"], found.columns["word2"])
     samples_R = correlation_samples(predicted_N, gold_N, counts_NR[:, 1:], ["spearman"])["spearman"]
     values_R = np.concatenate([[spearman(predicted_N, gold_N)], samples_R])
     return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(found))
