@@ -1,14 +1,19 @@
-"""Small real things that the tests share: a small embedded world, a tiny backbone, token stores, one gloo spawn."""
+"""Small real things that the tests share, which tests share a worker of pytest-xdist, and which tests are quick."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; two workers share two cores
+
 import pytest
+import run_commands
 import s3_server
 import small_runs
 import torch
@@ -16,6 +21,65 @@ import torch
 from raysts.data.corpora import Corpus
 from raysts.data.world.generate import write_world
 from raysts.objectives import OBJECTIVES
+
+WORKERS = 2
+"""Processes that run the tests where the command line does not say (``-n``)."""
+GROUPS = ("ray", "finished", "gloo")
+"""What is made once and shared: each runs on one worker. They come first, for the largest is the longest. Every other file
+is a group of its own."""
+SHARED = {
+    "cluster": "ray", "finished": "finished", "processes": "gloo", "two_processes": "gloo",
+}  # fmt: skip
+"""The group of the tests that take a fixture."""
+RAY = ("tests/cluster/",)
+"""Where Ray is started, by files and folders: by one worker alone, for two nodes that start at once may hang."""
+
+
+def path_of(item: pytest.Item) -> str:
+    """Path of its file as seen from the root of the project."""
+    return item.path.relative_to(item.config.rootpath).as_posix()
+
+
+def group_of(item: pytest.Item) -> str:
+    if path_of(item).startswith(RAY):
+        return "ray"
+    shared = {SHARED[name] for name in getattr(item, "fixturenames", ()) if name in SHARED}
+    return next((group for group in GROUPS if group in shared), path_of(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    ranks = {group: rank for rank, group in enumerate(GROUPS)}
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Two workers, unless the command line says how many, or names nothing but files: starting two costs more."""
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    option = config.option
+    alone = option.usepdb or option.collectonly or all(".py" in argument for argument in config.args)
+    if option.numprocesses is None and not option.tx and not alone:
+        option.numprocesses = WORKERS
+    if option.dist == "no":
+        option.dist = "loadgroup"
+    option.loadscopereorder = False  # groups run in the order in which they are collected
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder of this process's own for Ray: nobody else's head is found in it. Its sockets need a short path."""
+    os.environ["RAY_TMPDIR"] = config._ray_folder = tempfile.mkdtemp(prefix="raysts-", dir="/tmp")  # noqa: S108
+    os.environ.pop("RAY_ADDRESS", None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config._ray_folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +131,12 @@ def two_processes(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What two of them found, and one."""
     return processes[0][2], processes[1]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+    """A storage folder in which named recipes have run, each once a session."""
+    return run_commands.Finished(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,14 @@
-"""Commands run in this process, and one storage folder in which every named recipe has run."""
+"""Commands run in this process, and one storage folder in which named recipes have run."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import os
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from raysts.cli import execute
 from raysts.data.world.generate import write_world
@@ -56,36 +56,46 @@ def overrides(*several: dict[str, Any]) -> list[str]:
     return [part for key, value in merged.items() for part in ("--set", f"{key}={value}")]
 
 
-class Finished(NamedTuple):
-    """A storage folder with every named recipe run, and how."""
+WHOLE = (
+    "raw", "flow", "ct-ensemble-flow", "nli-ct-sed-flow", "sts-sed", "simcse-sup", "simcse-unsup", "gausscse-ent+con+rev",
+    "latte", "nli-latte", "quickstart",
+)  # fmt: skip
+"""Recipes that have every objective, every way to combine members and every kind of post stage among them."""
+EVERY = [name if name in WHOLE else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES]
+"""Every named recipe, for tests that run them whole: the others are planned always and run with the slow tests."""
 
-    storage: Path
-    data: Path
-    results: dict[str, dict[str, Any]]
+
+class Results(dict[str, dict[str, Any]]):
+    """What each named recipe gave; one that has not run runs when it is first asked for."""
+
+    def __init__(self, data: Path, storage: Path) -> None:
+        super().__init__()
+        self.data, self.storage = data, storage
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("RAYSTS_DATA", raising=False)
+            self[name] = result("run", *_arguments(self, name), "--address", "none")
+        return self[name]
+
+
+def _arguments(results: Results, name: str, **more: Any) -> list[object]:
+    chosen = overrides(TINY, EVALUATION, {key.replace("__", "."): value for key, value in more.items()})
+    return [name, "--data", results.data, "--storage", results.storage, *chosen]
+
+
+class Finished:
+    """A storage folder with named recipes run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self.storage = folder / "finished-data", folder / "finished-storage"
+        write_world(self.data, size="small")
+        self.results = Results(self.data, self.storage)
 
     def options(self) -> list[object]:
         return ["--data", self.data, "--storage", self.storage]
 
     def arguments(self, name: str, **more: Any) -> list[object]:
         """The arguments with which the recipe has run."""
-        return [
-            name,
-            *self.options(),
-            *overrides(TINY, EVALUATION, {key.replace("__", "."): v for key, v in more.items()}),
-        ]
-
-
-@cache
-def finished(folder: Path) -> Finished:
-    """Run every named recipe once per test session (``folder`` is the session's base folder)."""
-    data, storage = folder / "finished-data", folder / "finished-storage"
-    write_world(data, size="small")
-    found = Finished(storage, data, {})
-    before = os.environ.pop("RAYSTS_DATA", None)
-    try:
-        for name in RECIPES:
-            found.results[name] = result("run", *found.arguments(name), "--address", "none")
-    finally:
-        if before is not None:
-            os.environ["RAYSTS_DATA"] = before
-    return found
+        assert self.results[name]
+        return _arguments(self.results, name, **more)

@@ -42,11 +42,6 @@ def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
 
 
-@pytest.fixture
-def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
-    return run_commands.finished(tmp_path_factory.getbasetemp())
-
-
 def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command with its parser."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
@@ -112,6 +107,7 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
 
     student = finished.results["nli-ct-sed"]["model"]
     storage = ["--storage", finished.storage]
+    assert finished.results["nli"], "what is reported and distilled"
     if name == "embed":
         pq.write_table(pa.table({"text": ["a dog"]}), tmp_path / "in.parquet")
     return {

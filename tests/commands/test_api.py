@@ -21,14 +21,9 @@ from raysts.schema import RESULTS
 CLOCK = "created_at"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
-@pytest.fixture
-def finished(_no_data_of_the_machine: None, tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
-    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -164,14 +159,15 @@ def distilled(*arguments: object) -> dict[str, Any]:
 
 def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -> None:
     """From a run that has no student: the members' run ids, backbone and data come from its record."""
+    run = finished.results["nli-ct"]
     found = distilled("--from-run", "nli-ct", "--top", "1", "--storage", finished.storage)
     assert found["name"] == "nli-ct-distilled"
     records = {
         row["run_id"]: json.loads((finished.storage / "runs" / row["run_id"] / "run.json").read_text(encoding="utf-8"))
-        for row in finished.results["nli-ct"]["results"]
+        for row in run["results"]
         if row["role"] == "member"
     }
-    best = max(records, key=lambda run: records[run]["dev"]["kept"])
+    best = max(records, key=lambda id_: records[id_]["dev"]["kept"])
     by_role: dict[str, list[dict[str, Any]]] = {}
     for row in found["results"]:
         by_role.setdefault(row["role"], []).append(row)
@@ -180,13 +176,14 @@ def test_distilling_the_best_members_of_a_run(finished: run_commands.Finished) -
         values([row for row in by_role["member"] if row["run_id"] == best]), abs=1e-9
     ), "an ensemble of one is that one"
     assert values(by_role["backbone"]) == pytest.approx(
-        values([row for row in finished.results["nli-ct"]["results"] if row["role"] == "backbone"]), abs=1e-9
+        values([row for row in run["results"] if row["role"] == "backbone"]), abs=1e-9
     ), "the student starts from what the members started from"
     assert raysts.load(found["model"]).dim == raysts.load(best, storage=finished.storage).dim
 
 
 def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finished) -> None:
     """A run with a student: its distillation recipe and what its student pools."""
+    assert finished.results["nli-ct-sed"]
     found = distilled("--from-run", "nli-ct-sed", "--storage", finished.storage, "--name", "again")
     record = json.loads((finished.storage / "pipelines" / "again.json").read_text(encoding="utf-8"))["pipeline"]
     assert record["student_pooling"] == 2 and raysts.load(found["model"]).layers == 2
@@ -256,7 +253,7 @@ def test_embed_agrees_with_the_command(finished: run_commands.Finished, tmp_path
 
 
 def test_reports_are_written_again(finished: run_commands.Finished) -> None:
-    page = finished.storage / "reports" / "nli" / "index.html"
+    page = Path(finished.results["nli"]["report"])
     before = page.read_text(encoding="utf-8")
     page.unlink()
     assert result("report", "--name", "nli", "--storage", finished.storage)["reports"] == [str(page)]

@@ -177,9 +177,8 @@ def test_the_environment_names_the_data_except_for_quickstart(
     assert gone.code == 2 and str(tmp_path / "gone") in gone.err
 
 
-def test_a_run_id_is_a_backbone(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_run_id_is_a_backbone(finished: run_commands.Finished) -> None:
     """A member of one system is what another starts from: by its id, by the beginning of it, or by its folder."""
-    finished = run_commands.finished(tmp_path_factory.getbasetemp())
     run = next(row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member")
     backbones = [run, run[:12], finished.storage / "runs" / run / "model"]
     plans = [plan("ct", finished.data, finished.storage, backbone=backbone) for backbone in backbones]

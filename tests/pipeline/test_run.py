@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import run_commands
 import torch
-from run_commands import EVALUATION, TASKS, TINY, overrides, raysts, result
+from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
 from raysts.recipes.grammar import Parsed, parse
-from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS, SCHEMA_VERSION
 from raysts.storage.atomic import ASIDE, lock
 
@@ -34,11 +33,6 @@ NEVER = {"study", "trial"}
 @pytest.fixture(autouse=True)
 def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
-    return run_commands.finished(tmp_path_factory.getbasetemp())
 
 
 def trained(storage: Path) -> dict[str, float]:
@@ -86,7 +80,7 @@ def expected_transductive(name: str) -> set[str]:
     return {"student"} if combine == "sed" else {"member", "ensemble"} & set(expected_roles(name))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_named_recipe_measures_what_it_makes(name: str, finished: run_commands.Finished) -> None:
     found = finished.results[name]
     assert found["storage"] == str(finished.storage) and Path(found["report"]).is_file()
@@ -112,7 +106,7 @@ def test_a_named_recipe_measures_what_it_makes(name: str, finished: run_commands
         assert (Path(found["model"]) / "config.json").is_file()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_results_row_is_complete(name: str, finished: run_commands.Finished) -> None:
     for row in finished.results[name]["results"]:
         assert list(row) == RESULTS.names
@@ -128,18 +122,19 @@ def test_a_results_row_is_complete(name: str, finished: run_commands.Finished) -
 
 
 def test_the_results_table_holds_every_row(finished: run_commands.Finished) -> None:
+    told = Counter(json.dumps(row) for name in WHOLE for row in finished.results[name]["results"])
     table = results.read(finished.storage)
     assert table.schema.equals(RESULTS)
     stored = Counter(json.dumps(row) for row in table.to_pylist())
-    told = Counter(json.dumps(row) for found in finished.results.values() for row in found["results"])
     assert told <= stored and sum(told.values()) > 1_000
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished) -> None:
+    arguments = finished.arguments(name)
     before, parts = trained(finished.storage), sorted(finished.storage.glob("results/*"))
     # No address: Ray is not even started when nothing is left to do.
-    again = raysts("run", *finished.arguments(name), "--json")
+    again = raysts("run", *arguments, "--json")
     assert again.code == 0, again.err
     assert trained(finished.storage) == before and sorted(finished.storage.glob("results/*")) == parts
     assert json.loads(again.out)["results"] == finished.results[name]["results"]
@@ -148,12 +143,19 @@ def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished)
     assert f"{len(nodes)} nodes, {len(nodes)} done" in again.err
 
 
-def test_recipes_share_their_members(finished: run_commands.Finished) -> None:
+def test_recipes_share_their_members(finished: run_commands.Finished, tmp_path: Path) -> None:
     """ct, ct-ensemble and ct-sed have the members in common, and so have the recipes that start with nli."""
-    members = {
-        name: {row["run_id"] for row in found["results"] if row["role"] == "member"}
-        for name, found in finished.results.items()
-    }
+
+    def last_of_each_chain(name: str) -> set[str]:
+        sets = overrides(TINY, EVALUATION)
+        nodes = result("plan", name, "--data", finished.data, "--storage", tmp_path, *sets)["nodes"]
+        chains = [node for node in nodes if node["kind"] == "train" and node["title"].startswith("member ")]
+        return {node["id"] for node in chains} - {needed for node in chains for needed in node["needs"]}
+
+    names = ("ct", "ct-ensemble", "ct-sed", "nli-ct", "nli-ct-ensemble", "nli-ct-sed", "sts", "sts-sed")
+    members = {name: last_of_each_chain(name) for name in names}
+    made = {row["run_id"] for row in finished.results["ct"]["results"] if row["role"] == "member"}
+    assert members["ct"] == made, "a run is what its plan says"
     assert members["ct"] == members["ct-ensemble"] == members["ct-sed"] and len(members["ct"]) == 2
     assert members["nli-ct"] == members["nli-ct-ensemble"] == members["nli-ct-sed"]
     assert members["sts"] == members["sts-sed"]
@@ -161,6 +163,7 @@ def test_recipes_share_their_members(finished: run_commands.Finished) -> None:
 
 
 def test_nothing_half_written_is_left(finished: run_commands.Finished) -> None:
+    assert all(finished.results[name] for name in WHOLE)
     assert not drafts(finished.storage)
     assert not list(finished.storage.glob("runs/*/checkpoints")), "a finished run needs no checkpoints"
     assert not list(finished.storage.glob("embeddings/*/sum-*")), "a finished teacher needs no partial sums"
@@ -244,9 +247,9 @@ def test_the_model_card_says_what_was_done(finished: run_commands.Finished) -> N
         assert part in card, part
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_report_names_every_run(name: str, finished: run_commands.Finished) -> None:
-    page = (finished.storage / "reports" / name / "index.html").read_text(encoding="utf-8")
+    page = Path(finished.results[name]["report"]).read_text(encoding="utf-8")
     assert f"raysts run {name}" in page
     for node in result("plan", *finished.arguments(name))["nodes"]:
         assert node["title"] in page, node["title"]

@@ -17,11 +17,6 @@ from raysts.models.pretrained import load
 from raysts.storage.atomic import read_json
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
-    return run_commands.finished(tmp_path_factory.getbasetemp())
-
-
 def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:
     return result(
         "run", "nli-sed", *finished.options(), "--address", "none", "--name", f"start-{start}",
