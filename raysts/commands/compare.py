@@ -21,6 +21,7 @@ from raysts.models import pretrained
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
 from raysts.pipeline.local import Say
+from raysts.pipeline.outcome import outcome_of
 from raysts.pipeline.plan import TINY
 from raysts.storage.atomic import read_json
 from raysts.storage.store import location
@@ -166,24 +167,26 @@ def _of_run(record: Mapping[str, Any], role: str, storage: Path) -> tuple[tuple[
     role = role or {"sed": "student", "ensemble": "ensemble"}.get(pipeline["combine"] or "", "members")
     if role not in _roles(pipeline):
         raise InputError(f"run '{name}' has no {role}; it has: {', '.join(_roles(pipeline))}")
-    if role == "student":
-        runs = [storage / "runs" / node for node in record["nodes"]]
-        chosen = [run / "model" for run in runs if (read_json(run / "run.json") or {}).get("role") == "student"][-1:]
-    elif pipeline["teachers"]:
-        chosen = [api.locate(model, storage) for model in pipeline["teachers"]]
-    elif pipeline["stages"]:
-        chosen = [storage / "runs" / member / "model" for member in record["members"]]
+    outcome = outcome_of(record, lambda model: read_json(_run_folder(model, pipeline, storage) / "run.json") or {})
+    named = dict(zip(record["members"], pipeline["teachers"], strict=False))
+
+    def folder_of(model: str) -> Path:
+        return api.locate(named[model], storage) if model in named else storage / "runs" / model / "model"
+
+    if role == "student" or pipeline["teachers"] or pipeline["stages"]:
+        chosen = [folder_of(model) for model in outcome.of_role(role)]
+        needed = [*chosen, *(folder_of(model) for model in outcome.members if role != "student")]
     else:  # a backbone as it is
         tiny = storage / "backbones" / f"tiny-{record['backbone_id']}"
-        chosen = [tiny if pipeline["backbone"] == TINY else api.locate(pipeline["backbone"], storage)]
-    if not chosen or not all(folder.is_dir() for folder in chosen):
+        chosen = needed = [tiny if pipeline["backbone"] == TINY else api.locate(pipeline["backbone"], storage)]
+    if not chosen or not all(folder.is_dir() for folder in needed):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")
-    if role == "ensemble" and pipeline["select_top"] is not None:
-        runs_of = [read_json(folder.parent / "run.json") or {} for folder in chosen]
-        scores = [(run.get("dev") or {}).get("kept", float("-inf")) for run in runs_of]
-        best = sorted(range(len(chosen)), key=lambda i: (-scores[i], i))[: pipeline["select_top"]]
-        chosen = [chosen[i] for i in sorted(best)]
     return tuple(chosen), role == "ensemble"
+
+
+def _run_folder(model: str, pipeline: Mapping[str, Any], storage: Path) -> Path:
+    """Folder of the run behind a run id, or behind a model that the run names as teacher."""
+    return api.locate(model, storage).parent if model in pipeline["teachers"] else storage / "runs" / model
 
 
 def _roles(pipeline: Mapping[str, Any]) -> list[str]:

@@ -29,6 +29,7 @@ from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline import validate as checks
+from raysts.pipeline.outcome import Candidate, Outcome, decide, dev_of, top
 from raysts.pipeline.validate import DEV_TABLE, TINY
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import to_plain
@@ -453,6 +454,24 @@ class Plan:
     def outcomes(self) -> list[Node]:
         """The runs that come out of a distillation: the students, or what is fitted on them."""
         return [chain[-1] for chain in self.student_chains]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What has come out of what is done so far."""
+        chains = self.student_chains
+        ran = [chain for chain in chains if chain[-1].status == "done"]
+        return decide(
+            [Candidate.of(node.id, node.record) for node in self.members],
+            [Candidate.of(chain[-1].id, chain[0].record) for chain in (chains if len(ran) == len(chains) else [])],
+            combine=self.pipeline.combine,
+            select_top=self.pipeline.select_top,
+            dev=dev_of([recipe.objective for recipe in self.pipeline.stages.values()]),
+        )
+
+    def selected_members(self) -> list[Node]:
+        """The members that form the ensemble: all, or the best on their development set."""
+        scores = [Candidate.of(node.id, node.record).score for node in self.members]
+        return [self.members[index] for index in top(scores, self.pipeline.select_top)]
 
     @cached_property
     def evaluations(self) -> list[Node]:

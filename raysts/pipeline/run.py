@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from raysts.pipeline import overlap, teacher
 from raysts.pipeline.evaluated import Evaluated
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import model_card
+from raysts.pipeline.outcome import Outcome, dev_of, joined
 from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
 from raysts.pipeline.refresh import refresh
 from raysts.recipes import names
@@ -95,13 +96,14 @@ class _Driver:
             self._evaluate(node)
         rows = stored_rows(plan)
         report = write(plan, self.name, self.command, self.seconds)
-        kept = self._kept()
-        if kept is not None:
-            need_folder(kept.model)
-            self._card(kept, rows)
-        model = kept.model if kept else None if plan.pipeline.combine else plan.backbone
+        outcome = plan.outcome
+        selected = next((node for node in [*plan.outcomes, *plan.members] if node.id == outcome.selected), None)
+        if selected is not None:
+            need_folder(selected.model)
+            self._card(selected, outcome, rows)
+        model = selected.model if selected else None if plan.pipeline.combine else plan.backbone
         text = overlap.searched(plan)
-        self._note("done")
+        self._note("done", outcome=asdict(outcome))
         return {
             "status": "done",
             "storage": location(plan.storage),
@@ -160,22 +162,13 @@ class _Driver:
             + f"\n{done} of {count} finished{needed}; run the same command again to go on from there"
         )
 
-    def selected(self) -> list[Node]:
-        """The members that form the ensemble: all, or the best on STS-B dev."""
-        members, top = self.plan.members, self.plan.pipeline.select_top
-        if top is None:
-            return members
-        scores = [(node.record.get("dev") or {}).get("kept", float("-inf")) for node in members]
-        best = sorted(range(len(members)), key=lambda i: (-scores[i], i))[:top]
-        return [members[i] for i in sorted(best)]
-
     def _teacher(self, node: Node) -> None:
         if node.status == "done":
             return
         recipe = self.plan.pipeline.sed
         assert recipe is not None
         folder, tokens = node.marker.parent, self.plan.store_folder(self.plan.store_spec(recipe))
-        chosen = self.selected()
+        chosen = self.plan.selected_members()
         with self._timed(node):
             folder.mkdir(parents=True, exist_ok=True)
             remove_drafts(folder)
@@ -199,7 +192,7 @@ class _Driver:
             return
         need_folder(folder)
         if not folder.is_dir():
-            chosen = [member.model for member in self.selected()]
+            chosen = [member.model for member in self.plan.selected_members()]
             pretrained.save(pretrained.average(chosen[:1] if start == "member" else chosen), folder)
         push_folder(folder)
 
@@ -219,7 +212,7 @@ class _Driver:
                     rows += self._score(texts, found, pretrained.similarities(plan.backbone), pooling, "backbone", None)
             else:
                 nodes = plan.members if what == "members" else plan.outcomes
-                chosen = {member.id for member in self.selected()} if what == "members" else set()
+                chosen = {member.id for member in plan.selected_members()} if what == "members" else set()
                 left = nodes[done.count :]
                 for model, found in zip(left, self._embed([n.model for n in left], texts, pooling), strict=True):
                     role, similarities = (
@@ -263,8 +256,12 @@ class _Driver:
     ) -> list[dict[str, Any]]:
         plan = self.plan
         record = node.record if node else {}
-        transductive = role == "ensemble" and any(member.record.get("transductive") for member in self.selected())
-        parents = [plan.backbone_id] if role == "backbone" else [_run_id(member) for member in self.selected()]
+        transductive = role == "ensemble" and any(
+            member.record.get("transductive") for member in self.plan.selected_members()
+        )
+        parents = (
+            [plan.backbone_id] if role == "backbone" else [_run_id(member) for member in self.plan.selected_members()]
+        )
         context = {
             "run_id": _run_id(node) if node else None,
             "parent_run_ids": record.get("parents") or parents,
@@ -275,7 +272,7 @@ class _Driver:
             "member": node.job.facts["member"] if node and node.job else record.get("member"),
             "seed": record.get("seed"),
             "transductive": bool(record.get("transductive", transductive)),
-            "selected_by": record.get("selected_by"),
+            "selected_by": record.get("selected_by") or self._chosen_by(role, node),
             "step": (record.get("kept") or {}).get("step"),
             "git_commit": results.git_commit(),
             "pooling": pooling,
@@ -296,12 +293,20 @@ class _Driver:
             )
         ]
 
+    def _chosen_by(self, role: str, node: Node | None) -> str | None:
+        """The development set that chose a model among others, rather than its checkpoint."""
+        pipeline, outcome = self.plan.pipeline, self.plan.outcome
+        if role == "ensemble" and pipeline.select_top is None:
+            return None
+        chosen = role == "ensemble" or (role == "member" and node is not None and node.id == outcome.selected)
+        return outcome.selected_by if chosen else None
+
     # -- records -----------------------------------------------------------------------------------------------------
 
     def _timed(self, node: Node) -> _Timer:
         return _Timer(self, node)
 
-    def _note(self, status: str = "running") -> None:
+    def _note(self, status: str = "running", **more: Any) -> None:
         plan = self.plan
         write_json(
             self.record_file,
@@ -317,27 +322,15 @@ class _Driver:
                 "members": [node.id for node in plan.members],
                 "nodes": [node.id for node in plan.nodes],
                 "seconds": self.seconds,
+                **more,
             },
         )
 
-    def _kept(self) -> Node | None:
-        """The run whose model comes out: the student, or the only or best member; none for an ensemble or ``raw``.
-
-        Of several students the first, so that no label chooses, unless labels choose within each of them already.
-        """
-        plan = self.plan
-        if plan.pipeline.sed is not None:
-            students = [chain[0] for chain in plan.student_chains]
-            return plan.outcomes[_best(students) if plan.pipeline.sed.train.by_dev else 0]
-        if plan.pipeline.combine == "ensemble" or not plan.members:
-            return None
-        return plan.members[_best(plan.members)]
-
-    def _card(self, node: Node, rows: list[dict[str, Any]]) -> None:
+    def _card(self, node: Node, outcome: Outcome, rows: list[dict[str, Any]]) -> None:
         """Write the model card of the run that comes out."""
         plan, recipes = self.plan, self.plan.pipeline.recipes
         record, folder = node.record, node.model
-        own = [recipe for recipe in recipes.values() if recipe.train.by_dev]
+        by_labels = {dev_of([recipe.objective]) for recipe in recipes.values() if recipe.train.by_dev}
         entry = names.RECIPES.get(plan.pipeline.name)
         recipe = recipes[record["stage"]]
         text = model_card(
@@ -360,18 +353,16 @@ class _Driver:
             rows=[row for row in rows if row["run_id"] == node.id],
             command=self.command,
             source=entry.source if entry else None,
-            selected_by="stsb-dev" if own or plan.pipeline.select_top else None,
+            selected_by=joined([outcome.selected_by, *by_labels]),
             random_backbone=plan.pipeline.backbone == TINY,
             versions=record.get("versions"),
-            notes=[f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped],
+            notes=[
+                *([outcome.choice] if outcome.choice else []),
+                *(f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped),
+            ],
         )
         with aside(folder / "README.md") as draft:
             draft.write_text(text, encoding="utf-8")
-
-
-def _best(nodes: list[Node]) -> int:
-    """Which of them is the best on its development set; the first of equals, and where there is none."""
-    return int(np.argmax([(node.record.get("dev") or {}).get("kept", 0.0) for node in nodes]))
 
 
 def _run_id(node: Node) -> str:

@@ -184,6 +184,14 @@ def test_a_member_is_exported_as_it_was_trained(layers: int, plan: Planner) -> N
     assert {node.job.export_layers for node in made.members if node.job} == {layers}
 
 
+def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> None:
+    """It is the same training, but another model: what an id stands for must hold the layers that it pools."""
+    one, two = (plan("nli-ct-sed", {"student_pooling": layers}) for layers in (1, 2))
+    assert student(one).id != student(two).id
+    assert ids(one) == ids(two) and one.teacher.id == two.teacher.id  # type: ignore[union-attr]
+    assert [student(made).job.export_layers for made in (one, two)] == [1, 2]  # type: ignore[union-attr]
+
+
 def test_more_tokens_than_the_backbone_has_positions_for_are_refused(plan: Planner) -> None:
     with pytest.raises(ValueError, match="max_length"):
         plan("nli", {"train.max_length": 500}).check()

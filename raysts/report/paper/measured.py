@@ -15,7 +15,8 @@ from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.models.gaussian import NAMES
-from raysts.recipes import grammar, names
+from raysts.pipeline import outcome
+from raysts.recipes import names
 from raysts.recipes.tree import set_path
 from raysts.report.run.data import Row
 from raysts.schema import RESULTS
@@ -83,24 +84,8 @@ def measured(storage: Path, subsets: bool = False) -> list[Measured]:
 
 
 def system_of(row: Row) -> str | None:
-    """The system that a row measures; None where it has no name in the grammar.
-
-    A pipeline measures several: that of ``ct-sed`` has ``raw`` in its backbone, ``ct`` in each of its members,
-    ``ct-ensemble`` in their mean, and ``ct-sed`` in its student.
-    """
-    name, role = row["system"] or "", row["role"]
-    if role == "backbone":
-        return "raw"
-    try:
-        parsed = grammar.parse(name)
-    except InputError:
-        return None
-    if role not in ("member", "ensemble", "student"):
-        return None
-    if role == "student" or (role == "member" and parsed.combine is None):
-        return name
-    on_members = [parsed.post] if parsed.post and parsed.combine != "sed" else []
-    return "-".join([*parsed.stages, *(["ensemble"] if role == "ensemble" else []), *on_members])
+    """The system that a row measures; see :func:`raysts.pipeline.outcome.system_of`."""
+    return outcome.system_of(row["system"] or "", row["role"])
 
 
 def _as_named(tree: Mapping[str, Any]) -> bool:

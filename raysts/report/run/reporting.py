@@ -63,6 +63,8 @@ def report_data(
             f"Member {gone['member']} failed and is left out: ensemble and student are made of the "
             f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {gone['reason']}"
         )
+    if choice := plan.outcome.choice:
+        notes.append(choice)
     notes += [f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped]
     chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
     if chosen_by_labels:

@@ -1,0 +1,186 @@
+"""What came out of a run: its members, their ensemble, the students, the model that is handed over and what chose it.
+
+Decided here alone and written into ``pipelines/<name>.json`` when the run is done; model card, report, ``compare``,
+``distill`` and the papers' tables read it, so that they mean the same models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysts.errors import InputError
+from raysts.objectives import OBJECTIVES
+from raysts.recipes import grammar
+
+STSB_DEV = "sts/stsb_dev"
+"""The table that chooses the best of models that were there before the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A trained model that may be chosen.
+
+    Attributes:
+        id: run id; content id of a model without a run on record.
+        score: of the kept checkpoint on its development set, larger is better; None where it has none.
+        selected_by: the development set whose labels chose its checkpoint; None: no labels did.
+    """
+
+    id: str
+    score: float | None = None
+    selected_by: str | None = None
+
+    @classmethod
+    def of(cls, model_id: str, run: Mapping[str, Any]) -> Candidate:
+        """The candidate behind a run record (empty where there is none)."""
+        return cls(model_id, (run.get("dev") or {}).get("kept"), run.get("selected_by"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came out of a run, by ids of runs (content ids of models without one).
+
+    Attributes:
+        members: every member that finished.
+        ensemble: the members whose mean is the ensemble, or the teacher of the students; empty where nothing is combined.
+        students: what came out of each distillation, with what was fitted on it.
+        selected: the model that is handed over; None of an ensemble, and where nothing is trained.
+        selected_by: the development set whose labels chose it: its checkpoint, it among others, or the members behind it.
+    """
+
+    members: tuple[str, ...] = ()
+    ensemble: tuple[str, ...] = ()
+    students: tuple[str, ...] = ()
+    selected: str | None = None
+    selected_by: str | None = None
+
+    @property
+    def choice(self) -> str | None:
+        """Which of several models is handed over, as people read it; None where there was nothing to choose."""
+        kind, models = ("student", self.students) if self.students else ("member", self.members)
+        if self.selected is None or len(models) < 2:
+            return None
+        why = f", the best on {self.selected_by}" if kind == "member" and self.selected_by else ""
+        return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is handed over{why} ({self.selected})."
+
+    def of_role(self, role: str) -> tuple[str, ...]:
+        """The models that a role of the run means: of several ``student`` the one that is handed over."""
+        if role == "student":
+            return (self.selected,) if self.selected in self.students else ()
+        return self.ensemble if role == "ensemble" else self.members
+
+
+def best(scores: Sequence[float | None]) -> int:
+    """Which score is the largest; the first of equals, and where there are none."""
+    return max(range(len(scores)), key=lambda index: (_order(scores[index]), -index))
+
+
+def top(scores: Sequence[float | None], count: int | None) -> list[int]:
+    """Which ``count`` scores are the largest, ascending; the first of equals. All where ``count`` is None."""
+    ranked = sorted(range(len(scores)), key=lambda index: (-_order(scores[index]), index))
+    return sorted(ranked[:count])
+
+
+def decide(
+    members: Sequence[Candidate],
+    students: Sequence[Candidate],
+    *,
+    combine: str | None,
+    select_top: int | None,
+    dev: str,
+) -> Outcome:
+    """What comes out of a run.
+
+    A student is handed over where there are some: the first, so that no label chooses, unless labels choose within each of
+    them already; then the best. Of members that are not combined it is the best; of an ensemble nothing is.
+
+    Args:
+        members: those that finished, in order; a score is that of the last stage.
+        students: in order, empty before they are trained; a score is that of the distillation.
+        combine: ``sed``, ``ensemble`` or None.
+        select_top: how many members form the ensemble; None: all.
+        dev: the development set that the members' scores are on.
+    """
+    ensemble = [members[index] for index in top([m.score for m in members], select_top)] if combine else []
+    selected, labels = None, {member.selected_by for member in ensemble}
+    labels |= {dev} if combine and select_top is not None else set()
+    if combine == "sed" and students:
+        by_labels = students[0].selected_by is not None
+        selected = students[best([student.score for student in students]) if by_labels else 0]
+    elif combine is None and members:
+        selected = members[best([member.score for member in members])]
+        labels |= {dev} if len(members) > 1 and selected.score is not None else set()
+    labels |= {selected.selected_by} if selected else set()
+    return Outcome(
+        members=tuple(member.id for member in members),
+        ensemble=tuple(member.id for member in ensemble),
+        students=tuple(student.id for student in students),
+        selected=selected.id if selected else None,
+        selected_by=joined(labels),
+    )
+
+
+def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, Any]]) -> Outcome:
+    """The outcome of the run that ``pipelines/<name>.json`` remembers.
+
+    Args:
+        record: its content; one that does not say the outcome (not done, or of an older raysts) is decided again.
+        run_of: the run record of a run id, or of a model named as teacher; empty where there is none.
+    """
+    if known := record.get("outcome"):
+        models = {role: tuple(known[role]) for role in ("members", "ensemble", "students")}
+        return Outcome(**models, selected=known["selected"], selected_by=known["selected_by"])
+    pipeline, ids = record["pipeline"], record["members"]
+    named = zip(ids, pipeline["teachers"] or ids, strict=True)
+    members = [Candidate.of(model_id, run_of(model)) for model_id, model in named]
+    students: list[Candidate] = []
+    if pipeline["combine"] == "sed":
+        runs = {node: run for node in record["nodes"] if (run := run_of(node)).get("role") == "student"}
+        for node, run in runs.items():
+            if run["stage"] == next(reversed(pipeline.get("post") or {}), "sed"):
+                students.append(Candidate.of(node, run if run["stage"] == "sed" else runs[run["parents"][0]]))
+    return decide(
+        members,
+        students,
+        combine=pipeline["combine"],
+        select_top=pipeline["select_top"],
+        dev=dev_of([recipe["objective"] for recipe in pipeline["stages"].values()]),
+    )
+
+
+def dev_of(objectives: Sequence[str]) -> str:
+    """What results call the development set that scores members of these stages."""
+    table = OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV
+    return table.rpartition("/")[2].replace("_", "-")
+
+
+def joined(names: Iterable[str | None]) -> str | None:
+    """Names of development sets as a record holds them; None where there are none."""
+    return ", ".join(sorted({name for name in names if name})) or None
+
+
+def system_of(name: str, role: str) -> str | None:
+    """The system that the models of a role measure in a run of the system ``name``; None where it has no name.
+
+    A pipeline measures several: that of ``ct-sed`` has ``raw`` in its backbone, ``ct`` in each of its members,
+    ``ct-ensemble`` in their mean, and ``ct-sed`` in its student.
+    """
+    if role == "backbone":
+        return "raw"
+    try:
+        parsed = grammar.parse(name)
+    except InputError:
+        return None
+    if role not in ("member", "ensemble", "student"):
+        return None
+    if role == "student" or (role == "member" and parsed.combine is None):
+        return name
+    on_members = [parsed.post] if parsed.post and parsed.combine != "sed" else []
+    return "-".join([*parsed.stages, *(["ensemble"] if role == "ensemble" else []), *on_members])
+
+
+def _order(score: float | None) -> float:
+    return -math.inf if score is None else score

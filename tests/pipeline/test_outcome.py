@@ -1,0 +1,188 @@
+"""What came out of a run: every reader means the same models, and says what chose them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_commands import raysts, result
+
+from raysts.commands import compare
+from raysts.evaluation.dev import LOADERS
+from raysts.objectives import OBJECTIVES
+from raysts.pipeline.outcome import STSB_DEV, Candidate, Outcome, best, decide, dev_of, outcome_of, system_of, top
+
+SMALL = {
+    "backbone": "tiny", "train.max_steps": 4, "train.max_length": 16, "evaluation.resamples": 0,
+    "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [([0.1], 0), ([0.1, 0.3, 0.2], 1), ([0.2, 0.2], 0), ([None, None], 0), ([None, -0.4], 1), ([-0.5, -0.4], 1)],
+)
+def test_the_best(scores: list[float | None], expected: int) -> None:
+    assert best(scores) == expected
+
+
+@pytest.mark.parametrize(
+    ("scores", "count", "expected"),
+    [
+        ([0.1, 0.3, 0.2], None, [0, 1, 2]),
+        ([0.1, 0.3, 0.2], 2, [1, 2]),
+        ([0.3, 0.1, 0.2], 2, [0, 2]),
+        ([0.2, 0.2, 0.2], 2, [0, 1]),
+        ([None, 0.1, None], 2, [0, 1]),
+        ([-0.1, None], 1, [0]),
+        ([0.1], 1, [0]),
+    ],
+)
+def test_the_top(scores: list[float | None], count: int | None, expected: list[int]) -> None:
+    assert top(scores, count) == expected
+
+
+def _models(letter: str, *scores: float | None, selected_by: str | None = None) -> list[Candidate]:
+    return [Candidate(f"{letter}{number}", score, selected_by) for number, score in enumerate(scores)]
+
+
+MEMBERS, CHOSEN = _models("m", 0.1, 0.3, 0.2), _models("m", 0.1, 0.3, 0.2, selected_by="snli-dev")
+
+
+@pytest.mark.parametrize(
+    ("members", "students", "combine", "select_top", "ensemble", "selected", "selected_by"),
+    [
+        ([], [], None, None, "", None, None),
+        (MEMBERS[:1], [], None, None, "", "m0", None),
+        (CHOSEN[:1], [], None, None, "", "m0", "snli-dev"),
+        (MEMBERS, [], None, None, "", "m1", "dev"),
+        (CHOSEN, [], None, None, "", "m1", "dev, snli-dev"),
+        (_models("m", None, None), [], None, None, "", "m0", None),
+        (MEMBERS, [], "ensemble", None, "m0 m1 m2", None, None),
+        (MEMBERS, [], "ensemble", 2, "m1 m2", None, "dev"),
+        (MEMBERS, [], "sed", None, "m0 m1 m2", None, None),
+        (MEMBERS, _models("s", 0.1, 0.4), "sed", None, "m0 m1 m2", "s0", None),
+        (MEMBERS, _models("s", 0.1, 0.4, selected_by="dev"), "sed", None, "m0 m1 m2", "s1", "dev"),
+        (MEMBERS, _models("s", None), "sed", 1, "m1", "s0", "dev"),
+        (CHOSEN, _models("s", 0.1), "sed", None, "m0 m1 m2", "s0", "snli-dev"),
+    ],
+)
+def test_what_comes_out(
+    members: list[Candidate],
+    students: list[Candidate],
+    combine: str | None,
+    select_top: int | None,
+    ensemble: str,
+    selected: str | None,
+    selected_by: str | None,
+) -> None:
+    found = decide(members, students, combine=combine, select_top=select_top, dev="dev")
+    assert found == Outcome(
+        members=tuple(member.id for member in members),
+        ensemble=tuple(ensemble.split()),
+        students=tuple(student.id for student in students),
+        selected=selected,
+        selected_by=selected_by,
+    )
+    assert found.of_role("members") == found.members and found.of_role("ensemble") == found.ensemble
+    assert found.of_role("student") == ((selected,) if students else ())
+
+
+def test_how_a_choice_is_said() -> None:
+    members, students = ("a", "b"), ("c", "d")
+    found = Outcome(members=members, selected="b", selected_by="stsb-dev")
+    assert found.choice == "Of 2 members, member 1 is handed over, the best on stsb-dev (b)."
+    found = Outcome(members=members, ensemble=members, students=students, selected="c", selected_by="stsb-dev")
+    assert found.choice == "Of 2 students, student 0 is handed over (c)."
+    assert Outcome(members=members, ensemble=members).choice is None
+    assert Outcome(members=("a",), selected="a", selected_by="stsb-dev").choice is None
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_development_set_has_the_name_that_results_give_it(objective: str, small_world: Path) -> None:
+    from raysts.data.corpora import Corpus
+
+    assert dev_of([objective]) == LOADERS[OBJECTIVES[objective].dev](Corpus(small_world)).name
+    assert dev_of([]) == LOADERS[STSB_DEV](Corpus(small_world)).name
+
+
+def test_the_systems_of_a_run() -> None:
+    named = {role: system_of("nli-ct-sed", role) for role in ("backbone", "member", "ensemble", "student", "baseline")}
+    assert named == {
+        "backbone": "raw", "member": "nli-ct", "ensemble": "nli-ct-ensemble", "student": "nli-ct-sed", "baseline": None,
+    }  # fmt: skip
+    assert system_of("my own", "member") is None and system_of("my own", "backbone") == "raw"
+
+
+def test_a_record_of_an_older_raysts_is_decided_again() -> None:
+    runs: dict[str, dict[str, Any]] = {
+        "m0": {"role": "member", "stage": "nli", "dev": {"kept": 0.1}},
+        "m1": {"role": "member", "stage": "nli", "dev": {"kept": 0.3}},
+        "s0": {"role": "student", "stage": "sed", "dev": {"kept": 0.2}, "selected_by": "stsb-dev", "parents": ["x", "t"]},
+        "f0": {"role": "student", "stage": "flow", "parents": ["s0"]},
+        "s1": {"role": "student", "stage": "sed", "dev": {"kept": 0.4}, "selected_by": "stsb-dev", "parents": ["x", "t"]},
+        "f1": {"role": "student", "stage": "flow", "parents": ["s1"]},
+    }  # fmt: skip
+    pipeline = {
+        "combine": "sed", "teachers": [], "stages": {"nli": {"objective": "nli"}}, "post": {"flow": {}}, "select_top": 1,
+    }  # fmt: skip
+    record = {
+        "pipeline": pipeline,
+        "members": ["m0", "m1"],
+        "nodes": ["tokens", "m0", "m1", "t", "s0", "f0", "s1", "f1", "e"],
+    }
+    found = outcome_of(record, lambda run: runs.get(run, {}))
+    assert found == Outcome(
+        members=("m0", "m1"), ensemble=("m1",), students=("f0", "f1"), selected="f1", selected_by="stsb-dev"
+    )
+    known = json.loads(json.dumps({**record, "outcome": asdict(found)}))
+    assert outcome_of(known, lambda run: pytest.fail("the record says it")) == found
+    started = {**record, "pipeline": {**pipeline, "teachers": ["of", "others"], "combine": "ensemble"}}
+    assert outcome_of(started, lambda run: {"of": runs["m1"]}.get(run, {})).ensemble == ("m0",)
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------------
+
+
+def _run(name: str, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
+    chosen = {**SMALL, **more}
+    options = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+    return result("run", name, "--data", data, "--storage", storage, "--address", "none", *options)
+
+
+def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: Path, tmp_path: Path) -> None:
+    found = _run("nli-sed", small_world, tmp_path, members=2, students=2, **{"sed.data.sample": 64})
+    students = list(dict.fromkeys(row["run_id"] for row in found["results"] if row["role"] == "student"))
+    handed_over = Path(found["model"])
+    assert len(students) == 2 and handed_over.parent.name == students[0]
+    record = json.loads((tmp_path / "pipelines" / "nli-sed.json").read_text(encoding="utf-8"))
+    assert record["outcome"]["selected"] == students[0] and record["outcome"]["students"] == students
+    assert compare._side("nli-sed", tmp_path).folders == (handed_over,)
+    del record["outcome"]
+    (tmp_path / "pipelines" / "nli-sed.json").write_text(json.dumps(record), encoding="utf-8")
+    assert compare._side("nli-sed", tmp_path).folders == (handed_over,), "the record of an older raysts"
+    choice = f"Of 2 students, student 0 is handed over ({students[0]})."
+    assert choice in (handed_over / "README.md").read_text(encoding="utf-8")
+    assert choice in Path(found["report"]).read_text(encoding="utf-8")
+    assert not (tmp_path / "runs" / students[1] / "model" / "README.md").exists()
+
+
+def test_a_member_that_a_dev_score_chose_is_said_to_be_so(small_world: Path, tmp_path: Path) -> None:
+    found = _run("latte", small_world, tmp_path, members=3, **{"train.max_steps": 12})
+    model = Path(found["model"])
+    runs = {row["run_id"] for row in found["results"] if row["role"] == "member"}
+    scores = {
+        run: json.loads((tmp_path / "runs" / run / "run.json").read_text(encoding="utf-8"))["dev"]["kept"]
+        for run in runs
+    }
+    assert len(set(scores.values())) > 1 and model.parent.name == max(scores, key=lambda run: scores[run])
+    card = (model / "README.md").read_text(encoding="utf-8")
+    assert "Labels of stsb-dev chose" in card and "No labels of an evaluation set" not in card
+    assert f", the best on stsb-dev ({model.parent.name})." in card
+    by = {(row["run_id"], row["selected_by"]) for row in found["results"] if row["role"] == "member"}
+    assert by == {(run, "stsb-dev" if run == model.parent.name else None) for run in runs}
+    again = raysts("compare", "latte", "latte:members", "--storage", tmp_path, "--data", small_world, "--tasks", "stsb")
+    assert again.code == 0, again.err
