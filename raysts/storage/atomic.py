@@ -23,7 +23,7 @@ ASIDE = ".aside-"
 
 
 @contextlib.contextmanager
-def aside(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` when the block ends well, removed when it does not.
 
     Works for files and folders. A folder at ``path`` is replaced.
@@ -49,10 +49,18 @@ def aside(path: Path) -> Iterator[Path]:
                 leftover.unlink(missing_ok=True)
 
 
+aside = atomic_write
+
+
+def as_json(value: Any) -> str:
+    """``value`` as the indented JSON text that every record here is."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON, aside then renamed."""
-    with aside(path) as draft:
-        draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write ``value`` as indented JSON, complete or absent."""
+    with atomic_write(path) as draft:
+        draft.write_text(as_json(value), encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:

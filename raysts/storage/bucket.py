@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from raysts.errors import InputError, StoreFailed
-from raysts.storage.atomic import aside
+from raysts.storage.atomic import atomic_write
 
 SCHEMES = ("s3", "gs")
 """Stores in which an object appears whole; any other file system is a folder once it is mounted. (Arrow's Azure client
@@ -164,7 +164,7 @@ class Bucket:
 
         def action() -> None:
             stream = self._files.open_input_stream(self._key(path))
-            with stream, aside(target) as draft, draft.open("wb") as file:
+            with stream, atomic_write(target) as draft, draft.open("wb") as file:
                 while chunk := stream.read(CHUNK):
                     file.write(chunk)
 
@@ -175,9 +175,10 @@ class Bucket:
         info = self._tried("look for", path, lambda: self._files.get_file_info(self._key(path)))
         return Entry(info.size, info.mtime_ns / 1e9) if info.is_file else None
 
-    def has(self, path: str) -> bool:
-        """Whether there is such an object."""
-        return self.entry(path) is not None
+    def has(self, *paths: str) -> bool:
+        """Whether there is an object at one of the paths."""
+        keys = [self._key(path) for path in paths]
+        return any(info.is_file for info in self._tried("look for", paths[0], lambda: self._files.get_file_info(keys)))
 
     def listed(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
         """The objects below a folder by their paths from it; none where there is no such folder.
@@ -248,6 +249,8 @@ class Bucket:
         return _filesystem(self.uri)
 
     def _key(self, path: str) -> str:
+        if not path:  # the storage itself, which can be listed
+            return self.prefix
         check_inside(path, self.uri)
         return f"{self.prefix}/{path}"
 

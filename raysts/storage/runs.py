@@ -1,7 +1,14 @@
-"""The folder of a training run in an object store: what is sent when, and what a run goes on from.
+"""The folder of a training run: what is sent when, and what a run goes on from.
 
-A run there is its last checkpoint with its metrics, or, once ``run.json`` says done, its model. Whoever trains a run holds
-the lock of its folder; everybody else looks.
+Whoever trains a run holds the lock of its folder and writes in place: a log that grows, checkpoints. In an object store a
+run is its last checkpoint with its metrics, or, once ``run.json`` says done, its model; readers see the one or the other::
+
+    run = RunFolder(store.path("runs/x"))
+    with run.lock("training of run x"):     # the folder holds now what to go on from
+        ...                                 # write run.path / "checkpoints" / ..., run.path / "metrics.jsonl"
+        run.upload_checkpoint()
+        run.upload_model()                  # then store.write_json(run.path / "run.json", {... "status": "done"})
+    run.record()                            # anybody: the record as it is now, with recipe and metrics beside it
 """
 
 from __future__ import annotations
@@ -10,113 +17,166 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError
-from raysts.storage import atomic as files
-from raysts.storage import store as storage
-from raysts.storage.atomic import read_json
-from raysts.storage.manifests import pull_folder, push_folder, remove
+from raysts.storage import atomic
+from raysts.storage.store import BucketStore, Store
 
-RECORDS = ("recipe.json", "metrics.jsonl")
-PULL_WAIT = 600.0
+RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
+"""In this order: the record that says done comes last."""
+
+READ_WAIT = 600.0
 """Seconds that processes of one machine wait for each other while one of them brings a run."""
 
 
+@dataclass(frozen=True)
+class RunFolder:
+    """The run folder at ``path`` on this machine; of a folder that is no mirror all of it is there already."""
+
+    path: Path
+
+    @property
+    def store(self) -> Store:
+        """The storage that it lies in."""
+        return Store.of(self.path)
+
+    @contextlib.contextmanager
+    def lock(self, holder: str, wait: float = 0.0) -> Iterator[None]:
+        """Be the only one who trains the run; the folder holds what it goes on from, or is done.
+
+        Raises:
+            InputError: another live process trains it.
+        """
+        with self.store.lock(self.path / "writer.lock", holder, wait, of=self.path):
+            self._receive()
+            yield
+
+    def join(self) -> None:
+        """As :meth:`lock` for a process that trains the run together with the one that holds the lock."""
+        with self._alone() as alone:
+            if alone:  # the other one is on another machine
+                self._receive()
+
+    def record(self) -> dict[str, Any]:
+        """The record ``run.json`` as the store has it, empty where there is none; recipe and metrics are brought with it.
+
+        A run that is done here and not there (somebody emptied the bucket) is sent again.
+        """
+        stored = self._stored()
+        if isinstance(self.store, BucketStore) and (stored or self._here()):
+            if stored == self._here() and stored.get("status") == "done":
+                return stored
+            with self._alone() as alone:
+                if alone and self._only_here(stored):
+                    self._send()
+                elif alone and stored:
+                    self._bring_records()
+                elif alone and self._here().get("status") == "done":
+                    (self.path / "run.json").unlink()  # its model is not here, and nothing is there
+        return self._here()
+
+    def upload_checkpoint(self) -> None:
+        """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
+        for name in RECORDS:
+            self.store.upload(self.path / name)
+        self._upload_dir("checkpoints")
+
+    def upload_model(self) -> None:
+        """Send all of a run that is over but the record that says so, which comes last."""
+        self._upload_dir("model")
+        for name in RECORDS[:-1]:
+            if (self.path / name).exists():
+                self.store.upload(self.path / name)
+
+    def _receive(self) -> None:
+        if not isinstance(self.store, BucketStore):
+            return
+        stored = self._stored()
+        if self._only_here(stored):
+            self._send()
+        elif stored.get("status") == "done":
+            self._bring_records()
+        elif stored:
+            brought = self.store.get_dir(self.path / "checkpoints", fresh=True)
+            if brought or not (self.path / "checkpoints").is_dir():
+                # What is here may be of a try on this machine that others have overtaken: the store has the last word.
+                shutil.rmtree(self.path / "model", ignore_errors=True)
+                self._bring_records()
+
+    def _send(self) -> None:
+        self.upload_model()
+        self.store.upload(self.path / "run.json")
+        self.store.delete(self.path / "checkpoints")
+
+    def _bring_records(self) -> None:
+        for name in RECORDS:
+            self.store.get(self.path / name, fresh=True)
+
+    def _upload_dir(self, name: str) -> None:
+        if isinstance(self.store, BucketStore) and (self.path / name).is_dir():
+            self.store.upload_dir(self.path / name)
+
+    def _here(self) -> dict[str, Any]:
+        record = atomic.read_json(self.path / "run.json")
+        return record if isinstance(record, dict) else {}
+
+    def _stored(self) -> dict[str, Any]:
+        if not isinstance(self.store, BucketStore):
+            return self._here()
+        content = self.store.bucket.read(self.store.key(self.path / "run.json"))
+        record = json.loads(content) if content else {}
+        return record if isinstance(record, dict) else {}
+
+    def _only_here(self, stored: dict[str, Any]) -> bool:
+        """Whether the run is done on this machine and not in the store."""
+        done = self._here().get("status") == "done" and (self.path / "model" / "config.json").is_file()
+        return done and stored.get("status") in (None, "running", "failed")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether nobody on this machine writes into the folder; nobody begins to within the block."""
+        if not isinstance(self.store, BucketStore):
+            yield True
+            return
+        with contextlib.ExitStack() as held:
+            held.enter_context(atomic.lock(self.path / "reader.lock", f"a look at {self.path.name}", READ_WAIT))
+            try:
+                held.enter_context(atomic.lock(self.path / "writer.lock", f"a look at {self.path.name}"))
+            except InputError:
+                yield False
+            else:
+                yield True
+
+
 def send_checkpoint(folder: Path) -> None:
-    """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
-    for name in (*RECORDS, "run.json"):
-        storage.push(folder / name)
-    push_folder(folder / "checkpoints")
+    """Send what a run that is not over goes on from."""
+    RunFolder(folder).upload_checkpoint()
 
 
 def send_model(folder: Path) -> None:
-    """Send all of a run that is over but the record that says so, which comes last."""
-    push_folder(folder / "model")
-    for name in RECORDS:
-        if (folder / name).exists():
-            storage.push(folder / name)
+    """Send all of a run that is over but its record."""
+    RunFolder(folder).upload_model()
 
 
 def receive(folder: Path) -> None:
-    """Bring what is needed to go on with a run, or to know that it is done. The caller holds the lock of the folder."""
-    if storage.place_of(folder) is None:
-        return
-    there = _remote_record(folder)
-    status = there.get("status")
-    if _done_here(folder) and status in (None, "running", "failed"):
-        send_model(folder)
-        storage.push(folder / "run.json")
-        remove(folder / "checkpoints")
-    elif status == "done":
-        _bring_records(folder)
-    elif status is not None and (pull_folder(folder / "checkpoints") or not (folder / "checkpoints").is_dir()):
-        # What is here may be of a try on this machine that others have overtaken: the store has the last word.
-        shutil.rmtree(folder / "model", ignore_errors=True)
-        _bring_records(folder)
+    """Bring what a run goes on from."""
+    RunFolder(folder)._receive()
 
 
 def look(folder: Path) -> None:
-    """Bring the records of a run that nobody trains on this machine; whose writer is here has the latest already."""
-    if storage.place_of(folder) is None or _record(folder).get("status") == "done":
-        return
-    if _remote_record(folder):
-        with _alone(folder) as alone:
-            if alone:
-                _bring_records(folder)
+    """Bring the records of a run."""
+    if RunFolder(folder)._here().get("status") != "done":
+        RunFolder(folder).record()
 
 
 def receive_beside(folder: Path) -> None:
-    """:func:`receive` for a process that trains a run together with the one that holds the lock."""
-    if storage.place_of(folder) is not None:
-        with _alone(folder) as alone:
-            if alone:  # the other one is on another machine
-                receive(folder)
+    """Bring what a run goes on from, beside its writer."""
+    RunFolder(folder).join()
 
 
 def confirm(folder: Path) -> None:
-    """Make the record that is here that of the store, which has the last word on whether a run is done."""
-    if storage.place_of(folder) is None:
-        return
-    there = _remote_record(folder)
-    if there != _record(folder) and (there or folder.is_dir()):
-        with _alone(folder) as alone:
-            if alone and _done_here(folder) and there.get("status") in (None, "running", "failed"):
-                receive(folder)
-            elif alone and there:
-                _bring_records(folder)
-            elif alone and _record(folder).get("status") == "done":
-                (folder / "run.json").unlink()  # its model is not here, and nothing is there
-
-
-def _bring_records(folder: Path) -> None:
-    for name in (*RECORDS, "run.json"):
-        storage.bring(folder / name)
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "run.json") or {}
-
-
-def _remote_record(folder: Path) -> dict[str, Any]:
-    content = storage.remote(folder / "run.json")
-    found = json.loads(content) if content else {}
-    return found if isinstance(found, dict) else {}
-
-
-def _done_here(folder: Path) -> bool:
-    return _record(folder).get("status") == "done" and (folder / "model" / "config.json").is_file()
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """Whether nobody on this machine writes into a run folder; nobody begins to within the block."""
-    with contextlib.ExitStack() as held:
-        held.enter_context(files.lock(folder / "reader.lock", f"a look at {folder.name}", PULL_WAIT))
-        try:
-            held.enter_context(files.lock(folder / "writer.lock", f"a look at {folder.name}"))
-        except InputError:
-            yield False
-        else:
-            yield True
+    """Make the record that is here that of the store."""
+    RunFolder(folder).record()

@@ -1,28 +1,57 @@
-"""A storage: a local folder, or an object store with a local folder that mirrors what this machine needs of it.
+"""A storage: one handle for a folder and for an object store with a local folder that mirrors what this machine needs.
 
-Below a mirror all code reads and writes files as it does in any folder. The functions here bring what is needed and send
-what has become complete; for paths that lie in no mirror they do nothing. The name of a mirror's folder is its URI, so a
-path says by itself, on every node, which store it belongs to.
+Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
+absolute Path. What a method gives is a path on this machine that holds the content already. A folder is its own mirror,
+so the same calls are right for both, and no caller asks which it has::
 
-Objects appear whole. What one is here too is written there first: nothing counts as done here that is not there.
+    store = Store.open("s3://bucket/runs")              # or a folder; Store.of(path): the storage in which a path lies
+    record = store.read_json("pipelines/a.json", fresh=True)         # None where there is none
+    for path in store.get_all("runs", "run.json", "recipe.json"):    # every such file below runs/, as it is there now
+        ...
+    with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
+        pq.write_table(table, draft)
+    model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, complete; or None
+
+    get(key)              a file whose content never changes: asked for only where it is not here yet
+    get(key, fresh=True)  a file that others write or may remove: as it is in the store now; None: the store has none
+    get_all(folder, *patterns)   the files below a folder that match, as they are now, several at a time
+    get_dir(key[, fresh]) a folder that put_dir wrote: all of its files, checked against its manifest
+    put, put_dir          a draft to write to, sent and then renamed when the block ends well, removed when it does not
+    upload(key)           send what had to be written in place (a library's database, a log that grows)
+    exists, list          what the store holds, whether it is here or not; folders that put_dir wrote count once complete
+    delete(key)           remove a file or folder, in the store and here
+    lock(key, holder)     one writer on this machine, and in an object store on any; who lost it sends nothing more
+    read_json, write_json    get and put of a small file;  at_once: the same call for several keys
+    path(key)             where a key lies on this machine, for what writes in place; says nothing of what is there
+
+Never ask the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about this
+machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: see ``storage.runs``.
+
+Objects appear whole. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
+belongs to, and a handle can be pickled. In an object store ``<folder>.manifest.json``, written last, lists the files of a
+folder; one whose upload was interrupted has none and is not there, or is still what it was.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, TypeVar, final
 from urllib.parse import unquote
 
-from raysts.errors import InputError
-from raysts.storage import atomic as files
-from raysts.storage.atomic import ASIDE
-from raysts.storage.bucket import Bucket, canonical, check_inside, mirror_name
+from raysts.errors import InputError, RunFailed
+from raysts.storage import atomic
+from raysts.storage.atomic import ASIDE, atomic_write
+from raysts.storage.bucket import Bucket, Entry, canonical, check_inside, mirror_name
 from raysts.storage.lease import Lease
 
 SEPARATOR = mirror_name("://")
@@ -31,8 +60,469 @@ SEPARATOR = mirror_name("://")
 AT_ONCE = 8
 """Objects that are asked for at the same time."""
 
+SMALL = 1 << 20
+"""Bytes up to which a file is compared by content; a larger one by size and time, which object stores keep in seconds."""
+
+MANIFEST = ".manifest.json"
+CARD = "README.md"
+"""A model's card: written again when more is known of the model, so no manifest lists it."""
+
 T = TypeVar("T")
 R = TypeVar("R")
+Key = str | Path
+Paths = list[Path]
+
+
+class Store(abc.ABC):
+    """A storage at ``root`` on this machine; ``uri`` is how people name it. Cheap to make and to pickle."""
+
+    root: Path
+    uri: str
+
+    @staticmethod
+    def open(storage: str | Path, option: str = "--storage") -> Store:
+        """The storage at a folder or URI, which need not exist yet; asks nothing of it (see :meth:`check`).
+
+        The mirror of an object store lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else
+        ``~/.cache/raysts/storages``.
+
+        Raises:
+            InputError: the URI is not that of an object store.
+        """
+        if "://" not in str(storage):
+            return Store.of(Path(storage).absolute())
+        uri = canonical(str(storage), option)
+        if len(os.fsencode(mirror_name(uri))) > 200:
+            raise InputError(f"{option} '{uri}': is too long to name a folder; take a shorter prefix")
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "storages"
+        root = Path(os.environ.get("RAYSTS_MIRROR") or cache).absolute() / mirror_name(uri)
+        return BucketStore(root, uri)
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of(path: Path) -> Store:
+        """The storage in which a path lies: that of the mirror, else the folder ``path`` itself.
+
+        Raises:
+            InputError: the path leads out of the mirror.
+        """
+        for index, part in enumerate(path.parts):
+            if SEPARATOR in part:
+                store = BucketStore(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
+                store.key(path)
+                return store
+        return FolderStore(path)
+
+    def path(self, key: Key) -> Path:
+        """Where a key lies on this machine."""
+        return self.root / key
+
+    @abc.abstractmethod
+    def get(self, key: Key, fresh: bool = False) -> Path | None:
+        """A file, brought here; None where there is none.
+
+        Args:
+            key: the file.
+            fresh: as it is in the store now; else a file that is here is taken as it is, since its content never changes.
+        """
+
+    @abc.abstractmethod
+    def get_all(self, folder: Key, *patterns: str) -> Paths:
+        """The files below a folder as they are now, in order; with patterns those whose last parts match one."""
+
+    @abc.abstractmethod
+    def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
+        """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none.
+
+        Args:
+            key: the folder.
+            fresh: as it is in the store now; else what is here and whole is taken as it is.
+
+        Raises:
+            RunFailed: what is there is not what its manifest says.
+        """
+
+    @abc.abstractmethod
+    def put(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+        """A draft of a file; it becomes the file, first in the store and then here, when the block ends well.
+
+        Raises:
+            RunFailed: a lease that protects it was lost.
+        """
+
+    @abc.abstractmethod
+    def put_dir(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+        """A draft, an empty folder, that becomes the folder as a whole, in place of what is there; as :meth:`put`."""
+
+    @abc.abstractmethod
+    def upload(self, key: Key) -> None:
+        """Send a file that was written in place, or every file of a folder; no draft."""
+
+    @abc.abstractmethod
+    def exists(self, key: Key) -> bool:
+        """Whether the store holds this file, or this whole folder of :meth:`put_dir`."""
+
+    @abc.abstractmethod
+    def list(self, folder: Key = "", recursive: bool = False) -> Paths:
+        """Paths of what the store holds in a folder, in order: files and folders; ``recursive``: all files below."""
+
+    @abc.abstractmethod
+    def delete(self, key: Key) -> None:
+        """Remove a file or a folder, if it is there."""
+
+    @abc.abstractmethod
+    def lock(
+        self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Be the only one with this lock, in an object store on any machine.
+
+        Args:
+            key: the lock file.
+            holder: who we are, for the messages of others.
+            wait: seconds to wait for a holder that is about to end.
+            of: what it protects; once another machine has taken the lease, nothing below is sent from here. Default:
+                the storage.
+
+        Raises:
+            InputError: another live process holds it.
+        """
+
+    @abc.abstractmethod
+    def check(self, writes: bool = False, option: str = "--storage") -> None:
+        """Make sure that the storage answers, and with ``writes`` that it can be written to, before work starts.
+
+        Raises:
+            InputError: it does not, or cannot.
+        """
+
+    def read_json(self, key: Key, fresh: bool = False) -> Any:
+        """The JSON value in a file; None where there is none."""
+        path = self.get(key, fresh)
+        return atomic.read_json(path) if path else None
+
+    def write_json(self, key: Key, value: Any) -> None:
+        """Write ``value`` as indented JSON."""
+        with self.put(key) as draft:
+            draft.write_text(atomic.as_json(value), encoding="utf-8")
+
+
+@final
+@dataclass(frozen=True)
+class FolderStore(Store):
+    """A folder, perhaps shared by several machines."""
+
+    root: Path
+
+    @property
+    def uri(self) -> str:  # type: ignore[override]
+        return str(self.root)
+
+    def get(self, key: Key, fresh: bool = False) -> Path | None:
+        path = self.path(key)
+        return path if path.is_file() else None
+
+    def get_all(self, folder: Key, *patterns: str) -> Paths:
+        return [path for path in self.list(folder, recursive=True) if _matches(path, patterns)]
+
+    def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
+        path = self.path(key)
+        return path if path.is_dir() else None
+
+    def put(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+        return atomic_write(self.path(key))
+
+    @contextlib.contextmanager
+    def put_dir(self, key: Key) -> Iterator[Path]:
+        with atomic_write(self.path(key)) as draft:
+            draft.mkdir()
+            yield draft
+
+    def upload(self, key: Key) -> None:
+        """Nothing to do: it is there."""
+
+    def exists(self, key: Key) -> bool:
+        return self.path(key).exists()
+
+    def list(self, folder: Key = "", recursive: bool = False) -> Paths:
+        path = self.path(folder)
+        if recursive:
+            return sorted(below for below in path.rglob("*") if below.is_file() and _shows(below.relative_to(path)))
+        return sorted(entry for entry in path.iterdir() if _shows(entry.relative_to(path))) if path.is_dir() else []
+
+    def delete(self, key: Key) -> None:
+        _delete_here(self.path(key))
+
+    def lock(
+        self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        return atomic.lock(self.path(key), holder, wait)
+
+    def check(self, writes: bool = False, option: str = "--storage") -> None:
+        if writes:
+            # Nothing is left there: more may be found wrong before work starts.
+            absent = [path for path in (self.root, *self.root.parents) if not os.path.exists(path)]  # noqa: PTH110
+            atomic.writable(self.root, option)
+            for path in absent:
+                with contextlib.suppress(OSError):  # somebody else has begun to use it
+                    path.rmdir()
+
+
+@final
+@dataclass(frozen=True)
+class BucketStore(Store):
+    """The objects below ``uri``, with their mirror at ``root``."""
+
+    root: Path
+    uri: str
+
+    @property
+    def bucket(self) -> Bucket:
+        """The objects themselves."""
+        return Bucket(self.uri)
+
+    def key(self, key: Key) -> str:
+        """The path of a key from the root; empty for the root.
+
+        Raises:
+            InputError: it leads out of the storage.
+        """
+        path = PurePath(self.root, key)
+        text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
+        if text:
+            check_inside(text, self.uri)
+        return text
+
+    def path(self, key: Key) -> Path:
+        return self.root / self.key(key)
+
+    def get(self, key: Key, fresh: bool = False) -> Path | None:
+        path = self.path(key)
+        if not fresh:
+            return path if path.is_file() or self._download(path) else None
+        entry = self.bucket.entry(self.key(key))
+        return self._get_now(path, entry) if entry else None
+
+    def get_all(self, folder: Key, *patterns: str) -> Paths:
+        base, objects = self.path(folder), self.bucket.listed(self.key(folder), recursive=True)
+        wanted = sorted(base / name for name in objects if _shows(PurePath(name)) and _matches(base / name, patterns))
+        paths = at_once(lambda path: self._get_now(path, objects[path.relative_to(base).as_posix()]), wanted)
+        return [path for path in paths if path]
+
+    def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
+        path = self.path(key)
+        entries = None if fresh else self._entries(_read(_manifest(path)), str(path))
+        if entries and all(_size(path / name) == entry["size"] for name, entry in entries.items()):
+            return path
+        for _ in range(3):
+            content = self.bucket.read(f"{self.key(key)}{MANIFEST}")
+            entries = self._entries(content, f"{self.uri}: {self.key(key)}")
+            if content is None or entries is None:
+                return None
+            known = self._entries(_read(_manifest(path)), str(path)) or {}
+            absent = [name for name, entry in entries.items() if not _is_here(path / name, entry, known.get(name))]
+            if all(at_once(partial(self._get_entry, path, entries), absent)):
+                for name, file in _files(path).items():
+                    if name not in entries and name != CARD:
+                        file.unlink()
+                with atomic_write(_manifest(path)) as draft:
+                    draft.write_bytes(content)
+                if absent and CARD in self.bucket.listed(self.key(key)):
+                    self.get(path / CARD, fresh=True)
+                return path
+            # Something was replaced while we read: its new manifest says by what.
+        raise RunFailed(
+            f"{self.uri}: {self.key(key)} is not what its manifest says ({', '.join(sorted(absent)[:3])}); remove "
+            f"{self.key(key)}{MANIFEST} and run the same command again: it is made again"
+        )
+
+    @contextlib.contextmanager
+    def put(self, key: Key) -> Iterator[Path]:
+        path = self.path(key)
+        with atomic_write(path) as draft:
+            yield draft
+            self._check_leases(path)
+            self.bucket.upload(draft, self.key(key))
+
+    @contextlib.contextmanager
+    def put_dir(self, key: Key) -> Iterator[Path]:
+        with atomic_write(self.path(key)) as draft:
+            draft.mkdir()
+            yield draft
+            self.upload_dir(key, draft)
+
+    def upload(self, key: Key) -> None:
+        path = self.path(key)
+        self._check_leases(path)
+        for file in _files(path).values() if path.is_dir() else [path]:
+            self.bucket.upload(file, self.key(file))
+
+    def upload_dir(self, key: Key, written: Path | None = None) -> None:
+        """Send a folder that was written in place or at ``written``: what is new, its manifest, then remove the rest."""
+        path, name = self.path(key), self.key(key)
+        self._check_leases(path)
+        files = _files(written or path)
+        entries = {file: _entry(local) for file, local in files.items() if file != CARD}
+        before = self._entries(self.bucket.read(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
+        if entries != before:
+            if before is not None and any(before.get(file, entry) != entry for file, entry in entries.items()):
+                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
+            new = [file for file, entry in entries.items() if before is None or before.get(file) != entry]
+            at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
+            content = json.dumps({"files": entries}, indent=1).encode()
+            self.bucket.write(f"{name}{MANIFEST}", content)
+            _manifest(path).write_bytes(content)
+            for file in self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}:
+                self.bucket.delete(f"{name}/{file}")
+        if CARD in files:
+            self.bucket.upload(files[CARD], f"{name}/{CARD}")
+
+    def exists(self, key: Key) -> bool:
+        return self.bucket.has(self.key(key), f"{self.key(key)}{MANIFEST}")
+
+    def list(self, folder: Key = "", recursive: bool = False) -> Paths:
+        key = self.key(folder)
+        names = [*self.bucket.listed(key, recursive), *([] if recursive else self.bucket.folders(key))]
+        return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
+
+    def delete(self, key: Key) -> None:
+        path, name = self.path(key), self.key(key)
+        self._check_leases(path)
+        for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
+            self.bucket.delete(file)
+        self.bucket.delete_folder(name)
+        _manifest(path).unlink(missing_ok=True)
+        _delete_here(path)
+
+    @contextlib.contextmanager
+    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
+        lease, protected = Lease(self.bucket, self.key(key), holder), of or self.root
+        with atomic.lock(self.path(key), holder, wait):
+            lease.take(wait)
+            _leases[lease] = protected
+            try:
+                yield
+            finally:
+                del _leases[lease]
+                lease.release()
+
+    def check(self, writes: bool = False, option: str = "--storage") -> None:
+        if writes:
+            FolderStore(self.root).check(writes, option)
+        self.bucket.check(writes, option)
+
+    def _check_leases(self, path: Path) -> None:
+        for lease, protected in list(_leases.items()):
+            if path.is_relative_to(protected):
+                lease.check()
+
+    def _download(self, path: Path) -> bool:
+        """Bring an object; whether there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            self.bucket.download(self.key(path), path)
+            return True
+        return False
+
+    def _get_now(self, path: Path, entry: Entry) -> Path | None:
+        """Bring an object of which the store just said ``entry``, unless it is here; None when it has gone since."""
+        if entry.size > SMALL:
+            with contextlib.suppress(OSError):
+                here = path.stat()
+                if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3:
+                    return path
+        with contextlib.suppress(FileNotFoundError):
+            if entry.size > SMALL:
+                with atomic_write(path) as draft:
+                    self.bucket.download(self.key(path), draft)
+                    os.utime(draft, (entry.written, entry.written))
+                return path
+            content = self.bucket.read(self.key(path))
+            if content is not None and content != _read(path):  # a file that did not change stays the one that is open
+                with atomic_write(path) as draft:
+                    draft.write_bytes(content)
+            return path if content is not None else None
+        return None
+
+    def _get_entry(self, folder: Path, entries: dict[str, dict[str, Any]], name: str) -> bool:
+        """Bring one file of a folder; whether it is what the manifest says."""
+        with contextlib.suppress(FileNotFoundError), atomic_write(folder / name) as draft:
+            self.bucket.download(self.key(folder / name), draft)
+            if _entry(draft) != entries[name]:
+                raise FileNotFoundError(name)
+            return True
+        return False
+
+    def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
+        """The files of a manifest; None where there is none.
+
+        Raises:
+            InputError: it names a file outside its folder.
+        """
+        if content is None:
+            return None
+        try:
+            files = json.loads(content)["files"]
+            entries = {str(name): {key: entry[key] for key in ("size", "sha256")} for name, entry in files.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None  # not ours
+        for name in entries:
+            check_inside(name, f"{where}: its manifest")
+        return entries
+
+
+_leases: dict[Lease, Path] = {}
+"""The leases of this process, each with the folder or file that it protects."""
+
+
+def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """What ``action`` gives for each item, several at the same time."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(action, items))
+
+
+def _shows(path: PurePath) -> bool:
+    """Whether a file or folder is one of the storage's own: no draft, no lock, no manifest."""
+    return not any(part.startswith(ASIDE) or part.endswith((".lock", MANIFEST)) for part in path.parts)
+
+
+def _matches(path: PurePath, patterns: tuple[str, ...]) -> bool:
+    return not patterns or any(path.match(pattern) for pattern in patterns)
+
+
+def _manifest(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{MANIFEST}")
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in paths.items() if ASIDE not in name}
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _is_here(path: Path, entry: dict[str, Any], known: dict[str, Any] | None) -> bool:
+    """Whether a file is what the manifest says; it is only read where no earlier manifest here says so too."""
+    return _size(path) == entry["size"] and (known == entry or _entry(path) == entry)
+
+
+def _delete_here(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# -- the same by path ------------------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
@@ -43,108 +533,53 @@ class Place(NamedTuple):
     path: str
 
 
-def mirror(uri: str, option: str = "--storage") -> Path:
-    """The folder on this machine for the object store at ``uri``, which need not exist yet.
-
-    It lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else ``~/.cache/raysts/storages``, and may be
-    removed whenever nothing runs.
-
-    Raises:
-        InputError: the URI is not that of an object store.
-    """
-    name = mirror_name(canonical(uri, option))
-    if len(os.fsencode(name)) > 200:
-        raise InputError(f"{option} '{canonical(uri)}': is too long to name a folder; take a shorter prefix")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "storages"
-    return Path(os.environ.get("RAYSTS_MIRROR") or cache).absolute() / name
-
-
-@lru_cache(maxsize=4096)
 def place_of(path: Path) -> Place | None:
-    """Where a path lies in an object store; None when it lies in no mirror.
+    """Where a path lies in an object store; None when it lies in no mirror."""
+    store = Store.of(path)
+    return Place(store.bucket, store.root, store.key(path)) if isinstance(store, BucketStore) else None
 
-    Raises:
-        InputError: the path leads out of the mirror.
-    """
-    for index, part in enumerate(path.parts):
-        if SEPARATOR in part:
-            rest = "/".join(path.parts[index + 1 :])
-            uri = unquote(part.replace("+", "%"))
-            if rest:
-                check_inside(rest, uri)
-            return Place(Bucket(uri), Path(*path.parts[: index + 1]), rest)
-    return None
+
+def mirror(uri: str, option: str = "--storage") -> Path:
+    """The folder on this machine for the object store at ``uri``."""
+    return Store.open(uri, option).root
 
 
 def location(path: Path) -> str:
-    """A storage as people name it: the URI of a mirror, the path of a folder."""
-    place = place_of(path)
-    return str(path) if place is None else place.bucket.uri
+    """A storage as people name it."""
+    return Store.of(path).uri
 
 
 def check(root: Path, writes: bool = False, option: str = "--storage") -> None:
-    """Make sure that an object store answers, before anything is asked of it.
-
-    Raises:
-        InputError: it does not, or ``writes`` is asked for and it cannot be written to.
-    """
+    """Make sure that an object store answers."""
     place = place_of(root)
     if place is not None:
         place.bucket.check(writes, option)
 
 
-# -- single files ----------------------------------------------------------------------------------------------------------
-
-
 def push(path: Path) -> None:
-    """Send a file, or every file of a folder that needs no manifest."""
-    place = place_of(path)
-    if place is None:
-        return
-    check_leases(path)
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file() and ASIDE not in file.name:
-            place.bucket.upload(file, file.relative_to(place.root).as_posix())
+    """Send a file, or every file of a folder."""
+    if place_of(path) is not None:
+        Store.of(path).upload(path)
 
 
-@contextlib.contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """:func:`raysts.storage.atomic.aside` for a file, which is sent before it becomes visible here."""
-    with files.aside(path) as draft:
-        yield draft
-        place = place_of(path)
-        if place is not None:
-            check_leases(path)
-            place.bucket.upload(draft, place.path)
+def aside(path: Path) -> contextlib.AbstractContextManager[Path]:
+    """A draft, which is sent before it becomes visible here."""
+    return Store.of(path).put(path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON with :func:`aside`."""
-    with aside(path) as draft:
-        draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write ``value`` as indented JSON."""
+    Store.of(path).write_json(path, value)
 
 
 def need(path: Path) -> None:
-    """Bring a file whose content never changes, unless it is here."""
-    place = place_of(path)
-    if place is not None and not path.exists():
-        with contextlib.suppress(FileNotFoundError):
-            place.bucket.download(place.path, path)
+    """Bring a file whose content never changes."""
+    Store.of(path).get(path)
 
 
 def current(path: Path) -> None:
-    """Bring a file that others write, unless the one here has the size and the time of what is in the store now."""
-    place = place_of(path)
-    entry = place.bucket.entry(place.path) if place is not None else None
-    if place is None or entry is None:
-        return
-    with contextlib.suppress(OSError):
-        here = path.stat()
-        if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3:
-            return
-    with files.aside(path) as draft:
-        place.bucket.download(place.path, draft)
-        os.utime(draft, (entry.written, entry.written))
+    """Bring a file that others write."""
+    Store.of(path).get(path, fresh=True)
 
 
 def remote(path: Path) -> bytes | None:
@@ -154,82 +589,26 @@ def remote(path: Path) -> bytes | None:
 
 
 def bring(path: Path) -> bool:
-    """Bring a small file as it is in the store now; whether there is one. One that is here alone stays."""
-    content = remote(path)
-    if content is None:
-        return path.exists() and place_of(path) is None
-    with contextlib.suppress(OSError):
-        if path.read_bytes() == content:
-            return True
-    with files.aside(path) as draft:
-        draft.write_bytes(content)
-    return True
+    """Bring a small file as it is in the store now; whether there is one."""
+    return Store.of(path).get(path, fresh=True) is not None
 
 
 def fetch(folder: Path, suffixes: tuple[str, ...] = (".json",), named: tuple[str, ...] = ()) -> None:
-    """Bring the files below a folder as they are now: those with one of the suffixes, and of the names if any are given."""
-    place = place_of(folder)
-    if place is None:
-        return
-    found = place.bucket.listed(place.path, recursive=True)
-    wanted = [name for name in found if name.endswith(suffixes) and (not named or name.rpartition("/")[2] in named)]
-    at_once(bring, [folder / name for name in wanted])
+    """Bring the files below a folder as they are now."""
+    if place_of(folder) is not None:
+        Store.of(folder).get_all(folder, *(named or [f"*{suffix}" for suffix in suffixes]))
 
 
 def names(folder: Path) -> set[str]:
-    """Names of the files in a folder, in the store where there is one."""
-    place = place_of(folder)
-    if place is not None:
-        return set(place.bucket.listed(place.path))
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    """Names of the files in a folder."""
+    return {path.name for path in Store.of(folder).list(folder)}
 
 
 def listing(folder: Path) -> list[Path]:
     """Paths of all files below a folder in the store, whether they are here or not."""
-    place = place_of(folder)
-    return [folder / name for name in place.bucket.listed(place.path, recursive=True)] if place is not None else []
+    return Store.of(folder).list(folder, recursive=True) if place_of(folder) is not None else []
 
 
-# -- locks -----------------------------------------------------------------------------------------------------------------
-
-_leases: dict[Path, Lease] = {}
-"""The leases of this process by the folder or file that they are for."""
-
-
-@contextlib.contextmanager
-def lock(path: Path, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
-    """:func:`raysts.storage.atomic.lock`, and in an object store the lease that keeps out other machines too.
-
-    Args:
-        path: as there.
-        holder: as there.
-        wait: as there.
-        of: what it protects; once another machine has taken the lease, nothing below is sent from here. Default: the
-            storage.
-    """
-    with files.lock(path, holder, wait):
-        place = place_of(path)
-        if place is None:
-            yield
-            return
-        lease, protected = Lease(place.bucket, place.path, holder), of or place.root
-        lease.take(wait)
-        _leases[protected] = lease
-        try:
-            yield
-        finally:
-            del _leases[protected]
-            lease.release()
-
-
-def check_leases(path: Path) -> None:
-    """Raise a RunFailed when a lease that protects ``path`` was lost."""
-    for protected, lease in list(_leases.items()):
-        if path.is_relative_to(protected):
-            lease.check()
-
-
-def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What ``action`` gives for each item, several at the same time."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(action, items))
+def lock(path: Path, holder: str, wait: float = 0.0, of: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """One writer."""
+    return Store.of(path).lock(path, holder, wait, of)
