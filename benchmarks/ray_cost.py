@@ -21,7 +21,7 @@ import workload
 
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
-from raysts.training.loop import Job
+from raysts.training.job import Job
 
 MEMBERS = 2
 

@@ -64,7 +64,8 @@ class Raysts:
 
         from raysts.data.batches import read_batches
         from raysts.data.windows import Windows
-        from raysts.training.loop import Job, train
+        from raysts.training.job import Job
+        from raysts.training.loop import train
         from raysts.training.runtime import Runtime
 
         steps, times = self.work["steps"], []

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.ops import collective
 from raysts.recipes.recipe import Optim
-from raysts.training.loop import Job, train
-from raysts.training.runtime import Runtime
-from raysts.training.saving import Ended, Notice
+from raysts.training.job import Job
+from raysts.training.loop import train
+from raysts.training.runtime import Preempted, Preemption, Runtime
 
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
@@ -78,9 +78,9 @@ class Told(Gloo):
 
     steps = 0
 
-    def notice(self) -> Notice:
+    def preemption(self) -> Preemption:
         self.steps += 1
-        return Notice.END if self.rank == 1 and self.steps >= 3 else Notice.NONE
+        return Preemption.END if self.rank == 1 and self.steps >= 3 else Preemption.NONE
 
 
 def run(
@@ -157,7 +157,7 @@ def rank_main(rank: int, folder: str) -> None:
 def _goes_on(made: dict[str, Job], rank: int, found: dict[str, Any]) -> None:
     """Runs that were interrupted: two of these two processes, one of a single process, one of three."""
     _until(small_runs.Interrupted, made["interrupted"], Gloo(rank, 2, read=small_runs.interrupted_at(4)))
-    _until(Ended, made["told"], Told(rank, 2))
+    _until(Preempted, made["told"], Told(rank, 2))
     found["told_at"] = [path.name for path in (made["told"].folder / "checkpoints").glob("step-*.pt")]
     dist.barrier()
     for name, job in made.items():
@@ -227,6 +227,6 @@ def _pair(rank: int) -> dict[str, Any]:
 
     value = torch.full((2,), float(rank + 1), requires_grad=True)
     total = collective.total(value)
-    vote, given = collective.Vote(), ((0, 1, 1, 0, 0), (0, 0, 0, 2, 0))[rank]
+    vote, given = collective.AsyncMax(), ((0, 1, 1, 0, 0), (0, 0, 0, 2, 0))[rank]
     votes = [vote(number, torch.device("cpu")) for number in given]
     return found | {"total": total, "total_has_gradient": total.requires_grad, "votes": votes}

@@ -23,7 +23,7 @@ from raysts.models.encoder import Encoder
 from raysts.objectives import OBJECTIVES, LocalBatch, Objective
 from raysts.pipeline.teacher import write_embeddings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
-from raysts.training.loop import Job
+from raysts.training.job import Job
 from raysts.training.runtime import Runtime
 
 HIDDEN = 32

@@ -20,7 +20,7 @@ from raysts.models.sentence_model import Representation
 from raysts.pipeline.embed import Unit
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
-from raysts.training.loop import Job
+from raysts.training.job import Job
 
 
 class OnRay:

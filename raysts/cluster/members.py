@@ -26,10 +26,10 @@ from raysts.errors import RunFailed, StoreFailed
 from raysts.pipeline.local import Say, fail, train_chains
 from raysts.recipes.recipe import Resources
 from raysts.training import checkpoint
-from raysts.training.loop import Job, finished, train
-from raysts.training.monitor import Progress
-from raysts.training.runtime import Runtime
-from raysts.training.saving import Ended, Notice
+from raysts.training.job import Job, finished
+from raysts.training.loop import train
+from raysts.training.monitor import RunMonitor
+from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.stacked import stacks
 
 DEATHS = 3
@@ -70,11 +70,11 @@ class RayRuntime(Runtime):
         if self.world > 1:
             torch.distributed.barrier()
 
-    def notice(self) -> Notice:
+    def preemption(self) -> Preemption:
         """END after SIGTERM; SAVE when a node of this run is being drained (Ray Train's watcher tells every worker)."""
         if told_to_end.is_set():
-            return Notice.END
-        return Notice.SAVE if node_is_drained() else Notice.NONE
+            return Preemption.END
+        return Preemption.SAVE if node_is_drained() else Preemption.NONE
 
 
 class _TorchTrainer(OwnCallbacks, TorchTrainer):
@@ -91,7 +91,7 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
         threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
     found: dict[int, str | None] = {}
     pending = PendingReporter(resources, say)
-    with Progress([job for chain in chains for job in chain], say) as progress:
+    with RunMonitor([job for chain in chains for job in chain], say) as monitor:
         while len(found) < len(chains):
             try:
                 index, reason = outcomes.get(timeout=0.5)
@@ -100,7 +100,7 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
                     say(f"failed: {reason}")
             except queue.Empty:
                 pass
-            progress.update()
+            monitor.update()
             pending.update(len(chains) - len(found))
     return [found[index] for index in range(len(chains))]
 
@@ -194,7 +194,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
             return {"reasons": train_chains(config["chains"], lambda job: runtime)}
         (chain,) = config["chains"]
         return {"reasons": [_train_together(chain, runtime)]}
-    except Ended:
+    except Preempted:
         os._exit(128 + signal.SIGTERM)  # the run goes on in another process
 
 

@@ -43,7 +43,7 @@ from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
 from raysts.search.space import Point, text_of
 from raysts.search.study import Study
-from raysts.training.loop import Job
+from raysts.training.job import Job
 
 SMALL = 200 * 2**20
 """Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""

@@ -63,7 +63,7 @@ def gather(x_BD: Tensor) -> Tensor:
     return _Gather.apply(x_BD, [int(size) for size in sizes])
 
 
-class Vote:
+class AsyncMax:
     """The largest number that any process gave, known to all of them at the same call.
 
     With several processes it is that of the call before: nobody waits for the others. After an answer above 0 the next

@@ -19,8 +19,7 @@ from raysts.pipeline.embed import Unit, embed_unit
 from raysts.recipes.recipe import Resources
 from raysts.storage import store as storage
 from raysts.storage.atomic import read_json, write_json
-from raysts.training.loop import Job
-from raysts.training.monitor import title
+from raysts.training.job import Job, title
 from raysts.training.runtime import Runtime
 from raysts.training.stacked import stacks, train_stack
 

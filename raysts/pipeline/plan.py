@@ -36,7 +36,7 @@ from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import aside, read_json
 from raysts.storage.manifests import need_folder, push_folder
 from raysts.storage.store import place_of
-from raysts.training.loop import Job, total_steps
+from raysts.training.job import Job, total_steps
 
 OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
 """What a model directory may hold that raysts does not read."""

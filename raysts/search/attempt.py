@@ -14,8 +14,9 @@ from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
 from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import fail
-from raysts.training.checkpoint import read_metrics
-from raysts.training.loop import Job, train
+from raysts.training.job import Job
+from raysts.training.loop import train
+from raysts.training.record import read_metrics
 from raysts.training.runtime import Runtime
 
 Status = Literal["finished", "stopped", "infeasible", "failed"]

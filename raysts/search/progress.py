@@ -12,8 +12,8 @@ from raysts.search.record import Record
 from raysts.search.scores import by_mean
 from raysts.search.space import text_of
 from raysts.search.study import Study, Trial
-from raysts.training.checkpoint import last_metrics
 from raysts.training.monitor import duration
+from raysts.training.record import last_metrics
 
 EVERY = 1.0
 """Seconds between looks at the files of running trials."""

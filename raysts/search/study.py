@@ -32,8 +32,8 @@ from raysts.storage import runs as stored
 from raysts.storage.atomic import read_json, remove_drafts
 from raysts.storage.store import aside, push, write_json
 from raysts.training import checkpoint
-from raysts.training.checkpoint import read_metrics
-from raysts.training.loop import Job
+from raysts.training.job import Job
+from raysts.training.record import read_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
+from raysts.ops.collective import AsyncMax
 from raysts.storage.atomic import aside
 from raysts.storage.manifests import remove
 from raysts.storage.store import need
+from raysts.training.runtime import Preemption
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainState:
     """Where a run stands; everything besides weights and optimiser state that a resumed run must know.
 
     Attributes:
@@ -48,9 +49,9 @@ class Progress:
     stopped: bool = False
 
 
-def best_file(folder: Path, progress: Progress) -> Path:
+def best_file(folder: Path, state: TrainState) -> Path:
     """File of the best encoder's weights."""
-    return folder / f"best-{progress.best_step:07d}-{progress.best_candidate}.safetensors"
+    return folder / f"best-{state.best_step:07d}-{state.best_candidate}.safetensors"
 
 
 def trained_state(module: nn.Module) -> dict[str, Tensor]:
@@ -66,31 +67,31 @@ def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
     module.load_state_dict(state, strict=False)
 
 
-def save_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
+def save_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Write the weights of the best encoder so far."""
-    with aside(best_file(folder, progress)) as draft:
+    with aside(best_file(folder, state)) as draft:
         save_file({name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}, draft)
 
 
-def load_best(folder: Path, progress: Progress, encoder: Encoder) -> None:
+def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Put the weights of the best encoder into ``encoder``."""
-    need(best_file(folder, progress))  # rank 0 may have written it on another machine
-    load_trained_state(encoder, load_file(best_file(folder, progress)))
+    need(best_file(folder, state))  # rank 0 may have written it on another machine
+    load_trained_state(encoder, load_file(best_file(folder, state)))
 
 
-def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Write the checkpoint of ``progress.step`` and remove what it replaces: one last and one best remain."""
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
+    """Write the checkpoint of ``state.step`` and remove what it replaces: one last and one best remain."""
     own = optimizer.state_dict()
-    own["state"] = {i: {name: _apart(value) for name, value in found.items()} for i, found in own["state"].items()}
-    state = {
+    own["state"] = {i: {name: _apart(value) for name, value in moments.items()} for i, moments in own["state"].items()}
+    content = {
         "module": {name: _apart(value) for name, value in trained_state(module).items()},
         "optimizer": own,
-        "progress": {name: getattr(progress, name) for name in Progress.__slots__},  # type: ignore[attr-defined]
+        "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
     }
-    path = folder / f"step-{progress.step:07d}.pt"
+    path = folder / f"step-{state.step:07d}.pt"
     with aside(path) as draft:
-        torch.save(state, draft)
-    keep = {path.name, best_file(folder, progress).name if progress.best is not None else ""}
+        torch.save(content, draft)
+    keep = {path.name, best_file(folder, state).name if state.best is not None else ""}
     for old in folder.iterdir():
         if old.name not in keep and old.is_file() and old.suffix in (".pt", ".safetensors"):
             old.unlink()
@@ -106,16 +107,15 @@ def last(folder: Path) -> Path | None:
     return max(folder.glob("step-*.pt"), default=None)
 
 
-def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``Progress`` when there is none."""
-    saved = last(folder)
-    if saved is None:
-        return Progress()
-    device = next(module.parameters()).device
-    state = torch.load(saved, map_location=device, weights_only=True)
-    load_trained_state(module, state["module"])
-    optimizer.load_state_dict(state["optimizer"])
-    return Progress(**state["progress"])
+def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none."""
+    path = last(folder)
+    if path is None:
+        return TrainState()
+    content = torch.load(path, map_location=next(module.parameters()).device, weights_only=True)
+    load_trained_state(module, content["module"])
+    optimizer.load_state_dict(content["optimizer"])
+    return TrainState(**content["progress"])
 
 
 def clear(folder: Path) -> None:
@@ -123,44 +123,45 @@ def clear(folder: Path) -> None:
     remove(folder)
 
 
-class MetricsLog:
-    """``metrics.jsonl``: one JSON object a line; opened at a step, it forgets the lines of later steps."""
+FIRST = 3.0
+"""Seconds of training after which a process writes its first checkpoint: who is killed soon gets on all the same."""
 
-    def __init__(self, path: Path, step: int) -> None:
-        lines = [line for line in read_metrics(path) if line["step"] <= step]
-        with aside(path) as draft:
-            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+EVERY = 10.0
+"""Seconds between checkpoints, unless they are dear."""
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Append one line, visible at once."""
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+DEAR = 20.0
+"""Checkpoints by the clock are this many times their own writing apart: they take 5 % of the time at most."""
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a line torn by a kill is left out."""
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return found
+class CheckpointPolicy:
+    """When a checkpoint is due besides those that the recipe counts in steps: by the clock, or because the end is near.
 
+    Whoever is killed every twenty seconds must still get on, however long a step is; and a process that is told of its
+    end saves what it has. All runs of a stack and all workers of a run save at the same step: they are one decision.
 
-def last_metrics(path: Path) -> dict[str, Any] | None:
-    """The last complete line of a metrics file; reads only its end."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().split(b"\n")[:-1]
-        return json.loads(lines[-1]) if lines else None
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
+    Args:
+        by_clock: whether the clock of this process counts (the recipe does not say when, and it is the first worker).
+    """
+
+    def __init__(self, by_clock: bool) -> None:
+        self.by_clock = by_clock
+        self._vote = AsyncMax()
+        self._heeded = Preemption.NONE
+
+    def decide(self, told: Preemption, seconds_since: float, seconds_to_write: float | None, device: Any) -> Preemption:
+        """What to do after this step; the same on all workers.
+
+        Args:
+            told: what this process has been told about its end.
+            seconds_since: since it last wrote a checkpoint, or began.
+            seconds_to_write: what that checkpoint took; None before the first.
+            device: where the workers' votes are exchanged.
+        """
+        due = self.by_clock and seconds_since >= (
+            FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
+        )
+        mine = told if told > self._heeded else Preemption.SAVE if due else Preemption.NONE
+        decision = Preemption(self._vote(mine, device))
+        if decision:
+            self._heeded = max(told, self._heeded)
+        return decision

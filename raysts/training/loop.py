@@ -6,69 +6,26 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
-from raysts.evaluation.dev import Dev
 from raysts.ids import derive_seed
 from raysts.models import kernels
-from raysts.models.layers import Layers
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
-from raysts.recipes.recipe import Recipe
 from raysts.storage import runs as stored
-from raysts.storage.atomic import read_json
-from raysts.storage.store import lock, write_json
+from raysts.storage.store import write_json
 from raysts.training import checkpoint, optim, record
-from raysts.training.runtime import Runtime
-from raysts.training.saving import Ended, Notice, Saving
-from raysts.training.selection import Scored, evaluate, name_of
-
-ORPHAN_WAIT = 60.0
-"""Seconds to wait for a run folder whose writer is about to die with its killed driver."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One training run: everything ``train`` needs, picklable.
-
-    Attributes:
-        id: run id.
-        recipe: the recipe.
-        seed: seed of this run.
-        folder: run folder.
-        parent: model folder to start from.
-        store: token store of the training rows.
-        teacher: folder of teacher means, for distillation.
-        export_layers: layers that the written model pools (one with heads pools those it was trained on).
-        dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
-        facts: what else the run record says (system, stage, member, parent ids, fingerprints ...).
-    """
-
-    id: str
-    recipe: Recipe
-    seed: int
-    folder: Path
-    parent: Path
-    store: Path
-    teacher: Path | None = None
-    export_layers: Layers = 1
-    dev: Dev | None = None
-    facts: dict[str, Any]
-
-
-def total_steps(recipe: Recipe, order: BatchOrder) -> int:
-    """Optimiser steps of a run."""
-    steps = math.ceil(recipe.train.epochs * order.steps_per_epoch)
-    return min(steps, recipe.train.max_steps or steps)
+from raysts.training.checkpoint import CheckpointPolicy
+from raysts.training.job import Job, finished, name_of, total_steps, writing
+from raysts.training.runtime import Preempted, Preemption, Runtime
+from raysts.training.selection import CachedTokensModel, evaluate
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -95,20 +52,6 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         return run.record
 
 
-@contextlib.contextmanager
-def writing(job: Job) -> Iterator[None]:
-    """The lock of whoever writes into the run folder, which holds then what the run goes on from."""
-    with lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT, of=job.folder):
-        stored.receive(job.folder)
-        yield
-
-
-def finished(job: Job) -> dict[str, Any] | None:
-    """The record of a run that is done."""
-    found = read_json(job.folder / "run.json")
-    return found if found and found["status"] == "done" else None
-
-
 Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
 """(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
 
@@ -117,9 +60,10 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
     """Train runs that stand at the same step to their ends. One that fails keeps the reason; the others go on.
 
     Raises:
-        Ended: this process was told to end; the runs have saved where they stand.
+        Preempted: this process was told to end; the runs have saved where they stand.
     """
-    saving = Saving()
+    recipe, rank = runs[0].job.recipe, runs[0].runtime.rank
+    policy = CheckpointPolicy(by_clock=recipe.train.checkpoint_every is None and rank == 0)
     while True:
         for run in runs:
             if run.over:
@@ -128,21 +72,22 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
         if not runs:
             return
         batches = [run.next_batch() for run in runs]
-        found, notice = update(runs, batches), saving.now(runs)
-        for run, (loss, scalars) in zip(runs, found, strict=True):
+        outcomes = update(runs, batches)
+        decision = policy.decide(runs[0].runtime.preemption(), *runs[0].since_checkpoint(), runs[0].runtime.device)
+        for run, (loss, scalars) in zip(runs, outcomes, strict=True):
             try:
-                run.take_note(loss, scalars, save=bool(notice))
+                run.after_step(loss, scalars, save=bool(decision))
             except RunFailed as error:
                 run.failed = error
-        if notice == Notice.END:
-            raise Ended
+        if decision == Preemption.END:
+            raise Preempted
 
 
 def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """One step of one run."""
     (run,), (batch,) = runs, batches
     recipe = run.job.recipe
-    run.seed_step()
+    run.seed_rng()
     run.wrapped.train(recipe.train.dropout)
     with autocast(run.runtime.device, run.precision):
         loss, scalars = run.wrapped(batch)
@@ -151,7 +96,7 @@ def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, 
     if recipe.optim.clip is not None:
         torch.nn.utils.clip_grad_norm_(run.objective.parameters(), recipe.optim.clip)
     for group in run.optimizer.param_groups:
-        group["lr"] = run.rate(run.progress.step)
+        group["lr"] = run.rate(run.state.step)
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
     return [(loss.detach(), scalars)]
@@ -187,7 +132,7 @@ class Run:
             heads=kind.post == "pooled",
         )
         self.model.normalize = False
-        self.scored = Scored(self.model)
+        self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = kind(recipe.settings, self.model.encoder).to(device)
         self.wrapped = runtime.wrap(self.objective)
@@ -202,41 +147,39 @@ class Run:
                 f"{self.windows.rows} training rows are too few for one batch={recipe.batch}; take a smaller batch, or more "
                 f"rows"
             )
-        self.progress = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
-        self.log = (
-            checkpoint.MetricsLog(job.folder / "metrics.jsonl", self.progress.step) if runtime.rank == 0 else None
-        )
+        self.state = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
+        self.log = record.MetricsLog(job.folder / "metrics.jsonl", self.state.step) if runtime.rank == 0 else None
 
         self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.train.by_dev else 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
         self.log_every = max(1, min(50, steps // 100))
-        if self.progress.step == 0 and recipe.train.eval_first and job.dev is not None and self.progress.best is None:
+        if self.state.step == 0 and recipe.train.eval_first and job.dev is not None and self.state.best is None:
             self._evaluate()
-        self.shares: Iterator[LocalBatch] | None = None
-        self.before, self.examples_since = self.progress.seconds, 0
+        self.local_batches: Iterator[LocalBatch] | None = None
+        self.before, self.examples_since = self.state.seconds, 0
         self.resumed = self.last_log = time.monotonic()
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
 
     @property
     def over(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.failed is not None or self.progress.stopped or self.progress.step == self.steps
+        return self.failed is not None or self.state.stopped or self.state.step == self.steps
 
     def rate(self, step: int) -> float:
         """Learning rate of optimiser step ``step`` (0-based)."""
         return optim.learning_rate(self.job.recipe.optim, step, self.steps)
 
-    def seed_step(self) -> None:
+    def seed_rng(self) -> None:
         """Every step has its own seed: dropout depends on (seed, step, rank), so a resumed run needs no generator state."""
-        torch.manual_seed(derive_seed(self.job.seed, "step", self.progress.step, self.runtime.rank))
+        torch.manual_seed(derive_seed(self.job.seed, "step", self.state.step, self.runtime.rank))
 
     def next_batch(self) -> Batch:
         """The batch of the step to come, on the device."""
-        runtime, step = self.runtime, self.progress.step
-        first = self.shares is None
-        if self.shares is None:
-            self.shares = runtime.read(self.windows, self.order, step, self.steps, runtime.rank, runtime.world)
-        share = next(self.shares)
+        runtime, step = self.runtime, self.state.step
+        first = self.local_batches is None
+        if self.local_batches is None:
+            self.local_batches = runtime.read(self.windows, self.order, step, self.steps, runtime.rank, runtime.world)
+        share = next(self.local_batches)
         if first:  # the first batch has come: what was before is start-up
             self.resumed = self.last_log = time.monotonic()
             self.record["timings"]["startup_seconds"] = round(self.resumed - self.began, 3)
@@ -244,8 +187,13 @@ class Run:
         batch = self.objective.collate(share._replace(progress=step / self.steps))
         return {name: value.to(runtime.device, non_blocking=True) for name, value in batch.items()}
 
-    def take_note(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
-        """Count a step; when due, evaluate, write a metrics line and a checkpoint.
+    def since_checkpoint(self) -> tuple[float, float | None]:
+        """Seconds since this process last wrote a checkpoint (or began to train), and what that one took."""
+        written, seconds = self.saved or (self.resumed, None)
+        return time.monotonic() - written, seconds
+
+    def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
+        """Count a step; when due, check, evaluate, log, save and report.
 
         Args:
             loss: of the step.
@@ -255,48 +203,30 @@ class Run:
         Raises:
             RunFailed: the loss or a weight is not finite.
         """
-        job, recipe, progress = self.job, self.job.recipe, self.progress
-        progress.step += 1
-        progress.loss_sum = loss + progress.loss_sum  # type: ignore[assignment]  # read when due: no wait for the device
-        progress.loss_count += 1
+        train, state = self.job.recipe.train, self.state
+        state.step += 1
+        state.loss_sum = loss + state.loss_sum  # type: ignore[assignment]  # read when due: no wait for the device
+        state.loss_count += 1
 
-        last = progress.step == self.steps
-        due_eval = job.dev is not None and (progress.step % self.eval_every == 0 or last)
-        due_save = progress.step % self.save_every == 0
-        due_line = last or due_eval or due_save or progress.step % self.log_every == 0
+        last = state.step == self.steps
+        due_eval = self.job.dev is not None and (state.step % self.eval_every == 0 or last)
+        due_save = state.step % self.save_every == 0
+        due_line = last or due_eval or due_save or state.step % self.log_every == 0
         if not (due_line or save):
             return
-        progress.loss_sum = float(progress.loss_sum)
-        mean_loss = progress.loss_sum / progress.loss_count
-        # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
-        wrong = f"the loss is {mean_loss}" if not math.isfinite(mean_loss) else "weights are not finite"
-        if not math.isfinite(mean_loss) or not _finite(self.objective):
-            raise RunFailed(
-                f"{name_of(job)}: {wrong} between steps {progress.step - progress.loss_count + 1} and {progress.step}; "
-                f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
-            )
+        mean_loss = self._check_finite()
         now = time.monotonic()
-        progress.seconds = self.before + now - self.resumed
+        state.seconds = self.before + now - self.resumed
         if due_line:
-            line: dict[str, Any] = {
-                "step": progress.step,
-                "steps": self.steps,
-                "epoch": round(progress.step / self.order.steps_per_epoch, 4),
-                "loss": mean_loss,
-                "lr": self.rate(progress.step - 1),
-                **{name: float(value) for name, value in scalars.items()},
-                "examples_per_second": self.examples_since / max(1e-9, now - self.last_log),
-                "seconds": round(progress.seconds, 3),
-            }
-            progress.loss_sum, progress.loss_count = 0.0, 0
+            line = self._line(mean_loss, scalars, now - self.last_log)
+            state.loss_sum, state.loss_count = 0.0, 0
             if due_eval:
                 selecting, *others = self._evaluate().items()
                 line |= {"dev": selecting[1], **{f"dev_{metric}": value for metric, value in others}}
-                patience = recipe.train.patience
-                progress.stopped = patience is not None and progress.since_best >= patience
+                state.stopped = train.patience is not None and state.since_best >= train.patience
             if self.log is not None:
                 self.log.write(line)
-        last = last or progress.stopped
+        last = last or state.stopped
         if save or (self.runtime.saves_end if last else due_save):
             self._save()
         if due_eval or last:
@@ -304,34 +234,63 @@ class Run:
         if due_line:
             self.last_log, self.examples_since = time.monotonic(), 0
 
+    def _check_finite(self) -> float:
+        """The mean loss since the last line, which like every weight must be a finite number."""
+        recipe, state = self.job.recipe, self.state
+        state.loss_sum = float(state.loss_sum)
+        mean_loss = state.loss_sum / state.loss_count
+        # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
+        sums = torch.stack([parameter.detach().sum() for parameter in self.objective.parameters()])
+        if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
+            wrong = "weights are not finite" if math.isfinite(mean_loss) else f"the loss is {mean_loss}"
+            raise RunFailed(
+                f"{name_of(self.job)}: {wrong} between steps {state.step - state.loss_count + 1} and {state.step}; "
+                f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
+            )
+        return mean_loss
+
+    def _line(self, mean_loss: float, scalars: dict[str, Tensor], seconds: float) -> dict[str, Any]:
+        """A line of ``metrics.jsonl``, the dev scores aside; ``seconds`` since the line before."""
+        step = self.state.step
+        return {
+            "step": step,
+            "steps": self.steps,
+            "epoch": round(step / self.order.steps_per_epoch, 4),
+            "loss": mean_loss,
+            "lr": self.rate(step - 1),
+            **{name: float(value) for name, value in scalars.items()},
+            "examples_per_second": self.examples_since / max(1e-9, seconds),
+            "seconds": round(self.state.seconds, 3),
+        }
+
     def _save(self) -> None:
         began = time.monotonic()
         if self.runtime.rank == 0:
-            checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.progress)
+            checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.state)
             stored.send_checkpoint(self.job.folder)
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
     def _evaluate(self) -> dict[str, float]:
-        return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.progress)
+        return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.state)
 
     def finish(self) -> None:
         """Write the kept model, then the record that says so; of a failed run nothing."""
-        if self.shares is not None and hasattr(self.shares, "close"):
-            self.shares.close()
+        if self.local_batches is not None and hasattr(self.local_batches, "close"):
+            self.local_batches.close()
         if self.failed is None:
-            self._keep()
+            self._write_model()
             self.runtime.barrier()
         if self.log is not None:
             self.log.close()
 
-    def _keep(self) -> None:
+    def _write_model(self) -> None:
         job, candidates = self.job, self.objective.candidates()
         encoder = next(iter(candidates.values()))
         if job.recipe.train.by_dev:
-            checkpoint.load_best(job.folder / "checkpoints", self.progress, encoder)
+            checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
-        record.end(self.record, job, self.progress, next(iter(candidates)), time.monotonic() - self.began)
+        record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
         if self.runtime.rank == 0:
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
@@ -339,9 +298,3 @@ class Run:
             stored.send_model(job.folder)
             write_json(job.folder / "run.json", self.record)
             checkpoint.clear(job.folder / "checkpoints")
-
-
-def _finite(module: nn.Module) -> bool:
-    """Whether every weight is a finite number."""
-    sums = torch.stack([parameter.detach().sum() for parameter in module.parameters()])
-    return bool(torch.isfinite(sums).all())

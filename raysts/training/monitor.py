@@ -8,16 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysts.errors import StoreFailed
 from raysts.storage import runs as stored
 from raysts.storage import store as storage
 from raysts.storage.atomic import read_json
-from raysts.training.checkpoint import last_metrics
-
-if TYPE_CHECKING:
-    from raysts.training.loop import Job
+from raysts.training.job import Job, title
+from raysts.training.record import last_metrics
 
 EVERY = 1.0
 """Seconds between looks at the files."""
@@ -26,7 +24,7 @@ EVERY_REMOTE = 15.0
 """Seconds between looks at an object store, for runs on other machines."""
 
 
-class Progress:
+class RunMonitor:
     """Watches the run folders of ``jobs``; say is called once per finished run, bars are drawn on a terminal."""
 
     def __init__(self, jobs: Sequence[Job], say: Callable[[str], None]) -> None:
@@ -36,13 +34,12 @@ class Progress:
         self.bars: Any = None
         self.tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunMonitor:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bars
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self.bars = Bars(
+            self.bars = Progress(
                 TextColumn("{task.description:<16}"),
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total}"),
@@ -98,12 +95,6 @@ class Progress:
             self.tasks[job.id] = self.bars.add_task(title(job), total=line["steps"], note=note)
         done = line["step"] == line["steps"]
         self.bars.update(self.tasks[job.id], completed=line["step"], note=note, visible=not done)
-
-
-def title(job: Job) -> str:
-    """What people call a run."""
-    member, stage = job.facts.get("member"), job.facts.get("stage")
-    return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"
 
 
 def duration(seconds: float | None) -> str:

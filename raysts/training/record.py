@@ -1,21 +1,20 @@
-"""The record of a run, ``run.json``: what it is, where and how it was trained, how it ended."""
+"""What a run leaves to be read: ``run.json``, how and where it was trained and how it ended, and ``metrics.jsonl``."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from raysts.recipes.tree import to_plain
-from raysts.storage.atomic import read_json, remove_drafts, write_json
-from raysts.training.checkpoint import Progress
+from raysts.storage.atomic import aside, read_json, remove_drafts, write_json
+from raysts.training.checkpoint import TrainState
+from raysts.training.job import Job
 from raysts.training.runtime import Runtime, native_bf16
-
-if TYPE_CHECKING:
-    from raysts.training.loop import Job
 
 
 def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -51,35 +50,35 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     return record
 
 
-def end(record: dict[str, Any], job: Job, progress: Progress, candidate: str, seconds: float) -> None:
+def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, seconds: float) -> None:
     """Complete the record of a run that has come to its end.
 
     Args:
         record: what ``begin`` opened.
         job: the run.
-        progress: where it stands.
+        state: where it stands.
         candidate: name of the encoder that is kept where dev does not choose.
         seconds: since this process began with it.
     """
     by_dev = job.recipe.train.by_dev
-    scores = progress.best_scores if by_dev else progress.latest
+    scores = state.best_scores if by_dev else state.latest
     dev = {
-        "kept": progress.best if by_dev else next(iter(scores.values()), None),
+        "kept": state.best if by_dev else next(iter(scores.values()), None),
         "scores": scores,
-        "best": progress.best,
-        "best_step": progress.best_step,
+        "best": state.best,
+        "best_step": state.best_step,
     }
     record |= {
         "status": "done",
         "finished_at": _now(),
-        "steps": progress.step,
-        "kept": {"step": progress.best_step, "candidate": progress.best_candidate}
+        "steps": state.step,
+        "kept": {"step": state.best_step, "candidate": state.best_candidate}
         if by_dev
-        else {"step": progress.step, "candidate": candidate},
-        "dev": None if progress.best is None else dev,
+        else {"step": state.step, "candidate": candidate},
+        "dev": None if state.best is None else dev,
         "selected_by": job.dev.name if by_dev and job.dev is not None else None,
     }
-    record["timings"] |= {"train_seconds": round(progress.seconds, 3), "last_start_seconds": round(seconds, 3)}
+    record["timings"] |= {"train_seconds": round(state.seconds, 3), "last_start_seconds": round(seconds, 3)}
 
 
 def _now() -> str:
@@ -102,3 +101,46 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+class MetricsLog:
+    """``metrics.jsonl``: one JSON object a line; opened at a step, it forgets the lines of later steps."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        lines = [line for line in read_metrics(path) if line["step"] <= step]
+        with aside(path) as draft:
+            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one line, visible at once."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file; a line torn by a kill is left out."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def last_metrics(path: Path) -> dict[str, Any] | None:
+    """The last complete line of a metrics file; reads only its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        return json.loads(lines[-1]) if lines else None
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None

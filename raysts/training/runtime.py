@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import nn
 
 from raysts.data.batches import Reader, read_batches
-from raysts.training.saving import Notice
+
+
+class Preemption(IntEnum):
+    """What a process has been told about its future."""
+
+    NONE = 0
+    SAVE = 1
+    """The machine may go soon: what is not saved may be lost."""
+    END = 2
+    """This process has to end now."""
+
+
+class Preempted(BaseException):  # noqa: N818
+    """Training has stopped at a checkpoint because the process was told to end; not an error of the run."""
 
 
 class Runtime:
@@ -54,9 +68,9 @@ class Runtime:
     def barrier(self) -> None:
         """Wait for the other processes."""
 
-    def notice(self) -> Notice:
+    def preemption(self) -> Preemption:
         """What this process has been told about its end; it never takes back what it has said."""
-        return Notice.NONE
+        return Preemption.NONE
 
 
 def progress_text(line: dict[str, Any]) -> str:

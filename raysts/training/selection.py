@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,15 +13,13 @@ from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
 from raysts.ops import collective
-from raysts.training.checkpoint import Progress, save_best
+from raysts.training.checkpoint import TrainState, save_best
+from raysts.training.job import Job, name_of
 from raysts.training.runtime import Runtime
-
-if TYPE_CHECKING:
-    from raysts.training.loop import Job
 
 
 def evaluate(
-    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: Scored, progress: Progress
+    job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: CachedTokensModel, state: TrainState
 ) -> dict[str, float]:
     """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores.
 
@@ -44,38 +41,33 @@ def evaluate(
     scores = collective.total(scores.to(runtime.device)).cpu()
     if not torch.isfinite(scores).all():
         raise RunFailed(
-            f"{name_of(job)}: after {progress.step} steps the model gives the same or no finite similarity for every dev "
+            f"{name_of(job)}: after {state.step} steps the model gives the same or no finite similarity for every dev "
             f"pair; lower {job.recipe.objective}.optim.lr ({job.recipe.optim.lr:g})"
         )
     selecting = dict(zip(candidates, scores[:, 0].tolist(), strict=False))
     name = max(selecting, key=lambda candidate: selecting[candidate])  # the first of equals: the default candidate
-    progress.latest = dict(zip(job.dev.metrics, scores[list(selecting).index(name)].tolist(), strict=True))
-    if progress.best is None or selecting[name] > progress.best:
-        progress.best, progress.best_step, progress.best_candidate = selecting[name], progress.step, name
-        progress.best_scores = progress.latest
-        progress.since_best = 0
+    state.latest = dict(zip(job.dev.metrics, scores[list(selecting).index(name)].tolist(), strict=True))
+    if state.best is None or selecting[name] > state.best:
+        state.best, state.best_step, state.best_candidate = selecting[name], state.step, name
+        state.best_scores = state.latest
+        state.since_best = 0
         if job.recipe.train.by_dev and runtime.rank == 0:
             (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-            save_best(job.folder / "checkpoints", progress, candidates[name])
+            save_best(job.folder / "checkpoints", state, candidates[name])
     else:
-        progress.since_best += 1
-    return progress.latest
+        state.since_best += 1
+    return state.latest
 
 
-class Scored(SentenceModel):
+class CachedTokensModel(SentenceModel):
     """A model in training as its development set sees it: now one encoder, now another, and always the same sentences."""
 
     def __init__(self, model: SentenceModel) -> None:
         super().__init__(model.encoder, model.tokenizer, model.max_length)
-        self._known: tuple[Sequence[str], Tokens] | None = None
+        self._tokenized: tuple[Sequence[str], Tokens] | None = None
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids of ``texts``, made at the first evaluation."""
-        if self._known is None or self._known[0] is not texts:
-            self._known = texts, super().tokenize(texts)
-        return self._known[1]
-
-
-def name_of(job: Job) -> str:
-    """The run as failures name it."""
-    return f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')})"
+        if self._tokenized is None or self._tokenized[0] is not texts:
+            self._tokenized = texts, super().tokenize(texts)
+        return self._tokenized[1]

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 
 from raysts.models.sentence_model import autocast
 from raysts.objectives import OBJECTIVES, Batch
-from raysts.training.loop import Job, Run, finished, train, train_runs, update, writing
+from raysts.training.job import Job, finished, writing
+from raysts.training.loop import Run, train, train_runs, update
 from raysts.training.runtime import Runtime
 
 
@@ -111,7 +112,7 @@ def _train_groups(jobs: Sequence[Job], runtime: Callable[[Job], Runtime], failur
 def _shape(run: Run) -> Hashable:
     """What runs must have in common to be trained as one."""
     shapes = tuple((name, parameter.shape) for name, parameter in run.objective.named_parameters())
-    return run.job.recipe, run.progress.step, run.order.rows, run.precision, shapes
+    return run.job.recipe, run.state.step, run.order.rows, run.precision, shapes
 
 
 class Stack:
@@ -132,7 +133,7 @@ class Stack:
             self._form(list(runs))
         first = self.runs[0]
         recipe = first.job.recipe
-        first.seed_step()
+        first.seed_rng()
         first.objective.train(recipe.train.dropout)
         with autocast(first.runtime.device, first.precision):
             loss_K, scalars = torch.vmap(self._forward, randomness="different")(
@@ -143,7 +144,7 @@ class Stack:
             clip_each([p.grad for p in self.parameters.values() if p.grad is not None], recipe.optim.clip)
         for optimizer in (self.optimizer, *(run.optimizer for run in runs)):
             for group in optimizer.param_groups:
-                group["lr"] = first.rate(first.progress.step)
+                group["lr"] = first.rate(first.state.step)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not first.optimizer.state:

@@ -18,8 +18,8 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
 from raysts.training import checkpoint
-from raysts.training.checkpoint import read_metrics
-from raysts.training.loop import Job
+from raysts.training.job import Job
+from raysts.training.record import read_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Node, Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
-from raysts.training.checkpoint import read_metrics
-from raysts.training.loop import Job
+from raysts.training.job import Job
+from raysts.training.record import read_metrics
 
 SHORT = {"train.max_steps": 30, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32}
 

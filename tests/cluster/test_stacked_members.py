@@ -15,7 +15,7 @@ from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
-from raysts.training.loop import Job
+from raysts.training.job import Job
 
 # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.
 SHORT = {

@@ -20,7 +20,7 @@ from raysts.search import named
 from raysts.search.record import Record
 from raysts.search.study import Study
 from raysts.storage.atomic import read_json, write_json
-from raysts.training.checkpoint import read_metrics
+from raysts.training.record import read_metrics
 
 BOUND = "sts.settings.lower_bound"
 DEV = "sts/stsb_dev"

@@ -10,7 +10,8 @@ from torch import nn
 
 from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint, optim
-from raysts.training.checkpoint import MetricsLog, Progress, best_file, last_metrics, read_metrics
+from raysts.training.checkpoint import TrainState, best_file
+from raysts.training.record import MetricsLog, last_metrics, read_metrics
 
 
 def module_and_optimizer(name: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -31,7 +32,7 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer(name)
     for seed in range(3):
         step(module, optimizer, seed)
-    progress = Progress(step=3, loss_sum=0.0, latest=0.25, best=0.5, best_step=2, best_candidate="encoder", since_best=1,
+    progress = TrainState(step=3, loss_sum=0.0, latest=0.25, best=0.5, best_step=2, best_candidate="encoder", since_best=1,
                         seconds=1.5)  # fmt: skip
     checkpoint.save(tmp_path, module, optimizer, progress)
     again, again_optimizer = module_and_optimizer(name, seed=1)
@@ -46,7 +47,7 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
 def test_without_a_checkpoint_a_run_begins(tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer("adam")
     before = [p.clone() for p in module.parameters()]
-    assert checkpoint.restore(tmp_path / "absent", module, optimizer) == Progress()
+    assert checkpoint.restore(tmp_path / "absent", module, optimizer) == TrainState()
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
 
@@ -54,7 +55,7 @@ def test_one_last_and_one_best_remain(tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer("adam")
     encoder = tiny_encoder()
     for number in range(1, 6):
-        progress = Progress(step=number, best=0.1, best_step=min(number, 3), best_candidate="encoder")
+        progress = TrainState(step=number, best=0.1, best_step=min(number, 3), best_candidate="encoder")
         if number <= 3:
             checkpoint.save_best(tmp_path, progress, encoder)
         checkpoint.save(tmp_path, module, optimizer, progress)
@@ -64,7 +65,7 @@ def test_one_last_and_one_best_remain(tmp_path: Path) -> None:
 
 def test_the_best_encoder_comes_back(tmp_path: Path) -> None:
     first, second = tiny_encoder(0), tiny_encoder(1)
-    progress = Progress(step=4, best=0.3, best_step=4, best_candidate="first")
+    progress = TrainState(step=4, best=0.3, best_step=4, best_candidate="first")
     checkpoint.save_best(tmp_path, progress, first)
     checkpoint.load_best(tmp_path, progress, second)
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
@@ -74,7 +75,7 @@ def test_the_best_encoder_comes_back(tmp_path: Path) -> None:
 def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     """A process killed while it wrote leaves a draft; the checkpoint before it counts."""
     module, optimizer = module_and_optimizer("adam")
-    checkpoint.save(tmp_path, module, optimizer, Progress(step=2))
+    checkpoint.save(tmp_path, module, optimizer, TrainState(step=2))
     (tmp_path / ".aside-step-0000003.pt.1.1").write_bytes(b"half")
     assert checkpoint.restore(tmp_path, module, optimizer).step == 2
 
@@ -82,16 +83,16 @@ def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
 def test_the_last_checkpoint_counts_when_two_are_there(tmp_path: Path) -> None:
     """A process killed between writing the new checkpoint and removing the old one leaves both."""
     module, optimizer = module_and_optimizer("adam")
-    checkpoint.save(tmp_path, module, optimizer, Progress(step=9))
+    checkpoint.save(tmp_path, module, optimizer, TrainState(step=9))
     (tmp_path / "step-0000009.pt").rename(tmp_path / "kept")
-    checkpoint.save(tmp_path, module, optimizer, Progress(step=10))
+    checkpoint.save(tmp_path, module, optimizer, TrainState(step=10))
     (tmp_path / "kept").rename(tmp_path / "step-0000009.pt")
     assert checkpoint.restore(tmp_path, module, optimizer).step == 10
 
 
 def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer("adam")
-    checkpoint.save(tmp_path, module, optimizer, Progress(step=1))
+    checkpoint.save(tmp_path, module, optimizer, TrainState(step=1))
     torch.load(tmp_path / "step-0000001.pt", weights_only=True)
 
 

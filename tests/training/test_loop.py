@@ -18,7 +18,7 @@ from raysts.models.pretrained import load
 from raysts.pipeline.local import train_chain
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock, read_json, write_json
-from raysts.training import checkpoint, loop
+from raysts.training import loop, record
 from raysts.training.loop import train
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
@@ -77,7 +77,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
         asked.set()
         return lock(*arguments)
 
-    monkeypatch.setattr(loop, "lock", asking)
+    monkeypatch.setattr("raysts.training.job.lock", asking)
 
     def second() -> None:
         try:
@@ -95,7 +95,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
 
 
 def test_two_writers_are_refused(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "ORPHAN_WAIT", 0.2)
+    monkeypatch.setattr("raysts.training.job.ORPHAN_WAIT", 0.2)
     job = stage.job("nli", tmp_path / "run", dev=False)
     with lock(job.folder / "writer.lock", "somebody else"), pytest.raises(InputError, match="somebody else"):
         train(job, Watched())
@@ -344,4 +344,4 @@ def test_a_corrupt_metrics_line_does_not_stop_a_resume(stage: Stage, tmp_path: P
         4,
         5,
     ]
-    assert checkpoint.last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]
+    assert record.last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]

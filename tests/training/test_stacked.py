@@ -32,7 +32,8 @@ from raysts.pipeline.local import Here, train_chains
 from raysts.recipes.recipe import Optim, Resources
 from raysts.storage.atomic import read_json
 from raysts.training import stacked
-from raysts.training.loop import Job, train
+from raysts.training.job import Job
+from raysts.training.loop import train
 from raysts.training.stacked import clip_each, stacks, train_stack
 
 SEEDS = (7, 8, 9)

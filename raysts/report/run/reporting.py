@@ -15,7 +15,7 @@ from raysts.recipes.overrides import dump
 from raysts.report.run.data import ReportData
 from raysts.report.run.page import write_report
 from raysts.storage.store import location
-from raysts.training.checkpoint import read_metrics
+from raysts.training.record import read_metrics
 
 
 def write(plan: Plan, name: str, command: str, seconds: dict[str, float]) -> Path:

@@ -1,30 +1,30 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.recipes.recipe import Train
-from raysts.training import checkpoint, loop, saving
-from raysts.training.loop import Job, train
-from raysts.training.saving import Ended, Notice
+from raysts.training import checkpoint, loop
+from raysts.training.checkpoint import CheckpointPolicy
+from raysts.training.job import Job
+from raysts.training.loop import train
+from raysts.training.runtime import Preempted, Preemption
 from raysts.training.stacked import train_stack
 
 
 class Told(Watched):
     """Gets a notice after a number of steps."""
 
-    def __init__(self, after: int, notice: Notice) -> None:
+    def __init__(self, after: int, notice: Preemption) -> None:
         super().__init__()
         self.after, self.told, self.steps = after, notice, 0
 
-    def notice(self) -> Notice:
+    def preemption(self) -> Preemption:
         self.steps += 1
-        return self.told if self.steps >= self.after else Notice.NONE
+        return self.told if self.steps >= self.after else Preemption.NONE
 
 
 def saved(folder: Path) -> list[int]:
@@ -35,7 +35,7 @@ def saved(folder: Path) -> list[int]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint by the clock after every step."""
     for name in ("FIRST", "EVERY", "DEAR"):
-        monkeypatch.setattr(saving, name, 0.0)
+        monkeypatch.setattr(checkpoint, name, 0.0)
 
 
 def job(stage: Stage, folder: Path, **train: Any) -> Job:
@@ -82,29 +82,27 @@ def test_a_loss_between_two_lines_is_counted_though_a_checkpoint_comes_between(
     assert [line["step"] for line in lines] == [5, 7, 10, 14, 15] and metrics(tmp_path / "killed") == lines
 
 
-def test_dear_checkpoints_are_rarer() -> None:
-    def due(ago: float, seconds: float | None, every: int | None = None, rank: int = 0) -> bool:
-        now = time.monotonic()
-        recipe = SimpleNamespace(train=Train(checkpoint_every=every))
-        run: Any = SimpleNamespace(
-            job=SimpleNamespace(recipe=recipe), runtime=SimpleNamespace(rank=rank), resumed=now - ago,
-            saved=None if seconds is None else (now - ago, seconds),
-        )  # fmt: skip
-        return saving._due(run)
+@pytest.mark.parametrize(
+    ("ago", "seconds", "due"),
+    [(4, None, True), (2, None, False), (11, 0.1, True), (9, 0.1, False), (101, 5.0, True), (99, 5.0, False)],
+)
+def test_dear_checkpoints_are_rarer(ago: float, seconds: float | None, due: bool) -> None:
+    """The first comes early; later ones take 5 % of the time at most; never where the clock does not count."""
 
-    assert due(4, None) and not due(2, None), "the first comes early: who is killed soon gets on all the same"
-    assert due(11, 0.1) and not due(9, 0.1)
-    assert due(101, 5.0) and not due(99, 5.0), "5 % of the time at most"
-    assert not due(1000, None, every=100) and not due(1000, None, rank=1)
+    def decision(by_clock: bool) -> Preemption:
+        return CheckpointPolicy(by_clock).decide(Preemption.NONE, ago, seconds, torch.device("cpu"))
+
+    assert decision(by_clock=True) == (Preemption.SAVE if due else Preemption.NONE)
+    assert decision(by_clock=False) == Preemption.NONE
 
 
 def test_who_is_told_to_end_saves_first(stage: Stage, tmp_path: Path) -> None:
     train(job(stage, tmp_path / "calm", checkpoint_every=1000), calm := Watched())
     told = job(stage, tmp_path / "told", checkpoint_every=1000)
-    with pytest.raises(Ended):
-        train(told, Told(6, Notice.END))
+    with pytest.raises(Preempted):
+        train(told, Told(6, Preemption.END))
     assert saved(told.folder) == [6]
-    train(told, after := Told(1, Notice.NONE))
+    train(told, after := Told(1, Preemption.NONE))
     assert after.steps == 15 - 6 and difference(calm.weights(), after.weights()) == 0.0
 
 
@@ -112,7 +110,7 @@ def test_who_is_warned_saves_once_and_goes_on(stage: Stage, tmp_path: Path, monk
     steps: list[int] = []
     save = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", lambda *a: (steps.append(a[3].step), save(*a))[1])
-    record = train(job(stage, tmp_path, checkpoint_every=1000), Told(6, Notice.SAVE))
+    record = train(job(stage, tmp_path, checkpoint_every=1000), Told(6, Preemption.SAVE))
     assert record["status"] == "done" and steps == [6, 15]
 
 
@@ -121,9 +119,9 @@ def test_a_stack_saves_at_one_step(stage: Stage, tmp_path: Path) -> None:
         without(job(stage, tmp_path / str(k), checkpoint_every=1000, dropout=False), seed=k, id=f"run-{k}")
         for k in range(2)
     ]
-    runtime = Told(5, Notice.END)
+    runtime = Told(5, Preemption.END)
     runtime.wrap = lambda module: module  # type: ignore[method-assign]
-    with pytest.raises(Ended):
+    with pytest.raises(Preempted):
         train_stack(jobs, lambda job: runtime)
     assert [saved(job.folder) for job in jobs] == [[5], [5]]
     assert train_stack(jobs, lambda job: Watched()) == [None, None]

@@ -1,0 +1,81 @@
+"""One training run as a value: what it is made of, where it is kept, whether it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysts.data.batches import BatchOrder
+from raysts.evaluation.dev import Dev
+from raysts.models.layers import Layers
+from raysts.recipes.recipe import Recipe
+from raysts.storage import runs as stored
+from raysts.storage.atomic import read_json
+from raysts.storage.store import lock
+
+ORPHAN_WAIT = 60.0
+"""Seconds to wait for a run folder whose writer is about to die with its killed driver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training run: everything ``train`` needs, picklable.
+
+    Attributes:
+        id: run id.
+        recipe: the recipe.
+        seed: seed of this run.
+        folder: run folder.
+        parent: model folder to start from.
+        store: token store of the training rows.
+        teacher: folder of teacher means, for distillation.
+        export_layers: layers that the written model pools (one with heads pools those it was trained on).
+        dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
+        facts: what else the run record says (system, stage, member, parent ids, fingerprints ...).
+    """
+
+    id: str
+    recipe: Recipe
+    seed: int
+    folder: Path
+    parent: Path
+    store: Path
+    teacher: Path | None = None
+    export_layers: Layers = 1
+    dev: Dev | None = None
+    facts: dict[str, Any]
+
+
+def total_steps(recipe: Recipe, order: BatchOrder) -> int:
+    """Optimiser steps of a run."""
+    steps = math.ceil(recipe.train.epochs * order.steps_per_epoch)
+    return min(steps, recipe.train.max_steps or steps)
+
+
+@contextlib.contextmanager
+def writing(job: Job) -> Iterator[None]:
+    """The lock of whoever writes into the run folder, which holds then what the run goes on from."""
+    with lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT, of=job.folder):
+        stored.receive(job.folder)
+        yield
+
+
+def finished(job: Job) -> dict[str, Any] | None:
+    """The record of a run that is done."""
+    found = read_json(job.folder / "run.json")
+    return found if found and found["status"] == "done" else None
+
+
+def title(job: Job) -> str:
+    """What people call a run."""
+    member, stage = job.facts.get("member"), job.facts.get("stage")
+    return str(stage) if member is None else f"{job.facts.get('role', 'member')} {member} {stage}"
+
+
+def name_of(job: Job) -> str:
+    """The run as failures name it."""
+    return f"run {job.id} ({job.facts.get('stage')}, member {job.facts.get('member')})"
