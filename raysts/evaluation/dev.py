@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import entailment
@@ -21,6 +20,11 @@ class Dev(Protocol):
     @property
     def name(self) -> str:
         """``stsb-dev``, ``snli-dev``."""
+        ...
+
+    @classmethod
+    def load(cls, corpus: Corpus, table: str) -> Self:
+        """Read the table."""
         ...
 
     def scores(self, model: Model) -> dict[str, float]:
@@ -40,6 +44,11 @@ class StsDev:
     pairs: Pairs
     name: str = "stsb-dev"
 
+    @classmethod
+    def load(cls, corpus: Corpus, table: str) -> Self:
+        """Pairs and their scores."""
+        return cls(load_pairs(corpus, table))
+
     def scores(self, model: Model) -> dict[str, float]:
         """Spearman and Pearson over all pairs."""
         own = next(iter(model.similarities.values()))
@@ -47,14 +56,5 @@ class StsDev:
         return {metric: found[metric] for metric in self.metrics}
 
 
-LOADERS: dict[str, Callable[[Corpus], Dev]] = {
-    "sts/stsb_dev": lambda corpus: StsDev(load_pairs(corpus, "sts/stsb_dev")),
-    entailment.DEV: entailment.load_dev,
-}
-"""How a table that selects is loaded."""
-
-METRICS: dict[str, tuple[str, ...]] = {
-    "sts/stsb_dev": StsDev.metrics,
-    entailment.DEV: entailment.EntailmentDev.metrics,
-}
-"""Names of the scores on a table that selects, the one that does first."""
+DEVS: dict[str, type[Dev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}
+"""The tables that select (``Objective.dev`` names one)."""

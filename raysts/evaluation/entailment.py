@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -66,17 +66,17 @@ class EntailmentDev:
     pairs: Pairs
     name: str = "snli-dev"
 
+    @classmethod
+    def load(cls, corpus: Corpus, table: str) -> Self:
+        """Pairs and whether they are entailment."""
+        return cls(load_entailment(corpus, table))
+
     def scores(self, model: Model) -> dict[str, float]:
         """The area, trapezoidal, and average precision; raises as :func:`two_way_scores`."""
         own = next(iter(model.similarities.values()))
         scores_N = two_way_scores(self.pairs, model.represent(self.pairs.sentences), own)
         areas = precision_recall_areas(scores_N, self.pairs.gold == 1, np.ones((len(scores_N), 1)))
         return {metric: float(area[0]) for metric, area in zip(self.metrics, areas, strict=True)}
-
-
-def load_dev(corpus: Corpus) -> EntailmentDev:
-    """SNLI dev."""
-    return EntailmentDev(load_entailment(corpus, DEV))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from raysts.evaluation.dev import METRICS
+from raysts.evaluation.dev import DEVS
 
 LOSS = "loss"
 """Name of the training loss, smaller is better: the mean over the steps since the metrics line before the last one."""
@@ -16,7 +16,7 @@ Mode = Literal["max", "min"]
 
 def reported(table: str) -> tuple[str, ...]:
     """Names of what a run reports whose development set is ``table``; the first one selects checkpoints."""
-    return (*METRICS[table], LOSS)
+    return (*DEVS[table].metrics, LOSS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RunMetric:
     @property
     def key(self) -> str:
         """What a line of ``metrics.jsonl`` calls it; ``dev`` is the score that selects checkpoints."""
-        return LOSS if self.name == LOSS else "dev" if self.name == METRICS[self.table][0] else f"dev_{self.name}"
+        return LOSS if self.name == LOSS else "dev" if self.name == DEVS[self.table].metrics[0] else f"dev_{self.name}"
 
     @property
     def factor(self) -> int:

@@ -52,6 +52,7 @@ class _Tension(Objective):
 
     Class attributes:
         group: sentences that the pairs of a group read; one where both encoders read the same.
+        keeps: ``second``: encoder 2 of the last step; ``dev``: the best of both encoders over all dev evaluations.
     """
 
     settings_type = ContrastiveTensionSettings
@@ -59,7 +60,9 @@ class _Tension(Objective):
     texts = ("sentence",)
     sentences = 2
     keeps = ("second", "dev")
+    keeps_by_dev = ("dev",)
     stackable = True
+    scales = {"paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "small": {"train.max_steps": 500}}
     group: ClassVar[tuple[tuple[int, ...], ...]]
 
     def __init__(self, settings: ContrastiveTensionSettings, encoder: Encoder) -> None:

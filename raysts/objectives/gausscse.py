@@ -57,6 +57,9 @@ class GaussCSE(Objective):
     sentences = 3
     keeps = ("best", "last")
     dev = "nli/snli_dev"
+    endings = {f"-{loss}": {"loss": loss} for loss in LOSSES}
+    members = 5
+    scales = {"small": {"train.max_steps": 1_000}}
 
     def __init__(self, settings: GaussCSESettings, encoder: Encoder) -> None:
         head = GaussianHead(encoder.dim, encoder.dim, settings.activation, settings.similarity)

@@ -124,6 +124,8 @@ class LatentObjective(Objective):
     table = "nli/sentences"
     texts = ("sentence",)
     post = "tokens"
+    members = 3
+    scales = {"paper": {"data.sources": ["snli"]}, "small": {"train.max_steps": 2_000}}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         if len(encoder.heads):

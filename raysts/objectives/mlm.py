@@ -52,6 +52,7 @@ class MLM(Objective):
     settings_type = MLMSettings
     table = "wikipedia/sentences"
     texts = ("sentence",)
+    scales = {"small": {"train.max_steps": 500}}
 
     def __init__(self, settings: MLMSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

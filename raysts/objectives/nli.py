@@ -34,6 +34,7 @@ class NLI(Objective):
     values = ("label",)
     sentences = 2
     stackable = True
+    scales = {"paper": {"data.sample": 1_000_000}, "small": {"train.max_steps": 1_000}}
 
     def __init__(self, settings: NLISettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

@@ -52,11 +52,15 @@ class Objective(nn.Module, ABC):
         values: its other columns (``label``, ``score``, ``teacher``).
         sentences: sentences that an example sends through an encoder.
         keeps: allowed values of ``train.keep``; the first is the default.
+        keeps_by_dev: those of them for which the score on ``dev`` chooses.
         stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
         version: part of the run id; raise it when the mathematics changes.
         dev: table whose score selects checkpoints (``raysts.evaluation.dev``).
         post: trains a head on the frozen model that came out: on what its heads give (``pooled``) or on its token vectors
             (``tokens``); stands last in a system's name.
+        endings: its words in a system's name: what follows its own name, and the settings that this stands for.
+        members: members of a system that combines none: over so many runs its paper averages.
+        scales: what changes in its recipe at a scale of ``raysts.recipes.names.SCALES``, as overrides of a stage.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -65,10 +69,14 @@ class Objective(nn.Module, ABC):
     values: ClassVar[tuple[str, ...]] = ()
     sentences: ClassVar[int] = 1
     keeps: ClassVar[tuple[str, ...]] = ("last", "best")
+    keeps_by_dev: ClassVar[tuple[str, ...]] = ("best",)
     stackable: ClassVar[bool] = False
     version: ClassVar[int] = 1
     dev: ClassVar[str] = "sts/stsb_dev"
     post: ClassVar[Literal["", "pooled", "tokens"]] = ""
+    endings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
+    members: ClassVar[int] = 1
+    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()

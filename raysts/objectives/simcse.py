@@ -86,6 +86,7 @@ class SupervisedSimCSE(SimCSE):
     texts = ("anchor", "positive", "negative")
     views = texts
     sentences = 3
+    scales = {"small": {"batch": 64, "train.max_steps": 500}}
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh")))
@@ -102,6 +103,7 @@ class UnsupervisedSimCSE(SimCSE):
     texts = ("sentence",)
     views = ("sentence", "sentence")
     sentences = 2
+    scales = {"small": {"train.max_steps": 1_000}}
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

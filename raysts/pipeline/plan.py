@@ -22,7 +22,7 @@ from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world.generate import WORLD_VERSION, write_tiny_backbone
 from raysts.errors import InputError
 from raysts.evaluation import harness, results
-from raysts.evaluation.dev import LOADERS, Dev
+from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models.layers import Layers
 from raysts.models.pretrained import find, tokenizer_id
@@ -169,7 +169,7 @@ class Plan:
         """The development set that selects for a recipe; none when the corpus has no such table."""
         table = OBJECTIVES[recipe.objective].dev
         if table not in self._devs and self.corpus.files(table):
-            self._devs[table] = LOADERS[table](self.corpus)
+            self._devs[table] = DEVS[table].load(self.corpus, table)
         return self._devs.get(table)
 
     @cached_property
@@ -299,7 +299,7 @@ class Plan:
     ) -> Node:
         recipe = self.resolved(recipe)
         spec, kind = self.store_spec(recipe), OBJECTIVES[recipe.objective]
-        selecting = recipe.train.by_dev or recipe.train.patience is not None
+        selecting = recipe.by_dev or recipe.train.patience is not None
         run_id = content_id(
             [
                 to_plain(recipe),

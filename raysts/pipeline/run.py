@@ -330,7 +330,7 @@ class _Driver:
         """Write the model card of the run that comes out."""
         plan, recipes = self.plan, self.plan.pipeline.recipes
         record, folder = node.record, node.model
-        by_labels = {dev_of([recipe.objective]) for recipe in recipes.values() if recipe.train.by_dev}
+        by_labels = {dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev}
         entry = names.RECIPES.get(plan.pipeline.name)
         recipe = recipes[record["stage"]]
         text = model_card(

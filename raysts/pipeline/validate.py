@@ -31,7 +31,7 @@ def check(plan: Plan) -> None:
     problems += _backbone_problems(plan)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
-        if recipe.train.by_dev or recipe.train.patience:
+        if recipe.by_dev or recipe.train.patience:
             tables.append(OBJECTIVES[recipe.objective].dev)
     if pipeline.select_top is not None:
         tables.append(DEV_TABLE)

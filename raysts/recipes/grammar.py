@@ -8,38 +8,30 @@ their embeddings), then optionally what is fitted on what came out: ``-flow``, `
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.recipes import flow_stages, gaussian_stages, latte_stages, simcse_stages, stages
+from raysts.objectives import OBJECTIVES, Objective
+from raysts.recipes import stages
 from raysts.recipes.recipe import Recipe
 
-GAUSSCSE_LOSSES: tuple[Literal["ent", "ent+con", "ent+rev", "ent+con+rev"], ...] = (
-    "ent",
-    "ent+con",
-    "ent+rev",
-    "ent+con+rev",
-)
 
-STAGES: dict[str, Callable[[], Recipe]] = {
-    "mlm": simcse_stages.mlm,
-    "nli": stages.nli,
-    "ct": stages.ct,
-    "sts": stages.sts,
-    "simcse-sup": simcse_stages.simcse_sup,
-    "simcse-unsup": simcse_stages.simcse_unsup,
-    **{f"gausscse-{loss}": partial(gaussian_stages.gausscse, loss) for loss in GAUSSCSE_LOSSES},
-}
+def _words(wanted: Callable[[type[Objective]], bool]) -> dict[str, Recipe]:
+    """The default recipes of the objectives that are ``wanted``, by their words in a system's name."""
+    found = {}
+    for name, kind in OBJECTIVES.items():
+        if wanted(kind):
+            recipe = stages.RECIPES[name]()
+            for ending, settings in kind.endings.items():
+                found[f"{name}{ending}"] = replace(recipe, settings=replace(recipe.settings, **settings))
+    return found
+
+
+STAGES: dict[str, Recipe] = _words(lambda kind: not kind.post and "teacher" not in kind.values)
 """Member stages by the name that they have in a system's name."""
 
-POST: dict[str, Callable[[], Recipe]] = {
-    "flow": flow_stages.flow,
-    "whiten": flow_stages.whiten,
-    "latte": latte_stages.latte,
-    "latte-ae": latte_stages.latte_ae,
-    "latte-normal": latte_stages.latte_normal,
-}
+POST: dict[str, Recipe] = _words(lambda kind: bool(kind.post))
 """What is fitted on a finished model."""
 
 COMBINE = ("sed", "ensemble")
@@ -59,7 +51,7 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
     Raises:
         InputError: it makes no sense, with every reason.
     """
-    words = _words(name)
+    words = _split(name)
     known = {*STAGES, *POST, *COMBINE, "raw"}
     problems = []
     for word in words:
@@ -91,25 +83,20 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
     repeated = sorted({word for word in members if members.count(word) > 1})
     if repeated:
         problems.append(f"recipe '{name}': stage '{repeated[0]}' stands twice; a member goes through a stage once")
-    if sum(word.startswith("gausscse-") for word in members) > 1:
-        problems.append(f"recipe '{name}': a member is trained with one loss of gausscse, not several")
+    objectives = [STAGES[word].objective for word in dict.fromkeys(members)]
+    for objective in dict.fromkeys(objectives):
+        if objectives.count(objective) > 1:
+            problems.append(f"recipe '{name}': a member is trained with one loss of {objective}, not several")
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     return Parsed(tuple(members), combine[0] if combine else None, post[0] if post else None)
 
 
-def key_of(word: str) -> str:
-    """The stage's name in the recipe tree: ``gausscse`` for every loss of it."""
-    return "gausscse" if word.startswith("gausscse-") else word
-
-
-def _words(name: str) -> list[str]:
-    """The words of a name; some have a hyphen."""
-    words: list[str] = []
-    for part in name.split("-"):
-        longer = f"{words[-1]}-{part}" if words else part
-        if words and (longer in STAGES or longer in POST):
-            words[-1] = longer
-        else:
-            words.append(part)
+def _split(name: str) -> list[str]:
+    """The words of a name; some have hyphens."""
+    words, parts = [], name.split("-")
+    while parts:
+        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in {**STAGES, **POST}), 1)
+        words.append("-".join(parts[:taken]))
+        parts = parts[taken:]
     return words

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.recipes import grammar
+from raysts.objectives import OBJECTIVES
+from raysts.recipes import grammar, stages
 from raysts.recipes.overrides import apply_overrides, load_pipeline
-from raysts.recipes.quickstart import quickstart
-from raysts.recipes.recipe import Pipeline, Recipe
-from raysts.recipes.stages import sed
+from raysts.recipes.recipe import Data, Evaluation, Pipeline, Recipe
 
 
 class Entry(NamedTuple):
@@ -92,34 +91,12 @@ COMPOSED: dict[str, Entry] = {
 """Recipes that are more than one pipeline: a search, and what follows from what it finds."""
 
 
-SCALES: dict[str, dict[str, Any]] = {
-    "paper": {
-        "backbone": "bert-large-uncased",
-        "nli.data.sample": 1_000_000,
-        "ct.train.max_steps": 50_000,
-        "ct.train.keep": "dev",
-        "sed.data.sample": 100_000,
-        "latte.data.sources": ["snli"],
-        "latte-ae.data.sources": ["snli"],
-        "latte-normal.data.sources": ["snli"],
-    },
-    "small": {
-        "members": 4,
-        "mlm.train.max_steps": 500,
-        "nli.train.max_steps": 1_000,
-        "ct.train.max_steps": 500,
-        "simcse-sup.batch": 64,
-        "simcse-sup.train.max_steps": 500,
-        "simcse-unsup.train.max_steps": 1_000,
-        "gausscse.train.max_steps": 1_000,
-        "sed.data.sample": 20_000,
-        "latte.train.max_steps": 2_000,
-        "latte-ae.train.max_steps": 2_000,
-        "latte-normal.train.max_steps": 2_000,
-    },
-}
-"""What a scale changes in the stages that a pipeline has: ``paper`` is that of the papers' tables (SED 5.1 and B; labels
-choose CT's checkpoint, as in its official code), ``small`` ends in an hour or so on a few CPU cores with a small encoder."""
+SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
+"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Objective.scales``).
+
+``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``small``
+ends in an hour or so on a few CPU cores with a small encoder; of members and students it has at most so many.
+"""
 
 
 def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
@@ -150,34 +127,72 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
         raise InputError(
             f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
-    found = {key: value for key, value in SCALES[scale].items() if key.partition(".")[0] in (*base.recipes, "backbone")}
+    changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
+    for stage, recipe in base.recipes.items():
+        preset = OBJECTIVES[recipe.objective].scales.get(scale, {})
+        changes |= {f"{stage}.{key}": value for key, value in preset.items()}
     most = SCALES[scale].get("members", base.members)
-    counts = {"members": min(base.members, most), "students": min(base.students, most)}
-    return apply_overrides(base, found | counts)
+    changes |= {"members": min(base.members, most), "students": min(base.students, most)}
+    return apply_overrides(base, changes)
 
 
 def _compose(name: str) -> Pipeline:
     if name == "raw":
         return Pipeline(name=name, members=1)
-    found = grammar.parse(name, tuple(RECIPES))
-    stages = {grammar.key_of(word): grammar.STAGES[word]() for word in found.stages}
+    parsed = grammar.parse(name, tuple(RECIPES))
+    members = {grammar.STAGES[word].objective: grammar.STAGES[word] for word in parsed.stages}
     post: dict[str, Recipe] = {}
-    if found.post is not None:
-        fitted = grammar.POST[found.post]()
-        if stages and found.post in ("flow", "whiten"):
+    if parsed.post is not None:
+        fitted = grammar.POST[parsed.post]
+        if members and OBJECTIVES[fitted.objective].post == "pooled":
             # The papers pool two layers of every tuned model, and the last one of the bare backbone.
-            fitted = replace(fitted, layers=2, pooling=list(stages.values())[-1].pooling)
-        if found.combine == "sed":
-            post = {found.post: fitted}
+            fitted = replace(fitted, layers=2, pooling=list(members.values())[-1].pooling)
+        if parsed.combine == "sed":
+            post = {parsed.post: fitted}
         else:
-            stages[found.post] = fitted  # on every member
-    supervised = "sts" in found.stages
-    several = {"gausscse": 5, "latte": 3, "latte-ae": 3, "latte-normal": 3}
+            members[parsed.post] = fitted  # on every member
+    kinds = [OBJECTIVES[recipe.objective] for recipe in members.values()]
+    supervised = any("score" in kind.values for kind in kinds)
     return Pipeline(
         name=name,
-        members=10 if found.combine else max((several.get(stage, 1) for stage in stages), default=1),
-        stages=stages,
-        combine=found.combine,  # type: ignore[arg-type]
-        sed=sed(supervised) if found.combine == "sed" else None,
+        members=10 if parsed.combine else max((kind.members for kind in kinds), default=1),
+        stages=members,
+        combine=parsed.combine,  # type: ignore[arg-type]
+        sed=stages.sed(supervised) if parsed.combine == "sed" else None,
         post=post,
+    )
+
+
+def quickstart() -> Pipeline:
+    """``nli-ct-sed`` at the size of a coffee break: the embedded world, a tiny BERT, four members, one student.
+
+    A randomly initialised BERT bears, and needs, larger learning rates than a pretrained one.
+    """
+    nli, ct, sed = stages.nli(), stages.ct(), stages.sed()
+    return Pipeline(
+        name="quickstart",
+        backbone="tiny",
+        members=4,
+        stages={
+            "nli": replace(
+                nli,
+                batch=32,
+                optim=replace(nli.optim, lr=2e-3),
+                train=replace(nli.train, epochs=2.0, max_steps=1000, max_length=48),
+            ),
+            "ct": replace(
+                ct,
+                optim=replace(ct.optim, lr=1e-4, milestones=(60, 120, 180, 240)),
+                train=replace(ct.train, max_steps=300, max_length=48, eval_every=100),
+            ),
+        },
+        combine="sed",
+        sed=replace(
+            sed,
+            data=Data(sample=30_000),
+            optim=replace(sed.optim, lr=1e-3),
+            train=replace(sed.train, max_length=48),
+        ),
+        evaluation=Evaluation(layers=(1, 2), compare=1),
+        student_pooling=1,
     )

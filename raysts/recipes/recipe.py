@@ -118,8 +118,8 @@ class Train:
         max_length: tokens per text, special tokens included.
         dropout: on or off.
         precision: ``auto``: bf16 autocast where the hardware multiplies bf16 natively, else fp32.
-        keep: the encoder that is kept: of the ``last`` step or ``best`` on dev; for ct ``second`` (encoder 2 of the
-            last step) or ``dev`` (best of both encoders over all dev evaluations).
+        keep: the encoder that is kept: of the ``last`` step or ``best`` on dev, or what else the objective offers
+            (``Objective.keeps``).
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
         checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps, and after 10 seconds
             in any case (or 20 times as long as it takes to write one).
@@ -133,7 +133,7 @@ class Train:
     max_length: int = 75
     dropout: bool = True
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    keep: Literal["last", "best", "second", "dev"] = "last"
+    keep: str = "last"
     eval_every: int | None = None
     checkpoint_every: int | None = None
     patience: int | None = None
@@ -146,11 +146,6 @@ class Train:
         for name in ("max_steps", "eval_every", "checkpoint_every", "patience"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"{name}={value} must be positive, or none")
-
-    @property
-    def by_dev(self) -> bool:
-        """Whether labels of the dev set choose the kept encoder."""
-        return self.keep in ("best", "dev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +208,11 @@ class Recipe:
     def table(self) -> str:
         """The canonical table it trains on."""
         return self.data.table or OBJECTIVES[self.objective].table
+
+    @property
+    def by_dev(self) -> bool:
+        """Whether labels of the dev set choose the kept encoder."""
+        return self.train.keep in OBJECTIVES[self.objective].keeps_by_dev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +348,10 @@ class Pipeline:
             )
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
         _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
-        _require(self.sed is None or self.sed.objective == "sed", "sed.objective: must be sed")
+        distilling = [name for name, kind in OBJECTIVES.items() if "teacher" in kind.values]
+        _require(
+            self.sed is None or self.sed.objective in distilling, f"sed.objective: must be {' or '.join(distilling)}"
+        )
         _require(self.students >= 1, f"students={self.students} must be at least 1")
         _require(
             self.students == 1 or self.sed is not None,

@@ -1,16 +1,44 @@
-"""Default recipe of every training stage: METHODS.md's table, one function a stage.
+"""Default recipe of every objective: one function each.
 
-Sources: nli: Sentence-BERT and SED B.1; ct: the official Contrastive Tension code and SED B.2; sts: Sentence-BERT and
-SED 5.5; sed: SED 5.1.
+Sources: mlm: BERT's objective at the size of a further pretraining on sentences; nli: Sentence-BERT and SED B.1; ct: the
+official Contrastive Tension code and SED B.2; sts: Sentence-BERT and SED 5.5; simcse: SimCSE (Gao et al. 2021), appendix A,
+and its official code (dev evaluation every 125 steps); gausscse: GaussCSE, section 3.2 and appendix A (batch, rate, epochs,
+evaluation every 100 steps), and its official code (warm-up then linear decay, decay on all parameters, the untrained model
+among the candidates); sed: SED 5.1; flow: BERT-flow (Li et al. 2020), Table 7 and official code, and SED B.3 (sentences of
+the target sets, one epoch at 1e-3); whiten: Su et al. 2021; latte and its baselines: Latte-Mix, appendices A.4 and A.5.
+Flow and whitening are fitted in float32, to the vectors that evaluation reads.
+
+The learning rate of Latte-Mix rises linearly from 2e-5 "to 1" and falls back; with 1 as a rate Adam diverges, so it is read
+as the shape of the schedule, and the peak is a setting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raysts.objectives.contrastive_tension import ContrastiveTensionSettings
 from raysts.objectives.distillation import DistillationSettings
+from raysts.objectives.flow import FlowSettings
+from raysts.objectives.gausscse import GaussCSESettings
+from raysts.objectives.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
+from raysts.objectives.mlm import MLMSettings
 from raysts.objectives.nli import NLISettings
+from raysts.objectives.objective import Settings
+from raysts.objectives.simcse import SimCSESettings
 from raysts.objectives.sts_regression import STSRegressionSettings
+from raysts.objectives.whiten import WhitenSettings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
+
+
+def mlm() -> Recipe:
+    """Masked language modelling: one epoch, AdamW 5e-4, batch 256."""
+    return Recipe(
+        objective="mlm",
+        settings=MLMSettings(),
+        batch=256,
+        optim=Optim(name="adamw", lr=5e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0),
+        train=Train(epochs=1.0, max_length=64, keep="last"),
+    )
 
 
 def nli() -> Recipe:
@@ -54,6 +82,43 @@ def sts() -> Recipe:
     )
 
 
+def simcse_sup() -> Recipe:
+    """Supervised SimCSE: three epochs of NLI triplets, AdamW 5e-5, batch 512, best on STS-B dev."""
+    return Recipe(
+        objective="simcse-sup",
+        settings=SimCSESettings(),
+        batch=512,
+        optim=Optim(name="adamw", lr=5e-5, schedule="linear", warmup=0.0, clip=1.0),
+        train=Train(epochs=3.0, max_length=32, keep="best", eval_every=125),
+        pooling="cls",
+    )
+
+
+def simcse_unsup() -> Recipe:
+    """Unsupervised SimCSE: a million sentences once, AdamW 3e-5, batch 64, best on STS-B dev."""
+    return Recipe(
+        objective="simcse-unsup",
+        settings=SimCSESettings(),
+        data=Data(sample=1_000_000),
+        batch=64,
+        optim=Optim(name="adamw", lr=3e-5, schedule="linear", warmup=0.0, clip=1.0),
+        train=Train(epochs=1.0, max_length=32, keep="best", eval_every=125),
+        pooling="cls",
+    )
+
+
+def gausscse() -> Recipe:
+    """GaussCSE: three epochs of NLI triplets, AdamW 5e-5, batch 16, best on SNLI dev."""
+    return Recipe(
+        objective="gausscse",
+        settings=GaussCSESettings(),
+        batch=16,
+        optim=Optim(name="adamw", lr=5e-5, schedule="linear", warmup=0.1, weight_decay=0.01, decay_all=True, clip=None),
+        train=Train(epochs=3.0, max_length=64, keep="best", eval_every=100, eval_first=True, drop_last=True),
+        pooling="cls",
+    )
+
+
 def sed(supervised: bool = False) -> Recipe:
     """Distillation: 100,000 sentences once, Adam 2e-5, batch 32; early stopping when the members saw STS labels."""
     return Recipe(
@@ -64,3 +129,69 @@ def sed(supervised: bool = False) -> Recipe:
         optim=Optim(name="adam", lr=2e-5, schedule="constant", warmup=0.1, clip=1.0),
         train=Train(epochs=1.0, keep="best" if supervised else "last", patience=5 if supervised else None),
     )
+
+
+def flow() -> Recipe:
+    """Glow with two levels on the sentences of the target sets: one epoch, Adam 1e-3, batch 32."""
+    return _isotropic("flow", FlowSettings(), batch=32)
+
+
+def whiten() -> Recipe:
+    """Mean and covariance of the sentences of the target sets, from one pass; the optimiser has nothing to do."""
+    return _isotropic("whiten", WhitenSettings(), batch=64)
+
+
+def latte() -> Recipe:
+    """Latte-Mix: the Categorical VAE, 64 variables of 100 classes at temperature 0.3.
+
+    It reads the sentences of NLI; the paper's are those of SNLI alone (``latte.data.sources=snli``).
+    """
+    return _latent("latte", LatteMixSettings())
+
+
+def latte_ae() -> Recipe:
+    """The autoencoder baseline of Latte-Mix."""
+    return _latent("latte-ae", AutoencoderSettings())
+
+
+def latte_normal() -> Recipe:
+    """The Normal-VAE baseline of Latte-Mix."""
+    return _latent("latte-normal", NormalVAESettings())
+
+
+def _isotropic(objective: str, settings: Settings, batch: int) -> Recipe:
+    return Recipe(
+        objective=objective,
+        settings=settings,
+        batch=batch,
+        optim=Optim(name="adam", lr=1e-3, schedule="constant", warmup=0.0, clip=None),
+        train=Train(epochs=1.0, max_length=64, dropout=False, precision="fp32", keep="last"),
+    )
+
+
+def _latent(objective: str, settings: Settings) -> Recipe:
+    return Recipe(
+        objective=objective,
+        settings=settings,
+        batch=16,
+        optim=Optim(name="adam", lr=1e-3, schedule="linear", warmup=0.5, floor=2e-5, clip=1.0),
+        train=Train(epochs=1.0, dropout=False, keep="last"),
+    )
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "mlm": mlm,
+    "nli": nli,
+    "ct": ct,
+    "sts": sts,
+    "simcse-sup": simcse_sup,
+    "simcse-unsup": simcse_unsup,
+    "gausscse": gausscse,
+    "sed": sed,
+    "flow": flow,
+    "whiten": whiten,
+    "latte": latte,
+    "latte-ae": latte_ae,
+    "latte-normal": latte_normal,
+}
+"""The default recipe of every objective."""

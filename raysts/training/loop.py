@@ -150,7 +150,7 @@ class Run:
         self.state = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
         self.log = record.MetricsLog(job.folder / "metrics.jsonl", self.state.step) if runtime.rank == 0 else None
 
-        self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.train.by_dev else 4))
+        self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.by_dev else 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
         self.log_every = max(1, min(50, steps // 100))
         if self.state.step == 0 and recipe.train.eval_first and job.dev is not None and self.state.best is None:
@@ -287,7 +287,7 @@ class Run:
     def _write_model(self) -> None:
         job, candidates = self.job, self.objective.candidates()
         encoder = next(iter(candidates.values()))
-        if job.recipe.train.by_dev:
+        if job.recipe.by_dev:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)

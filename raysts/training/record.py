@@ -60,7 +60,7 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
         candidate: name of the encoder that is kept where dev does not choose.
         seconds: since this process began with it.
     """
-    by_dev = job.recipe.train.by_dev
+    by_dev = job.recipe.by_dev
     scores = state.best_scores if by_dev else state.latest
     dev = {
         "kept": state.best if by_dev else next(iter(scores.values()), None),

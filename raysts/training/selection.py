@@ -28,7 +28,7 @@ def evaluate(
     """
     assert job.dev is not None
     scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
-    if not job.recipe.train.by_dev:
+    if not job.recipe.by_dev:
         candidates = dict(list(candidates.items())[:1])
     if runtime.rank == 0:
         for i, encoder in enumerate(candidates.values()):
@@ -51,7 +51,7 @@ def evaluate(
         state.best, state.best_step, state.best_candidate = selecting[name], state.step, name
         state.best_scores = state.latest
         state.since_best = 0
-        if job.recipe.train.by_dev and runtime.rank == 0:
+        if job.recipe.by_dev and runtime.rank == 0:
             (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             save_best(job.folder / "checkpoints", state, candidates[name])
     else:

@@ -10,8 +10,8 @@ import pytest
 from evaluation_fakes import HashedWords, write_table
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.dev import METRICS
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev, load_dev
+from raysts.evaluation.dev import DEVS
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev
 from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import Representation
@@ -204,12 +204,12 @@ def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(cor
 
 
 def test_dev_score_is_the_area_by_the_models_own_similarity(corpus: Corpus) -> None:
-    dev = load_dev(corpus)
+    dev = EntailmentDev.load(corpus, DEV)
     scores, positive = by_hand(corpus, DEV, "gauss")
     assert dev.name == "snli-dev"
     area, average = precision_recall_areas(scores, positive, np.ones((90, 1)))
     found = dev.scores(HashedGaussians())
-    assert list(found) == ["auc_pr", "average_precision"] == list(METRICS[DEV])  # the first one selects
+    assert list(found) == ["auc_pr", "average_precision"] == list(DEVS[DEV].metrics)  # the first one selects
     assert found["auc_pr"] == pytest.approx(area[0], abs=1e-12)
     assert found["average_precision"] == pytest.approx(average[0], abs=1e-12) and average[0] != area[0]
 
@@ -226,7 +226,7 @@ def test_a_collapsed_model_has_no_score(corpus: Corpus, value: float, message: s
             return {"gauss": lambda a, b: np.full(len(a["vectors"]), value)}
 
     with pytest.raises(UndefinedCorrelationError, match=f"{DEV}: .*{message}"):
-        EntailmentDev(load_dev(corpus).pairs).scores(Collapsed())
+        EntailmentDev(EntailmentDev.load(corpus, DEV).pairs).scores(Collapsed())
 
 
 # -- direction -----------------------------------------------------------------------------------------------------------
@@ -356,4 +356,4 @@ def test_snli_dev_as_it_is(real_data: Corpus) -> None:
     model = HashedWords()
     rows = ENTAILMENT_TASKS["snli-direction"].score(real_data, ("dev",), model.represent, model.similarities, 0)
     assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
-    assert load_dev(real_data).pairs.gold.mean() == pytest.approx(3329 / 9842)
+    assert EntailmentDev.load(real_data, DEV).pairs.gold.mean() == pytest.approx(3329 / 9842)

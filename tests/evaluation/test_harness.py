@@ -12,7 +12,7 @@ from scipy import stats
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.dev import LOADERS
+from raysts.evaluation.dev import DEVS
 from raysts.evaluation.sts import load_pairs
 from raysts.schema import RESULTS
 
@@ -114,7 +114,7 @@ def test_dev_score_is_spearman_on_stsb_dev(corpus: Corpus) -> None:
     model = HashedWords()
     rows = harness.evaluate(model, corpus, ["stsb"], splits=("dev",), layers=(1,), resamples=0)
     expected = next(r["value"] for r in rows if r["metric"] == "spearman" and r["aggregation"] == "all")
-    assert LOADERS["sts/stsb_dev"](corpus).scores(model)["spearman"] == expected
+    assert DEVS["sts/stsb_dev"].load(corpus, "sts/stsb_dev").scores(model)["spearman"] == expected
 
 
 def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, inte
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
+from raysts.evaluation.dev import DEVS
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import OBJECTIVES, Batch, Objective
+from raysts.recipes import grammar, names, stages
+from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Optim
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
@@ -63,13 +66,29 @@ def test_it_says_what_it_is(name: str) -> None:
     assert kind.table in TABLES and kind.table not in TEST_TABLES
     columns = {column.name for column in TABLES[kind.table]}
     assert kind.texts and {*kind.texts, *kind.values} - {"teacher"} <= columns
-    assert kind.keeps and kind.sentences >= 1 and kind.version >= 1
+    assert kind.keeps and kind.sentences >= 1 and kind.version >= 1 and kind.dev in DEVS
     for rows in range(0, 70):
         examples = kind.examples(rows)
         assert all(0 <= row < rows for example in examples for row in example) and all(examples)
         assert examples == kind.examples(rows)
     assert len(kind.examples(kind.rows_per_batch(EXAMPLES))) == EXAMPLES
     assert kind.problem(EXAMPLES) is None
+
+
+@every
+def test_users_can_name_it(name: str) -> None:
+    """Its words are systems, its default recipe is its own, and the scales that it knows change options that it has."""
+    kind = OBJECTIVES[name]
+    assert stages.RECIPES[name]().objective == name
+    assert set(kind.scales) <= set(names.SCALES)
+    for ending in kind.endings if "teacher" not in kind.values else ():
+        system = names.pipeline(f"{name}{ending}")
+        assert list(system.stages) == [name] and system.members == kind.members
+        assert (f"{name}{ending}" in grammar.POST) == bool(kind.post)
+        for scale, changes in kind.scales.items():
+            assert all(has_option(system, f"{name}.{key}") for key in changes)
+            changed = apply_overrides(system, {f"{name}.{key}": value for key, value in changes.items()})
+            assert names.pipeline(f"{name}{ending}@{scale}").stages == changed.stages
 
 
 @trained
@@ -196,7 +215,8 @@ def test_a_killed_run_resumes_bit_for_bit(name: str, interruptions: int, stage: 
 @trained
 def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage: Stage, tmp_path: Path) -> None:
     hot = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
-    keep = next(keep for keep in OBJECTIVES[name].keeps if keep not in ("best", "dev"))
+    kind = OBJECTIVES[name]
+    keep = next(keep for keep in kind.keeps if keep not in kind.keeps_by_dev)
     job = stage.job(name, tmp_path, optim=hot, dev=False, keep=keep, checkpoint_every=1)
     with pytest.raises(RunFailed, match=r"the loss is (nan|inf) between steps \d+ and \d+"):
         train(job, Watched())

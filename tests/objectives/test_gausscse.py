@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from raysts.models.tokens import Tokens
 from raysts.objectives.gausscse import LOSSES, GaussCSE, GaussCSESettings
 from raysts.objectives.objective import Batch
-from raysts.recipes.gaussian_stages import gausscse
+from raysts.recipes.grammar import STAGES
 
 ROWS = 6
 WEIGHT = np.array([1, 1, 0, 1, 1, 1], np.float32)
@@ -101,9 +101,9 @@ def test_the_reversed_set_teaches_the_direction() -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_recipe(loss: Any) -> None:
-    recipe = gausscse(loss)
+    recipe = STAGES[f"gausscse-{loss}"]
     assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1
-    assert GaussCSE.dev == "nli/snli_dev" and recipe.train.by_dev and recipe.train.eval_first
+    assert GaussCSE.dev == "nli/snli_dev" and recipe.by_dev and recipe.train.eval_first
 
 
 @pytest.mark.parametrize(

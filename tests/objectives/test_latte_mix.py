@@ -25,7 +25,7 @@ from raysts.objectives.latte_mix import (
 )
 from raysts.objectives.objective import Batch
 from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
-from raysts.recipes import latte_stages
+from raysts.recipes import stages
 from raysts.recipes.recipe import Recipe
 from raysts.training.optim import learning_rate
 
@@ -295,7 +295,7 @@ def test_wrong_settings_are_refused(kind: type, field: str, value: float) -> Non
         kind(**{field: value})
 
 
-@pytest.mark.parametrize("make", [latte_stages.latte, latte_stages.latte_ae, latte_stages.latte_normal])
+@pytest.mark.parametrize("make", [stages.latte, stages.latte_ae, stages.latte_normal])
 def test_the_recipes(make: Callable[[], Recipe]) -> None:
     """Triangular rate 2e-5 -> 1e-3 -> 2e-5, the encoder's dropout off, SNLI's sentences."""
     recipe = make()

@@ -11,7 +11,7 @@ import pytest
 from run_commands import raysts, result
 
 from raysts.commands import compare
-from raysts.evaluation.dev import LOADERS
+from raysts.evaluation.dev import DEVS
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.outcome import STSB_DEV, Candidate, Outcome, best, decide, dev_of, outcome_of, system_of, top
 
@@ -105,8 +105,9 @@ def test_how_a_choice_is_said() -> None:
 def test_a_development_set_has_the_name_that_results_give_it(objective: str, small_world: Path) -> None:
     from raysts.data.corpora import Corpus
 
-    assert dev_of([objective]) == LOADERS[OBJECTIVES[objective].dev](Corpus(small_world)).name
-    assert dev_of([]) == LOADERS[STSB_DEV](Corpus(small_world)).name
+    table = OBJECTIVES[objective].dev
+    assert dev_of([objective]) == DEVS[table].load(Corpus(small_world), table).name
+    assert dev_of([]) == DEVS[STSB_DEV].load(Corpus(small_world), STSB_DEV).name
 
 
 def test_the_systems_of_a_run() -> None:

@@ -15,6 +15,7 @@ from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.models.gaussian import NAMES
+from raysts.objectives import OBJECTIVES
 from raysts.pipeline import outcome
 from raysts.recipes import names
 from raysts.recipes.tree import set_path
@@ -141,11 +142,13 @@ def _of_part(row: Row, part: str, storage: Path, backbones: Mapping[str, str]) -
 
 
 def _of_studies(storage: Path) -> Iterator[Measured]:
-    """The dev scores of the trials that searched over GaussCSE's settings: the only ones in a paper's table."""
+    """The scores of trials on SNLI dev: the only searches that a paper has a table of."""
     for file in sorted((storage / "studies").glob("*/study.json")):
         study = read_json(file) or {}
         tree = study["pipeline"]
-        recipes = {stage: recipe for stage, recipe in tree["stages"].items() if recipe["objective"] == "gausscse"}
+        recipes = {
+            stage: recipe for stage, recipe in tree["stages"].items() if OBJECTIVES[recipe["objective"]].dev == DEV
+        }
         size = None
         with contextlib.suppress(InputError, OSError):  # the data may have gone
             size = Corpus(study["data"]).rows(DEV) if recipes else None

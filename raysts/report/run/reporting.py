@@ -66,7 +66,7 @@ def report_data(
     if choice := plan.outcome.choice:
         notes.append(choice)
     notes += [f"Training data is not whole; {skipped_line(each)}" for each in plan.skipped]
-    chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.train.by_dev]
+    chosen_by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
     if chosen_by_labels:
         notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(chosen_by_labels)}.")
     for stage, recipe in plan.pipeline.recipes.items():
