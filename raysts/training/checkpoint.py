@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.ops.collective import AsyncMax
-from raysts.storage.atomic import aside
-from raysts.storage.manifests import remove
-from raysts.storage.store import need
+from raysts.storage.atomic import atomic_write
+from raysts.storage.store import Store
 from raysts.training.runtime import Preemption
 
 
@@ -69,14 +68,15 @@ def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
 
 def save_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Write the weights of the best encoder so far."""
-    with aside(best_file(folder, state)) as draft:
+    with atomic_write(best_file(folder, state)) as draft:
         save_file({name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}, draft)
 
 
 def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Put the weights of the best encoder into ``encoder``."""
-    need(best_file(folder, state))  # rank 0 may have written it on another machine
-    load_trained_state(encoder, load_file(best_file(folder, state)))
+    path = Store.of(folder).get(best_file(folder, state))  # rank 0 may have written it on another machine
+    assert path is not None, f"{best_file(folder, state)} was written when its score was"
+    load_trained_state(encoder, load_file(path))
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
@@ -89,7 +89,7 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
         "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
     }
     path = folder / f"step-{state.step:07d}.pt"
-    with aside(path) as draft:
+    with atomic_write(path) as draft:
         torch.save(content, draft)
     keep = {path.name, best_file(folder, state).name if state.best is not None else ""}
     for old in folder.iterdir():
@@ -120,7 +120,7 @@ def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -
 
 def clear(folder: Path) -> None:
     """Remove all checkpoints of a finished run."""
-    remove(folder)
+    Store.of(folder).delete(folder)
 
 
 FIRST = 3.0

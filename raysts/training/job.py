@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from raysts.data.batches import BatchOrder
 from raysts.evaluation.dev import Dev
 from raysts.models.layers import Layers
 from raysts.recipes.recipe import Recipe
-from raysts.storage import runs as stored
-from raysts.storage.atomic import read_json
-from raysts.storage.store import lock
+from raysts.storage.runs import RunFolder
 
 ORPHAN_WAIT = 60.0
 """Seconds to wait for a run folder whose writer is about to die with its killed driver."""
@@ -56,18 +53,15 @@ def total_steps(recipe: Recipe, order: BatchOrder) -> int:
     return min(steps, recipe.train.max_steps or steps)
 
 
-@contextlib.contextmanager
-def writing(job: Job) -> Iterator[None]:
+def writing(job: Job) -> contextlib.AbstractContextManager[None]:
     """The lock of whoever writes into the run folder, which holds then what the run goes on from."""
-    with lock(job.folder / "writer.lock", f"training of run {job.id}", ORPHAN_WAIT, of=job.folder):
-        stored.receive(job.folder)
-        yield
+    return RunFolder(job.folder).lock(f"training of run {job.id}", ORPHAN_WAIT)
 
 
 def finished(job: Job) -> dict[str, Any] | None:
     """The record of a run that is done."""
-    found = read_json(job.folder / "run.json")
-    return found if found and found["status"] == "done" else None
+    record = RunFolder(job.folder).record()
+    return record if record.get("status") == "done" else None
 
 
 def title(job: Job) -> str:

@@ -19,8 +19,7 @@ from raysts.models import kernels
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
-from raysts.storage import runs as stored
-from raysts.storage.store import write_json
+from raysts.storage.runs import RunFolder
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job, finished, name_of, total_steps, writing
@@ -41,7 +40,7 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
     with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
         if runtime.rank > 0:
-            stored.receive_beside(job.folder)
+            RunFolder(job.folder).join()
         done = finished(job)
         if done is not None:
             return done
@@ -267,7 +266,7 @@ class Run:
         began = time.monotonic()
         if self.runtime.rank == 0:
             checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.state)
-            stored.send_checkpoint(self.job.folder)
+            RunFolder(self.job.folder).upload_checkpoint()
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
@@ -294,7 +293,8 @@ class Run:
         if self.runtime.rank == 0:
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
+            folder = RunFolder(job.folder)
             save(SentenceModel(encoder, self.model.tokenizer, self.model.max_length), job.folder / "model")
-            stored.send_model(job.folder)
-            write_json(job.folder / "run.json", self.record)
+            folder.upload_model()
+            folder.store.write_json(job.folder / "run.json", self.record)
             checkpoint.clear(job.folder / "checkpoints")

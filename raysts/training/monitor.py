@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from raysts.errors import StoreFailed
-from raysts.storage import runs as stored
-from raysts.storage import store as storage
 from raysts.storage.atomic import read_json
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import at_once
 from raysts.training.job import Job, title
 from raysts.training.record import last_metrics
 
@@ -67,7 +67,7 @@ class RunMonitor:
         if time.monotonic() - self.looked_far >= EVERY_REMOTE:
             self.looked_far = time.monotonic()
             with contextlib.suppress(StoreFailed):  # whoever trains says so
-                storage.at_once(stored.look, [job.folder for job in self.jobs if job.id not in self.finished])
+                at_once(RunFolder.record, [RunFolder(job.folder) for job in self.jobs if job.id not in self.finished])
         for job in self.jobs:
             if job.id in self.finished:
                 continue

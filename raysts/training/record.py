@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from raysts.recipes.tree import to_plain
-from raysts.storage.atomic import aside, read_json, remove_drafts, write_json
+from raysts.storage.atomic import atomic_write, read_json, remove_drafts, write_json
 from raysts.training.checkpoint import TrainState
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime, native_bf16
@@ -108,7 +108,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, step: int) -> None:
         lines = [line for line in read_metrics(path) if line["step"] <= step]
-        with aside(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 

@@ -18,6 +18,7 @@ from raysts.models.pretrained import load
 from raysts.pipeline.local import train_chain
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock, read_json, write_json
+from raysts.storage.runs import RunFolder
 from raysts.training import loop, record
 from raysts.training.loop import train
 
@@ -73,11 +74,13 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
     outcome: list[Any] = []
     asked = threading.Event()
 
-    def asking(*arguments: Any, **options: Any) -> Any:
-        asked.set()
-        return lock(*arguments)
+    lock_run = RunFolder.lock
 
-    monkeypatch.setattr("raysts.training.job.lock", asking)
+    def asking(*arguments: Any) -> Any:
+        asked.set()
+        return lock_run(*arguments)
+
+    monkeypatch.setattr(RunFolder, "lock", asking)
 
     def second() -> None:
         try:
