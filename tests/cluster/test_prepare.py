@@ -19,8 +19,7 @@ import pytest
 import ray
 from processes import family_of_title, wait_until
 
-from raysts.cluster.prepare import TABLE, prepare_wikipedia
-from raysts.cluster.prepare_blocks import article_columns, make_run, pieces, run_slice
+from raysts.cluster.prepare import TABLE, article_columns, make_run, pieces, prepare_wikipedia, run_slice
 from raysts.data.corpora import Corpus
 from raysts.data.fetch import manifest
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
@@ -271,7 +270,7 @@ def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
 
 
 def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.cluster.prepare_blocks.ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("raysts.cluster.prepare.ROW_GROUP_ROWS", 100)
     made = make_run(_articles(100), str(tmp_path), seed=-1)
     path = made["path"][0].as_py()
     whole = run_slice(path, 0, 1 << 64)
