@@ -23,7 +23,6 @@ import psutil
 
 from raysts.commands import tune as api_tune
 from raysts.pipeline.local import Here, train_chain
-from raysts.search import stores
 from raysts.search.space import grid
 from raysts.search.study import Study
 from raysts.training.runtime import Runtime
@@ -42,7 +41,7 @@ def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float
     """A loop over the trials' jobs."""
     study: Study = api_tune.planned("lower-bound", overrides, args.data, folder)
     study.plan.write_backbone()
-    stores.write(study, Here(threads=args.threads), measure.say)
+    study.tokenize(Here(threads=args.threads), measure.say)
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
     runtime, ends = Runtime("cpu", threads=args.threads), Ends()
     for job in jobs:

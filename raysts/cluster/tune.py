@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import queue
 import shutil
 import threading
 import time
@@ -18,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,14 +35,14 @@ from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.recipes.recipe import Resources
-from raysts.search.attempt import Outcome, Stopped, TrialRuntime, attempt
-from raysts.search.progress import Progress
-from raysts.search.queue import METRIC, Tasks
-from raysts.search.retention import weights
+from raysts.search.disk import weights
+from raysts.search.progress import SearchProgress
+from raysts.search.queue import METRIC, TrialQueue
 from raysts.search.sampler import distributions, tpe
 from raysts.search.search import Search
 from raysts.search.space import Point, text_of
 from raysts.search.study import Study
+from raysts.search.trial import Stopped, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.job import Job
 
 SMALL = 200 * 2**20
@@ -114,7 +114,7 @@ class RaystsTrial(ray.tune.Trainable):
         gc.freeze()  # what has been imported is here to stay: collections need not look at it again (0.1 s each)
         # One thread for all trials: oneDNN keeps what it prepares per thread, and a thread's end does not give it back.
         # A daemon: the process ends when Ray ends it, whatever the thread is doing.
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
         self._begin(config)
 
@@ -139,7 +139,7 @@ class RaystsTrial(ray.tune.Trainable):
         self.jobs.put(None)
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self.results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.results: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.jobs.put(replace(config["job"], dev=self.dev))
 
@@ -167,7 +167,7 @@ class RaystsTrial(ray.tune.Trainable):
         device = "cuda" if self.resources.gpus else "cpu"
         where = f"Ray Tune, node {ray.util.get_node_ip_address()}"
         try:
-            outcome = attempt(
+            outcome = run_trial(
                 job,
                 self.metric,
                 lambda: TrialRuntime(
@@ -180,7 +180,7 @@ class RaystsTrial(ray.tune.Trainable):
                 ),
             )
         except BaseException as error:
-            outcome = Outcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
+            outcome = TrialOutcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
         value = outcome.value if outcome.value is not None else float("nan")
         results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
@@ -196,11 +196,11 @@ def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSe
     )
 
 
-def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
+def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
     """Train what is left of a study on the connected cluster.
 
     Args:
-        tasks: hands out the trials.
+        queue: hands out the trials.
         progress: draws what trains.
         resources: what a trial asks for, GPUs decided.
 
@@ -209,27 +209,27 @@ def run_on_ray(tasks: Tasks, progress: Progress, resources: Resources) -> None:
     """
     kills: Counter[str] = Counter()
     while True:
-        watch = _Watch(tasks, progress, resources)
+        watch = _Watch(queue, progress, resources)
         try:
-            return _fit(tasks, resources, watch)
+            return _fit(queue, resources, watch)
         except RuntimeError as error:
             # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
                 raise
             run_id = watch.actors.get(killed_actor(error) or "", "")
             kills[run_id] += 1
-            if kills[run_id] == MEMORY_KILLS and run_id in tasks.running:
+            if kills[run_id] == MEMORY_KILLS and run_id in queue.running:
                 reason = f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
-                tasks.done(run_id, Outcome("infeasible", None, reason))
+                queue.done(run_id, TrialOutcome("infeasible", None, reason))
             elif kills[run_id] > DEATHS:
                 raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
-            tasks.give_back()
+            queue.requeue()
             progress.say("a trial was killed because its node ran out of memory; the others go on")
 
 
-def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
+def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
     """One Tuner over what is left."""
-    study, search = tasks.study, tasks.search
+    study, search = queue.study, queue.search
     shared = {
         "dev": study.dev,
         "resources": resources,
@@ -245,7 +245,7 @@ def _fit(tasks: Tasks, resources: Resources, watch: _Watch) -> None:
     # What an autoscaler is to see is asked for at once. A sampler is asked as late as can be: one trial ahead of the room.
     room, grows = at_once(resources), bool(node_types())
     pending = room if grows or search.num_samples is None else 1
-    searcher = _Trials(tasks, most=None if search.num_samples is None else room + 1)
+    searcher = _Trials(queue, most=None if search.num_samples is None else room + 1)
     watch.ids = searcher.ids
     with _tune_folder(study.folder) as folder, _environment({"TUNE_MAX_PENDING_TRIALS_PG": str(pending)}):
         tuner = ray.tune.Tuner(
@@ -279,22 +279,22 @@ class _Trials(Searcher):
     """Tune's trials are the study's: what Tune calls a trial is one training run of a point.
 
     Args:
-        tasks: hands out the trials.
+        queue: hands out the trials.
         most: trials that are asked for or run at once, at most; none: as many as Tune wants.
     """
 
-    def __init__(self, tasks: Tasks, most: int | None) -> None:
-        super().__init__(metric=METRIC, mode=tasks.search.objective.mode)
-        self.tasks, self.most = tasks, most
+    def __init__(self, queue: TrialQueue, most: int | None) -> None:
+        super().__init__(metric=METRIC, mode=queue.search.objective.mode)
+        self.queue, self.most = queue, most
         self.error: Exception | None = None
         self.ids: dict[str, str] = {}
         self.titles: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next training run."""
-        if self.tasks.full or (self.most is not None and len(self.tasks.running) >= self.most):
+        if self.queue.full or (self.most is not None and len(self.queue.running) >= self.most):
             return None
-        trial = self.tasks.next()
+        trial = self.queue.next()
         if trial is None:
             return Searcher.FINISHED
         self.ids[trial_id] = trial.id
@@ -303,20 +303,20 @@ class _Trials(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A value on the way."""
-        self.tasks.report(self.ids[trial_id], result[METRIC], result["step"])
+        self.queue.report(self.ids[trial_id], result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
         run_id = self.ids.pop(trial_id)
         self.titles.pop(trial_id)
         if error or result is None:
-            outcome = Outcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
+            outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
         elif "outcome/status" in result:
-            outcome = Outcome(*(result.get(f"outcome/{name}") for name in Outcome._fields))  # type: ignore[arg-type]
+            outcome = TrialOutcome(*(result.get(f"outcome/{name}") for name in TrialOutcome._fields))  # type: ignore[arg-type]
         else:
-            outcome = Outcome("stopped")
+            outcome = TrialOutcome("stopped")
         try:
-            self.tasks.done(run_id, outcome)
+            self.queue.done(run_id, outcome)
         except Exception as problem:
             self.error = problem
             raise
@@ -356,8 +356,8 @@ def scheduler(study: Study) -> TrialScheduler:
 class _Watch(ray.tune.Callback):
     """Looks after each round of Tune's loop: draws what trains, says what is waited for."""
 
-    def __init__(self, tasks: Tasks, progress: Progress, resources: Resources) -> None:
-        self.tasks, self.progress, self.resources = tasks, progress, resources
+    def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
+        self.queue, self.progress, self.resources = queue, progress, resources
         self.idle_since, self.said = time.monotonic(), False
         self.ids: dict[str, str] = {}
         self.actors: dict[str, str] = {}
@@ -375,7 +375,7 @@ class _Watch(ray.tune.Callback):
         """After each round."""
         if any(trial.status == "RUNNING" for trial in trials):
             self.idle_since, self.said = time.monotonic(), False
-            self.progress.running(list(self.tasks.running.values()))
+            self.progress.running(list(self.queue.running.values()))
         elif time.monotonic() - self.idle_since > WAIT and not self.said:
             self.said = True
             self.progress.say(

@@ -17,12 +17,13 @@ from raysts.pipeline.local import Executor, Here, Say
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import name_problem
 from raysts.report.study.data import write_report
-from raysts.search import named, retention, scores, stores
-from raysts.search.local import run_here
-from raysts.search.progress import Progress
-from raysts.search.queue import MakeSampler, Tasks
+from raysts.search import named, scores
+from raysts.search.disk import disk_bound
+from raysts.search.local import LocalOptuna, run_locally
+from raysts.search.progress import SearchProgress
+from raysts.search.queue import MakeSampler, TrialQueue
 from raysts.search.record import Record, read_records
-from raysts.search.sampler import OptunaHere, View
+from raysts.search.sampler import View
 from raysts.search.search import Search, configured
 from raysts.search.space import Point
 from raysts.search.study import Study
@@ -30,7 +31,7 @@ from raysts.search.tracking import Trackers
 from raysts.storage.atomic import read_json
 from raysts.storage.store import fetch, location, lock
 
-RunTrials = Callable[[Tasks, Progress], None]
+RunTrials = Callable[[TrialQueue, SearchProgress], None]
 
 
 def tune(
@@ -123,7 +124,7 @@ def planned(
             f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
         )
     fetch(study.folder)
-    stores.check(study)
+    study.check_data()
     study.check()
     return study
 
@@ -131,12 +132,12 @@ def planned(
 def _run(
     study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, address: str | None, say: Say
 ) -> dict[str, Any]:
-    study.harvest_grid()
-    study.tidy()
+    study.reuse_grid()
+    study.cleanup()
     view = View(study.folder / "optuna.db", study.name, study.search, say)
     view.rebuild(study.records.values())
     failures: list[str] = []
-    with Progress(study, say) as progress, trackers:
+    with SearchProgress(study, say) as progress, trackers:
         trackers.say = progress.say
         for record in study.records.values():
             trackers.ended(record, partial(study.metrics, record))
@@ -151,9 +152,9 @@ def _run(
                 progress.ended(record)
 
             with _place(study, address, progress.say) as (make, run):
-                tasks = Tasks(study, make, earlier, said)
-                run(tasks, progress)
-                failures = tasks.failures
+                queue = TrialQueue(study, make, earlier, said)
+                run(queue, progress)
+                failures = queue.failures
     found = scores.by_mean(study.scores(), study.search.objective.mode)
     study.close("failed" if failures or found is None else "done")
     report = write_report(study, study.plan.storage / "reports" / f"study-{study.name}")
@@ -175,7 +176,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
     if address == api.IN_PROCESS:
         executor: Executor = Here(threads=cpus)
         _prepare(study, executor, 1, say)
-        yield OptunaHere, lambda tasks, progress: run_here(tasks, progress, cpus)
+        yield LocalOptuna, lambda queue, progress: run_locally(queue, progress, cpus)
         return
     try:
         from raysts.cluster import capacity
@@ -194,13 +195,13 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         capacity.announce(resources, say)
         at_once = capacity.at_once(resources)
         _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
-        yield on_tune.optuna_search, lambda tasks, progress: on_tune.run_on_ray(tasks, progress, resources)
+        yield on_tune.optuna_search, lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
     study.plan.write_backbone()
-    stores.write(study, executor, say)
-    keep, megabytes = study.search.keep, retention.disk_bound(study, concurrent) / 1e6
+    study.tokenize(executor, say)
+    keep, megabytes = study.search.keep, disk_bound(study, concurrent) / 1e6
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(
         f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"

@@ -1,4 +1,4 @@
-"""Progress of a search: one line per trial that has ended, and on a terminal a live table of those that train."""
+"""SearchProgress of a search: one line per trial that has ended, and on a terminal a live table of those that train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from raysts.search.record import Record
 from raysts.search.scores import by_mean
 from raysts.search.space import text_of
-from raysts.search.study import Study, Trial
+from raysts.search.study import Study
+from raysts.search.trial import Trial
 from raysts.training.monitor import duration
 from raysts.training.record import last_metrics
 
@@ -19,7 +20,7 @@ EVERY = 1.0
 """Seconds between looks at the files of running trials."""
 
 
-class Progress:
+class SearchProgress:
     """Says what has ended, of how many, what is best so far, and about how long the rest will take."""
 
     def __init__(self, study: Study, say: Callable[[str], None]) -> None:
@@ -29,7 +30,7 @@ class Progress:
         self.live: Any = None
         self.say = say
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SearchProgress:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raysts.ids import derive_seed
-from raysts.search.attempt import Outcome
 from raysts.search.record import Record
 from raysts.search.search import Search
 from raysts.search.space import Point, grid, key_of, text_of
-from raysts.search.study import Study, Trial
+from raysts.search.study import Study
+from raysts.search.trial import Trial, TrialOutcome
 
 METRIC = "metric"
 """Name of what is optimised, whatever it is, in results and for samplers."""
@@ -46,7 +46,7 @@ MakeSampler = Callable[[Search, Sequence[Point], int], Sampler]
 """Makes a sampler of a search; the points are those that it proposes first, the number is its seed."""
 
 
-class Tasks:
+class TrialQueue:
     """Hands out the trials of a study that are left, and takes their outcomes.
 
     First come the points of earlier sessions that lack seeds, then the grid or the search's first points, then, up to
@@ -112,7 +112,7 @@ class Tasks:
         if name is not None and self.search.seeds == 1:
             self.sampler.on_trial_result(name, {METRIC: value, "training_iteration": step})
 
-    def done(self, trial_id: str, outcome: Outcome) -> None:
+    def done(self, trial_id: str, outcome: TrialOutcome) -> None:
         """The outcome of a running trial."""
         trial = self.running.pop(trial_id)
         if outcome.status == "failed":
@@ -124,7 +124,7 @@ class Tasks:
         self.said(self.study.finish(trial, outcome))
         self._ended(trial.point)
 
-    def give_back(self) -> None:
+    def requeue(self) -> None:
         """Trials that were handed out and have not ended are handed out again."""
         self.ready.extendleft(reversed(self.running.values()))
         self.running.clear()
@@ -152,7 +152,7 @@ class Tasks:
         left = [trial for trial in trials if trial.id not in self.study.records]
         self._seeds_left[key] = len(left)
         for trial in left:
-            record = self.study.harvest(trial)
+            record = self.study.reuse_finished(trial)
             if record is None:
                 self.ready.append(trial)
             else:

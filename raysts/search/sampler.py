@@ -1,4 +1,4 @@
-"""Optuna: as the sampler of a search in this process, and as the database that its dashboard reads."""
+"""Optuna: the sampler of a search, how much its options matter, and the database that Optuna's dashboard reads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from raysts.search.queue import METRIC
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
-from raysts.search.space import Point, Space
+from raysts.search.space import Space
 
 
 def quiet() -> None:
@@ -39,48 +38,6 @@ def tpe(search: Search, seed: int) -> Any:
 
     quiet()
     return optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
-
-
-class OptunaHere:
-    """TPE without Ray; proposes the points of ``first`` before its own."""
-
-    def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
-        import optuna
-
-        self.space = distributions(search.space)
-        self.study = optuna.create_study(direction=direction(search), sampler=tpe(search, seed))
-        for point in first:
-            self.study.enqueue_trial(point)
-        self.trials: dict[str, Any] = {}
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """The next point."""
-        self.trials[trial_id] = self.study.ask(self.space)
-        return dict(self.trials[trial_id].params)
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A score on the way."""
-        self.trials[trial_id].report(result[METRIC], result["training_iteration"])
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The score of a point."""
-        from optuna.trial import TrialState
-
-        value = None if result is None else result[METRIC]
-        state = TrialState.FAIL if error else TrialState.PRUNED if value is None else TrialState.COMPLETE
-        self.study.tell(self.trials.pop(trial_id), value, state=state)
-
-    def add_evaluated_point(
-        self, parameters: dict[str, Any], value: Any, error: bool = False, pruned: bool = False
-    ) -> None:
-        """A point that was not proposed, and its score."""
-        import optuna
-
-        state = optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.COMPLETE
-        trial = optuna.trial.create_trial(
-            state=state, value=None if pruned else value, params=parameters, distributions=self.space
-        )
-        self.study.add_trial(trial)
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:

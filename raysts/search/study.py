@@ -7,7 +7,7 @@ other: its folder is ``runs/<id>/``, and one that is there already is not traine
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,39 +15,26 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raysts import __version__
+from raysts.data.windows import StoreSpec
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.run_metric import reported
+from raysts.evaluation.run_metric import rank, reported
 from raysts.ids import derive_seed
 from raysts.objectives import OBJECTIVES, Objective
+from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.plan import Node, Plan
 from raysts.recipes.tree import to_plain
-from raysts.search.attempt import Outcome
 from raysts.search.record import Record, as_table, read_records
-from raysts.search.retention import retain
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
-from raysts.search.space import Point, grid
+from raysts.search.space import Point, corners, grid
+from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage import runs as stored
 from raysts.storage.atomic import read_json, remove_drafts
-from raysts.storage.store import aside, push, write_json
+from raysts.storage.manifests import remove
+from raysts.storage.store import aside, fetch, need, place_of, push, write_json
 from raysts.training import checkpoint
-from raysts.training.job import Job
 from raysts.training.record import read_metrics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One training run of a search: a point with one of its seeds."""
-
-    point: Point
-    seed: int
-    job: Job
-
-    @property
-    def id(self) -> str:
-        """Run id."""
-        return self.job.id
 
 
 class Study:
@@ -114,7 +101,7 @@ class Study:
         """Read what is there and say in ``study.json`` what is searched. The caller holds the study's lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(self.folder)
-        self.note("running", command)
+        self.write_status("running", command)
         self.read()
         self.asked = read_json(self.folder / "asked.json") or []
 
@@ -122,36 +109,36 @@ class Study:
         """Read the records that are there."""
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
-    def tidy(self) -> None:
+    def cleanup(self) -> None:
         """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
         for record in self.records.values():
             if record.status != "finished" and (self.run_folder(record.id) / "checkpoints").is_dir():
                 self.clear(record)
-        retain(self)
+        self.retain()
 
     def close(self, status: str) -> None:
         """Write ``trials.parquet``, and how it ended into ``study.json``."""
-        self.tidy()
+        self.cleanup()
         with aside(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
         push(self.folder)  # the views too
-        self.note(status)
+        self.write_status(status)
 
     @property
     def complete(self) -> bool:
         """Whether every point that is to be tried has all of its seeds."""
         return sum(not scores.missing for scores in self.scores()) >= self.search.points
 
-    def harvest_grid(self) -> None:
+    def reuse_grid(self) -> None:
         """Take up the points of a grid that something else has trained."""
         if self.search.num_samples is None:
             for point in grid(self.search.space) or []:
                 for seed in range(self.search.seeds):
                     trial = self.trial(point, seed)
                     if trial.id not in self.records:
-                        self.harvest(trial)
+                        self.reuse_finished(trial)
 
-    def note(self, status: str, command: str | None = None) -> None:
+    def write_status(self, status: str, command: str | None = None) -> None:
         """Bring ``study.json`` up to date; ``command``: how to go on, none: as before."""
         search, known = self.search, read_json(self.folder / "study.json") or {}
         metric = search.objective
@@ -186,6 +173,47 @@ class Study:
         """The development set of the trials; none where the data has no such table."""
         return self.plan.dev(self.search.pipeline.stages[self.search.stage])
 
+    # -- what trials read --------------------------------------------------------------------------------------------
+
+    def token_stores(self) -> list[StoreSpec]:
+        """Every token store that a point of the space reads.
+
+        Raises:
+            InputError: an option that decides what is tokenised has a range, or no token store would hold a whole batch.
+        """
+        search = self.search
+        tokenised = (f"{search.stage}.data.", f"{search.stage}.train.max_length")
+        varied = {key: dimension for key, dimension in search.space.items() if key.startswith(tokenised)}
+        points = grid(varied)
+        if points is None:
+            key = next(key for key, dimension in varied.items() if not dimension.choices)
+            raise InputError(
+                f"space.{key}={varied[key].text}: texts are tokenised before the first trial; give choices instead of a range"
+            )
+        recipes = [search.recipe({**corners(search.space)[0], **point}) for point in points]
+        return list({spec.id: spec for spec in map(self.plan.store_spec, recipes)}.values())
+
+    def check_data(self) -> None:
+        """Raise an InputError when there is nothing to train on; a single batch that is too large is an infeasible point."""
+        self.token_stores()
+        recipes = [self.search.recipe(point) for point in corners(self.search.space)]
+        if all(self.plan.steps(recipe) == 0 for recipe in recipes):
+            table = self.plan.store_spec(recipes[0]).table
+            raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
+
+    def tokenize(self, executor: Executor, say: Say) -> None:
+        """Make the token stores that are not there."""
+        plan = self.plan
+        for spec in self.token_stores():
+            folder = plan.store_folder(spec)
+            need(folder / "manifest.json")
+            if not (folder / "manifest.json").exists():
+                say(f"tokenise {spec.table} ...")
+                folder.mkdir(parents=True, exist_ok=True)
+                remove_drafts(folder)
+                plan.corpus.write_derived(spec.table)
+                executor.tokenize(spec, plan.groups(spec), plan.start, folder, say)
+
     # -- trials ------------------------------------------------------------------------------------------------------
 
     def node(self, point: Point, seed: int) -> Node:
@@ -214,15 +242,15 @@ class Study:
         self.asked.append(point)
         write_json(self.folder / "asked.json", self.asked)
 
-    def harvest(self, trial: Trial) -> Record | None:
+    def reuse_finished(self, trial: Trial) -> Record | None:
         """The record of a trial that was trained already, by this study or for something else; None if it was not."""
         stored.look(trial.job.folder)
         run = read_json(trial.job.folder / "run.json") or {}
         lines = read_metrics(trial.job.folder / "metrics.jsonl")
         value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
-        return None if value is None else self.finish(trial, Outcome("finished", value))
+        return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
-    def finish(self, trial: Trial, outcome: Outcome) -> Record:
+    def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
         """Record how a trial ended, and remove the models that are beaten."""
         assert outcome.status != "failed"
         stored.look(trial.job.folder)
@@ -247,7 +275,7 @@ class Study:
         write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
         self.clear(record)
-        retain(self)
+        self.retain()
         return record
 
     def clear(self, record: Record) -> None:
@@ -266,6 +294,42 @@ class Study:
         """What a trial logged."""
         return read_metrics(self.run_folder(record.id) / "metrics.jsonl")
 
+    # -- which models are kept ---------------------------------------------------------------------------------------
+
+    def best(self) -> list[Record]:
+        """The trials whose models are kept, best first; of a study by points, those of the best points."""
+        mode, keep = self.search.objective.mode, self.search.keep
+        if self.search.by == "trial":
+            finished = [record for record in self.records.values() if record.status == "finished"]
+            return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))[:keep]
+        ranked = sorted(
+            (scores for scores in self.scores() if scores.whole), key=lambda scores: -rank(scores.mean, mode)
+        )
+        return [record for scores in ranked[:keep] for record in scores.finished]
+
+    def retain(self) -> None:
+        """Remove the models that are beaten.
+
+        Those of a point that lacks seeds stay, for it may become the best; so do runs that a pipeline of this storage
+        uses, and those that were not trained for this study.
+        """
+        keep = {record.id for record in self.best()}
+        if self.search.by == "point":
+            keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
+        folders = [self.run_folder(run_id) for run_id in self.records if run_id not in keep]
+        beaten = [folder for folder in folders if (folder / "model").is_dir() or _is_stored(folder)]
+        if not beaten:
+            return
+        fetch(self.plan.storage / "pipelines")
+        pipelines = [read_json(path) or {} for path in (self.plan.storage / "pipelines").glob("*.json")]
+        used = {node for pipeline in pipelines for node in pipeline.get("nodes", ())}
+        for folder in beaten:
+            run = read_json(folder / "run.json") or {}
+            if run.get("study") == self.name and folder.name not in used:
+                # First the record: a run without a model must not count as done.
+                write_json(folder / "run.json", {**run, "status": "pruned"})
+                remove(folder / "model")
+
     # -- what came of them -------------------------------------------------------------------------------------------
 
     def scores(self) -> list[PointScores]:
@@ -275,6 +339,11 @@ class Study:
     def scores_of(self, point: Point) -> PointScores | None:
         """The scores of one point; None before its first trial has ended."""
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
+
+
+def _is_stored(folder: Path) -> bool:
+    """Whether the model of a run is in an object store."""
+    return place_of(folder) is not None and (read_json(folder / "run.json") or {}).get("status") == "done"
 
 
 def _leaves(plain: Any, prefix: str = "") -> dict[str, Any]:

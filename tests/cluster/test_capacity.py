@@ -139,8 +139,8 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     from raysts.cluster import embed, tune
     from raysts.cluster.capacity import at_once
     from raysts.commands import tune as api_tune
-    from raysts.search.queue import Tasks
-    from raysts.search.sampler import OptunaHere
+    from raysts.search.local import LocalOptuna
+    from raysts.search.queue import TrialQueue
 
     one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
     assert at_once(one) == 2 and at_once(gpu) == 1  # the head alone; what fits nowhere counts as one
@@ -171,7 +171,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
         study = api_tune.planned("lower-bound", given, small_world, tmp_path / str(most))
         study.open("raysts tune")
-        tasks = Tasks(study, OptunaHere)
+        tasks = TrialQueue(study, LocalOptuna)
         with pytest.raises(Looked):
             tune._fit(tasks, wide, tune._Watch(tasks, None, wide))  # type: ignore[arg-type]
         assert asked["pending"] == 15

@@ -21,14 +21,15 @@ from raysts.commands import tune as api_tune
 from raysts.data.batches import read_batches
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import RunMetric
-from raysts.search import named, retention, scores
-from raysts.search.attempt import Outcome, TrialRuntime, attempt
-from raysts.search.queue import Tasks
+from raysts.search import named, scores
+from raysts.search.local import LocalOptuna
+from raysts.search.queue import TrialQueue
 from raysts.search.record import Record
-from raysts.search.sampler import OptunaHere, View
+from raysts.search.sampler import View
 from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.study import Study
+from raysts.search.trial import TrialOutcome, TrialRuntime, run_trial
 from raysts.storage.atomic import read_json, write_json
 
 LR = "sts.optim.lr"
@@ -194,9 +195,7 @@ def test_what_is_tokenised_may_have_choices_but_no_range(study: StudyMaker) -> N
     with pytest.raises(InputError, match="give choices instead of a range"):
         study("lower-bound", {"space.train.max_length": "int(16,32)", "num_samples": 3})
     made = study("lower-bound", {"space.train.max_length": "16,24", "space.lower_bound": "0,.5"})
-    from raysts.search.stores import specs
-
-    assert sorted(spec.max_length for spec in specs(made)) == [16, 24]
+    assert sorted(spec.max_length for spec in made.token_stores()) == [16, 24]
 
 
 # -- trials --------------------------------------------------------------------------------------------------------------
@@ -215,13 +214,15 @@ def test_a_trial_is_the_run_that_a_pipeline_with_that_recipe_makes(
     assert made.trial({BOUND: 0.3}, 0).id != made.trial({BOUND: 0.35}, 0).id
 
 
-def finished(value: float) -> Outcome:
-    return Outcome("finished", value)
+def finished(value: float) -> TrialOutcome:
+    return TrialOutcome("finished", value)
 
 
-def run_until(study: Study, stop_after: int | None, dice: random.Random, score: Callable[[Any], Outcome]) -> list[str]:
+def run_until(
+    study: Study, stop_after: int | None, dice: random.Random, score: Callable[[Any], TrialOutcome]
+) -> list[str]:
     """Hand out and end trials, three at once, in random order; give up (as if killed) after so many have ended."""
-    tasks, handed = Tasks(study, OptunaHere), []
+    tasks, handed = TrialQueue(study, LocalOptuna), []
     ended = 0
     while True:
         while len(tasks.running) < 3 and (trial := tasks.next()) is not None:
@@ -258,13 +259,13 @@ def test_killed_anywhere_no_trial_is_lost_doubled_or_repeated(
     assert len(end.records) == count == len(list((end.folder / "trials").glob("*.json")))
     assert end.records.keys() == set(begun)  # whatever was begun in any session has ended
     assert {len(each.records) for each in end.scores()} == {3} and len(end.scores()) == 7
-    assert end.complete and Tasks(end, OptunaHere).next() is None
+    assert end.complete and TrialQueue(end, LocalOptuna).next() is None
 
 
 def test_tpe_goes_where_the_score_is_and_away_from_what_does_not_fit(study: StudyMaker) -> None:
-    def score(trial: Any) -> Outcome:
+    def score(trial: Any) -> TrialOutcome:
         rate = math.log10(trial.point[LR])
-        return Outcome("infeasible", None, "out of memory: x") if rate > -4.5 else finished(-abs(rate + 5.3))
+        return TrialOutcome("infeasible", None, "out of memory: x") if rate > -4.5 else finished(-abs(rate + 5.3))
 
     made = study(
         "lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", f"space.{BOUND}": None, "num_samples": 60, "seeds": 1}
@@ -284,7 +285,7 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
     options = {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1}
     run_until(study("lower-bound", options), 4, random.Random(0), lambda t: finished(0.5))
     made = study("lower-bound", options)
-    tasks = Tasks(made, OptunaHere)
+    tasks = TrialQueue(made, LocalOptuna)
     known = [t for t in tasks.sampler.study.trials if t.state.is_finished()]
     assert len(known) == len([s for s in made.scores() if not s.missing]) == 4
     run_until(made, None, random.Random(0), lambda t: finished(0.5))
@@ -292,7 +293,7 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
 
 
 def test_concurrency_is_a_limit(study: StudyMaker) -> None:
-    tasks = Tasks(study("lower-bound", {"concurrency": 2}), OptunaHere)
+    tasks = TrialQueue(study("lower-bound", {"concurrency": 2}), LocalOptuna)
     first, second = tasks.next(), tasks.next()
     assert first is not None and second is not None and tasks.full
     tasks.done(first.id, finished(0.1))
@@ -302,9 +303,9 @@ def test_concurrency_is_a_limit(study: StudyMaker) -> None:
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
     options = {"space.lower_bound": "0,.5", "seeds": 2}
     made = study("lower-bound", options)
-    tasks = Tasks(made, OptunaHere)
+    tasks = TrialQueue(made, LocalOptuna)
     while (trial := tasks.next()) is not None:
-        tasks.done(trial.id, Outcome("failed", None, "the disk is full") if trial.seed else finished(0.5))
+        tasks.done(trial.id, TrialOutcome("failed", None, "the disk is full") if trial.seed else finished(0.5))
     assert len(tasks.failures) == 2 and "the disk is full" in tasks.failures[0]
     again = run_until(study("lower-bound", options), None, random.Random(0), lambda t: finished(0.5))
     assert len(again) == 2
@@ -372,7 +373,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     made.search = replace(made.search, by="trial")
     dice, most = random.Random(1), 0
 
-    def score(trial: Any) -> Outcome:
+    def score(trial: Any) -> TrialOutcome:
         nonlocal most
         trained(made, trial)
         most = max(most, len(models(made)))
@@ -380,7 +381,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
 
     run_until(made, None, dice, score)
     ranked = sorted(made.records.values(), key=lambda r: -(r.value or 0))
-    assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in retention.best(made)}
+    assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in made.best()}
     assert most <= 5  # the kept ones, and the one that has just been trained
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
@@ -392,7 +393,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
 def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMaker) -> None:
     made = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     values = {0.0: (0.5, 0.5), 0.1: (0.2, 0.9), 0.2: (0.1, 0.2)}
-    tasks = Tasks(made, OptunaHere)
+    tasks = TrialQueue(made, LocalOptuna)
     used = made.trial({BOUND: 0.2}, 1)
     write_json(made.plan.storage / "pipelines" / "p.json", {"nodes": [used.id]})
     foreign = made.trial({BOUND: 0.2}, 0)
@@ -406,7 +407,7 @@ def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMa
 
     shutil.rmtree(made.folder / "trials")  # the records are lost, the runs are not
     again = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
-    again.harvest_grid()
+    again.reuse_grid()
     assert len(again.records) == 6 and {r.value for r in again.records.values()} == {0.1}
 
 
@@ -447,16 +448,16 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
         assert value == line["dev"]
         seen.append(line)
 
-    stopped = attempt(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
-    assert stopped == Outcome("stopped") and [line["step"] for line in seen] == [2, 4]
+    stopped = run_trial(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
+    assert stopped == TrialOutcome("stopped") and [line["step"] for line in seen] == [2, 4]
     # The folder is free again, and what was trained is not lost: it goes on from step 4.
-    done = attempt(job, SPEARMAN, runtime(report=report))
+    done = run_trial(job, SPEARMAN, runtime(report=report))
     assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
     alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
-    assert done.value == attempt(alone, SPEARMAN, runtime()).value
+    assert done.value == run_trial(alone, SPEARMAN, runtime()).value
 
     nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=replace(job.recipe.optim, lr=1e30))
-    found = attempt(nan, SPEARMAN, runtime())
+    found = run_trial(nan, SPEARMAN, runtime())
     assert found.status == "infeasible" and "lr" in str(found.reason)
 
     def exhausted(*arguments: Any) -> Any:
@@ -467,11 +468,11 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     short = runtime()()
     short.read = exhausted
     large = stage.job("sts", tmp_path / "large", max_steps=4)
-    found = attempt(large, SPEARMAN, lambda: short)
+    found = run_trial(large, SPEARMAN, lambda: short)
     assert found.status == "infeasible" and str(found.reason).startswith("out of memory")
 
     missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
-    found = attempt(missing, SPEARMAN, runtime())
+    found = run_trial(missing, SPEARMAN, runtime())
     assert found.status == "failed" and "manifest.json" in str(found.reason)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from raysts.commands import tune as api_tune
 from raysts.models.pretrained import load
-from raysts.search import retention
+from raysts.search import disk
 
 
 def bytes_in(*folders: Path) -> int:
@@ -55,7 +55,7 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    monkeypatch.setattr(retention, "RECORDS", 20_000)  # short trials: the bound is to be near
+    monkeypatch.setattr(disk, "RECORDS", 20_000)  # short trials: the bound is to be near
     torch.set_num_threads(1)
     overrides: dict[str, Any] = {
         "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
@@ -79,9 +79,9 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
 def test_the_size_of_a_trial_is_that_of_the_largest_point(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    def sizes(classes: list[int]) -> retention.Sizes:
+    def sizes(classes: list[int]) -> disk.Sizes:
         overrides = {"backbone": str(tiny_backbone), "space.settings.classes": classes}
-        return retention.sizes(api_tune.planned("latte-mix", overrides, small_world, tmp_path))
+        return disk.sizes(api_tune.planned("latte-mix", overrides, small_world, tmp_path))
 
     small, large = sizes([4]), sizes([4, 400])
     encoder = load(tiny_backbone, device="cpu").encoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
 from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import fail
+from raysts.search.space import Point
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.record import read_metrics
@@ -22,7 +24,21 @@ from raysts.training.runtime import Runtime
 Status = Literal["finished", "stopped", "infeasible", "failed"]
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One training run of a search: a point with one of its seeds."""
+
+    point: Point
+    seed: int
+    job: Job
+
+    @property
+    def id(self) -> str:
+        """Run id."""
+        return self.job.id
+
+
+class TrialOutcome(NamedTuple):
     """How a trial ended.
 
     ``finished``: with the ``value`` of the metric. ``stopped``: by early stopping. ``infeasible``: it ran
@@ -84,11 +100,11 @@ class TrialRuntime(Runtime):
             self._report(value, line)
 
 
-def attempt(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Outcome:
+def run_trial(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> TrialOutcome:
     """Train a trial, from its last checkpoint if it has one. Never raises; what it held in memory is returned."""
     outcome = None
     try:
-        outcome = _attempt(job, metric, runtime)
+        outcome = _train(job, metric, runtime)
     finally:
         if outcome is None or outcome.status != "finished":
             # An exception's traceback holds the tensors of the frames it came through until it is collected. A run that
@@ -99,22 +115,22 @@ def attempt(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Outc
     return outcome
 
 
-def _attempt(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Outcome:
+def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> TrialOutcome:
     try:
         record = train(job, runtime())
     except Stopped:
-        return Outcome("stopped")
+        return TrialOutcome("stopped")
     except Exception as error:
         reason = fail(job, error)
         if out_of_memory(error):
-            return Outcome("infeasible", None, f"out of memory: {_first_line(error)}")
-        return Outcome("infeasible" if isinstance(error, RunFailed) else "failed", None, reason)
+            return TrialOutcome("infeasible", None, f"out of memory: {_first_line(error)}")
+        return TrialOutcome("infeasible" if isinstance(error, RunFailed) else "failed", None, reason)
     value = metric.of_run(record, read_metrics(job.folder / "metrics.jsonl"))
     if value is None:
-        return Outcome(
+        return TrialOutcome(
             "failed", None, f"run {job.id}: its record holds no {metric.name}; remove its folder, {job.folder}"
         )
-    return Outcome("finished", float(value))
+    return TrialOutcome("finished", float(value))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from small_runs import Stage, without
 from raysts.evaluation.run_metric import RunMetric
 from raysts.ids import folder_id
 from raysts.models.sentence_model import SentenceModel
-from raysts.search.attempt import TrialRuntime, attempt
+from raysts.search.trial import TrialRuntime, run_trial
 from raysts.training import checkpoint
 from raysts.training.loop import train
 from raysts.training.runtime import Runtime
@@ -47,7 +47,7 @@ def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
 
     one, other = trial("one", seed=1), trial("other", settings={"lower_bound": 0.5}, seed=2)
     for job in (one, other):
-        outcome = attempt(job, SPEARMAN, lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN))
+        outcome = run_trial(job, SPEARMAN, lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN))
         assert outcome.status == "finished"
     assert made == [len(dev.pairs.sentences)] * 2  # eight evaluations of two trials
     assert folder_id(stage.backbone) == backbone
@@ -76,7 +76,7 @@ def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_
         gc.collect()
         gc.disable()
         try:
-            outcome = attempt(job, SPEARMAN, lambda: Watching("cpu", threads=1, metric=SPEARMAN))
+            outcome = run_trial(job, SPEARMAN, lambda: Watching("cpu", threads=1, metric=SPEARMAN))
             assert outcome.status == "finished" and held and not any(each() is not None for each in held), objective
         finally:
             gc.enable()

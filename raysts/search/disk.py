@@ -1,0 +1,96 @@
+"""How much disk a study takes at most: said before its first trial, when another --storage can still be chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from raysts.errors import InputError
+from raysts.models.pretrained import load
+from raysts.objectives import OBJECTIVES
+from raysts.recipes.recipe import Recipe
+from raysts.search.search import Search
+from raysts.search.space import corners
+from raysts.search.study import Study
+from raysts.training import checkpoint
+
+RECORDS = 200_000
+"""Bytes that recipe, records, metrics, error log and scalars of a trial take at most."""
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".onnx", ".msgpack")
+"""Endings of files that hold weights."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of a trial's files: ``model``, the kept model; ``trained``, the weights that training changes, in float32."""
+
+    model: int
+    trained: int
+
+
+def disk_bound(study: Study, concurrent: int) -> int:
+    """Bytes that a study and its runs take on disk at most, with so many trials at once.
+
+    Not counted: token stores, the report, and runs that another pipeline or study uses.
+    """
+    search, size = study.search, sizes(study)
+    # Two checkpoints of weights and two moments, for a new one is complete before the old one goes; the best weights
+    # twice, for the same reason; and the model that is written at the end.
+    running = 8 * size.trained + size.model
+    if search.by == "point":
+        # A point keeps the models of all its seeds until its mean is known, and trials at once may belong to as many
+        # points as this, before and after one more has come to its end.
+        begun = -(-2 * concurrent // search.seeds) + 1
+        models = (search.keep + begun) * search.seeds
+    else:
+        models = search.keep + 1  # the one that has just ended is there before the worst of the others goes
+    return size.model * models + running * concurrent + RECORDS * search.points * search.seeds
+
+
+def sizes(study: Study) -> Sizes:
+    """The largest that a trial of the space has. Reads the backbone, trains nothing.
+
+    Heads and decoders depend on the point, and only the objective knows how: it is built at the ends of the space, with
+    what is new on ``meta``, where tensors have shapes and take no memory.
+    """
+    backbone, built = study.plan.backbone, []
+    encoder = load(backbone, device="cpu", heads=study.kind.post == "pooled").encoder
+    for recipe in {recipe.settings: recipe for recipe in _extremes(study.search)}.values():
+        with torch.device("meta"):
+            objective = OBJECTIVES[recipe.objective].variant(recipe.settings)(recipe.settings, encoder)
+        kept = max(_bytes(candidate.state_dict().values()) for candidate in objective.candidates().values())
+        built.append(Sizes(kept, _bytes(checkpoint.trained_state(objective).values())))
+    other = sum(path.stat().st_size for path in backbone.iterdir() if path.is_file() and path.suffix not in WEIGHTS)
+    return Sizes(max(size.model for size in built) + other, max(size.trained for size in built))
+
+
+def _extremes(search: Search) -> Iterator[Recipe]:
+    """Recipes of every combination of the settings' choices and ends of ranges: of two that are large together, neither
+    need be the larger by itself."""
+    first = corners(search.space)[0]
+    ends = {key: each.ends for key, each in search.space.items() if key.startswith(f"{search.stage}.settings.")}
+    for values in itertools.product(*ends.values()):
+        with contextlib.suppress(InputError):  # values that do not go together are no point
+            yield search.recipe({**first, **dict(zip(ends, values, strict=True))})
+
+
+def _bytes(values: Iterable[torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in values)
+
+
+def weights(model: Path) -> int:
+    """Bytes of a model's weights in float32, whatever they are stored in."""
+    from safetensors import safe_open
+
+    total = 0
+    for path in model.glob("*.safetensors"):
+        with safe_open(path, "numpy") as file:
+            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
+            total += sum(4 * math.prod(shape) for shape in shapes)
+    return total
