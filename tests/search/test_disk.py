@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import threading
 from pathlib import Path
@@ -16,14 +18,13 @@ from raysts.search import disk
 
 
 def bytes_in(*folders: Path) -> int:
-    """What the files in them take now; files come and go meanwhile."""
+    """What the files in them take now; files and folders come and go meanwhile."""
     total = 0
     for folder in folders:
-        for path in folder.rglob("*"):
-            try:
-                total += path.stat().st_size if path.is_file() else 0
-            except FileNotFoundError:
-                continue
+        for parent, _, files in os.walk(folder):  # unlike rglob, it passes over a folder that is gone
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    total += (Path(parent) / name).stat().st_size
     return total
 
 
