@@ -13,10 +13,8 @@ from raysts.commands import context as api
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import harness
-from raysts.evaluation.compare import Outcomes, compare_outcomes
-from raysts.evaluation.compare_text import conclusion, format_comparison
-from raysts.evaluation.outcomes import Comparable
-from raysts.evaluation.tasks import Representation, take
+from raysts.evaluation.compare import ModelScores, compare_systems, conclusion, format_comparison
+from raysts.evaluation.tasks import ComparableTask, Representation, lookup
 from raysts.models import pretrained
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
@@ -64,7 +62,7 @@ def compare(
     """Measure two systems on the same rows and test the difference.
 
     Both are measured by their own similarity at the same choice of pooled layers. See
-    :func:`raysts.evaluation.compare.compare_outcomes` for intervals and tests.
+    :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
 
     Args:
         a: a MODEL, a run of the storage, or a system of which the storage has runs; ``NAME:members``, ``NAME:ensemble``
@@ -102,7 +100,7 @@ def compare(
     if asked or not sets:
         raise InputError([f"task '{name}': {left_out[name]}" for name in asked or left_out])
     of_a, of_b = ([{name: one[name] for name in sets} for one in models] for models in found)
-    rows = compare_outcomes(of_a, of_b, resamples)
+    rows = compare_systems(of_a, of_b, resamples)
     names = (sides[0].name, sides[1].name)
     names = names if names[0] != names[1] else (f"A ({names[0]})", f"B ({names[1]})")
     said = conclusion(*names, rows)
@@ -125,7 +123,7 @@ def _comparable(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple[str,
     """The tasks to compare on, and those that are left out, with the reason."""
     checked = harness.check_tasks(corpus, tasks)
     without = "its values are not of single rows, so there is nothing to pair"
-    left_out = {name: without for name in checked if not isinstance(harness.TASKS[name], Comparable)}
+    left_out = {name: without for name in checked if not isinstance(harness.TASKS[name], ComparableTask)}
     chosen = tuple(name for name in checked if name not in left_out)
     refused = [name for name in tasks or () if name in left_out]
     if refused or not chosen:
@@ -202,7 +200,7 @@ class _Measured:
     """The outcomes of one model by choice of layers, its own among them."""
 
     own: Layers
-    by_layers: dict[Layers, Outcomes]
+    by_layers: dict[Layers, ModelScores]
 
 
 def _measure(
@@ -239,18 +237,14 @@ def _measure(
 
 def _outcomes(
     corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], found: Representation, by: Mapping[str, Similarity]
-) -> Outcomes:
+) -> ModelScores:
     """The first outcome of each set: by the model's own similarity, else (direction) by variance."""
-    position = {text: index for index, text in enumerate(texts)}
-
-    def represent(wanted: Sequence[str]) -> Representation:
-        return take(found, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
-
+    represent = lookup(texts, found)
     outcomes: dict[str, Any] = {}
     for name in tasks:
         task = harness.TASKS[name]
-        assert isinstance(task, Comparable)
-        for outcome in task.outcomes(corpus, harness.SPLITS, represent, by):
+        assert isinstance(task, ComparableTask)
+        for outcome in task.row_scores(corpus, harness.SPLITS, represent, by):
             outcomes.setdefault(outcome.dataset, outcome)
     return outcomes
 

@@ -330,7 +330,7 @@ def evaluate(
     else:
         assert corpus is not None
         rows = harness.evaluate(
-            loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, found=text
+            loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=text
         )
         what = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
         part = content_id([content, what, loaded.pooling, layers, list(by), resamples])

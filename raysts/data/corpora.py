@@ -177,6 +177,16 @@ class Corpus:
                 ]
             )
 
+    def has_labels(self, name: str) -> bool:
+        """Whether the table is there, and has labels where the layout lets them be left out (SICK)."""
+        files = self.files(name)
+        if all(column.required for column in TABLES[name] if column.name == "label"):
+            return bool(files)
+        try:
+            return bool(files) and all("label" in open_shard(path, remedy(name)).schema_arrow.names for path in files)
+        except ShardError:
+            return True  # whoever checks its rows says what is wrong with the file
+
     def rows(self, name: str) -> int:
         """Number of rows, from the Parquet footers."""
         return sum(group.rows for group in self.row_groups(name))

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError
-from raysts.evaluation.outcomes import Outcome
-from raysts.evaluation.paired import bootstrap_p, mcnemar, williams
 from raysts.evaluation.statistics import (
+    BOOTSTRAP_SEED,
     CORRELATIONS,
     METRICS,
+    bootstrap_p,
     correlation_samples,
+    holm,
+    mcnemar,
     percentile_interval,
-    resample_counts,
+    resample_set,
+    williams,
 )
-from raysts.evaluation.sts import BOOTSTRAP_SEED
+from raysts.evaluation.tasks import RowScores
 
 OVERALL = "overall"
 """What the mean over the sets is called."""
@@ -31,8 +34,9 @@ OVERALL = "overall"
 APART = frozenset({"sickr-all"})
 """Sets that stay out of the mean over sets, because they hold another one."""
 
-Row = dict[str, Any]
-Outcomes = Mapping[str, Outcome]
+ComparisonRow = dict[str, Any]
+"""``COLUMNS``, for one set and metric."""
+ModelScores = Mapping[str, RowScores]
 """Those of one model by set."""
 
 COLUMNS = (
@@ -56,7 +60,7 @@ class _Sampled:
         return np.take_along_axis(self.samples, models_MR, axis=0).mean(axis=0)
 
 
-def compare_outcomes(a: Sequence[Outcomes], b: Sequence[Outcomes], resamples: int) -> list[Row]:
+def compare_systems(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[ComparisonRow]:
     """A row for each set and metric, then one for the mean over the sets of each metric, in the order of A's sets.
 
     All rows of a set are concatenated (aggregation ``all``). Every resample draws the same rows for both systems, and
@@ -75,7 +79,7 @@ def compare_outcomes(a: Sequence[Outcomes], b: Sequence[Outcomes], resamples: in
     sets = list(a[0])
     assert all(list(one) == sets for one in (*a, *b)), "models with different sets"
     draws = _models_drawn(len(a), "a", resamples), _models_drawn(len(b), "b", resamples)
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
     for name in sets:
         _same_rows(a[0][name], b[0][name])
@@ -102,7 +106,7 @@ def compare_outcomes(a: Sequence[Outcomes], b: Sequence[Outcomes], resamples: in
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
 
-def _counts(row: Row, metric: str, sets: Sequence[str]) -> bool:
+def _counts(row: ComparisonRow, metric: str, sets: Sequence[str]) -> bool:
     return row["metric"] == metric and (row["dataset"] not in APART or not set(sets) - APART)
 
 
@@ -112,16 +116,16 @@ def _models_drawn(models: int, side: str, resamples: int) -> np.ndarray:
     return rng.integers(0, models, size=(models, resamples))
 
 
-def _same_rows(a: Outcome, b: Outcome) -> None:
+def _same_rows(a: RowScores, b: RowScores) -> None:
     if (a.sha256, a.split, len(a.values)) != (b.sha256, b.split, len(b.values)):
         raise InputError(
             f"{a.dataset}: the two systems were measured on different rows; measure both on one data folder"
         )
 
 
-def _sampled(outcomes: Sequence[Outcome], metric: str, resamples: int) -> _Sampled:
+def _sampled(outcomes: Sequence[RowScores], metric: str, resamples: int) -> _Sampled:
     first = outcomes[0]
-    counts_NR = resample_counts(len(first.values), (BOOTSTRAP_SEED, zlib.crc32(_label(first).encode())), resamples)
+    counts_NR = resample_set(first.label, len(first.values), resamples)
     if first.gold is None:
         values_MN = np.stack([outcome.values for outcome in outcomes])
         return _Sampled(values_MN.mean(axis=1), (values_MN @ counts_NR) / len(first.values))
@@ -132,19 +136,14 @@ def _sampled(outcomes: Sequence[Outcome], metric: str, resamples: int) -> _Sampl
     )
 
 
-def _label(outcome: Outcome) -> str:
-    """The resamples are those of the intervals that an evaluation of either system gives."""
-    return f"{outcome.label}/all" if outcome.gold is not None else outcome.label
-
-
-def _known(a: Outcome, b: Outcome, metric: str) -> Row:
+def _known(a: RowScores, b: RowScores, metric: str) -> ComparisonRow:
     return {
         "dataset": a.dataset, "split": a.split, "dataset_sha256": a.sha256, "metric": metric, "n": len(a.values),
         "aggregation": "all" if a.gold is not None else None, "similarity_a": a.similarity, "similarity_b": b.similarity,
     }  # fmt: skip
 
 
-def _difference(a: _Sampled, b: _Sampled, draws: tuple[np.ndarray, np.ndarray]) -> Row:
+def _difference(a: _Sampled, b: _Sampled, draws: tuple[np.ndarray, np.ndarray]) -> ComparisonRow:
     differences_R = a.drawn(draws[0]) - b.drawn(draws[1])
     low, high = percentile_interval(differences_R) or (None, None)
     of_a, of_b = float(a.values.mean()), float(b.values.mean())
@@ -159,7 +158,7 @@ def _std(values_M: np.ndarray) -> float | None:
     return float(values_M.std(ddof=1)) if len(values_M) > 1 else None
 
 
-def _test(a: Sequence[Outcome], b: Sequence[Outcome], metric: str) -> Row:
+def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> ComparisonRow:
     """Williams' test of two correlations, McNemar's of two accuracies; nothing where a system has several models."""
     if len(a) > 1 or len(b) > 1:
         return {}
@@ -177,3 +176,71 @@ def _test(a: Sequence[Outcome], b: Sequence[Outcome], metric: str) -> Row:
         len(one.values),
     )
     return {} if found is None else {"test": "williams", "t": found.t, "df": found.df, "test_p": found.p}
+
+
+def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.05) -> str:
+    """What the comparison shows, in a sentence or two: which system is better overall, or that neither is shown to be."""
+    metric = "spearman" if any(row["metric"] == "spearman" for row in rows) else "accuracy"
+    (whole,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
+    each = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
+    sets = f"the mean {metric} over {len(each)} sets" if len(each) > 1 else f"the {metric} on {each[0]['dataset']}"
+    values = f"{100 * whole['a']:.2f} against {100 * whole['b']:.2f} (x100)"
+    numbers = f"{sets} is {values}, a difference of {100 * whole['difference']:+.2f}"
+    if whole["p"] is None:
+        said = f"No interval was asked for (resamples 0), so nothing is concluded overall about {a} and {b}: {numbers}."
+    else:
+        interval = f"95 % interval {100 * whole['ci_low']:+.2f} to {100 * whole['ci_high']:+.2f}, p = {whole['p']:.3g}"
+        # Of an interval and a p that disagree at the edge, the more careful one counts.
+        shown = whole["p"] < level and not whole["ci_low"] <= 0 <= whole["ci_high"]
+        better, worse = (a, b) if whole["difference"] > 0 else (b, a)
+        verdict = f"{better} is better than {worse}" if shown else f"No difference is shown between {a} and {b}"
+        said = f"{verdict}: {numbers} ({interval}, paired bootstrap)."
+    tested = [row for row in each if row["test_p"] is not None]
+    if tested:
+        adjusted = holm([row["test_p"] for row in tested])
+        sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]
+        up = sum(row["difference"] > 0 for row in sure)
+        test = "Williams'" if metric == "spearman" else "McNemar's"
+        said += (
+            f" Set by set ({test} test, p < {level:g} after Holm's correction): {a} is better on {up}, {b} on "
+            f"{len(sure) - up}, neither on {len(tested) - len(sure)}."
+        )
+    return said
+
+
+def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
+    """The rows as aligned plain text: values and differences times 100."""
+    header = ["dataset", "metric", "n", "A", "B", "A - B", "95 % interval", "p", "test", "t (df)", "p of test"]
+    lines = [header]
+    for row in rows:
+        interval = "" if row["ci_low"] is None else f"[{100 * row['ci_low']:+.2f}, {100 * row['ci_high']:+.2f}]"
+        statistic = "" if row["test"] is None else f"{row['only_a']}:{row['only_b']}"
+        statistic = f"{row['t']:+.2f} ({row['df']})" if row["t"] is not None else statistic
+        lines.append(
+            [row["dataset"], row["metric"], f"{row['n']:,}", *(_value(row, side) for side in "ab")]
+            + [
+                f"{100 * row['difference']:+.2f}",
+                interval,
+                _p(row["p"]),
+                row["test"] or "",
+                statistic,
+                _p(row["test_p"]),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        "  ".join(
+            v.ljust(w) if i in (0, 1, 8) else v.rjust(w) for i, (v, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0].rstrip(), "-" * len(text[0]), *map(str.rstrip, text[1:])])
+
+
+def _value(row: ComparisonRow, side: str) -> str:
+    std = row[f"{side}_std"]
+    return f"{100 * row[side]:.2f}" + ("" if std is None else f" ±{100 * std:.2f} ({row[f'{side}_models']})")
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else f"{p:.2g}" if p >= 1e-4 else "<1e-4"

@@ -7,29 +7,30 @@ larger variance. Shapes: N pairs, R resamples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.direction import DirectionTask
-from raysts.evaluation.inference import (
-    InferenceTask,
-    draws,
-    known_columns,
-    labelled,
-    load_entailment,
+from raysts.data.derived import label_codes
+from raysts.evaluation.results import ResultRow
+from raysts.evaluation.statistics import (
+    UndefinedCorrelationError,
+    best_threshold,
+    precision_recall_areas,
     share_right,
     value_columns,
+    whole_and_resampled,
 )
-from raysts.evaluation.outcomes import Outcome
-from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
-from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.sts import RESAMPLES, Pairs, pair_similarities
-from raysts.evaluation.tasks import Model, Representation, Row
+from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
+from raysts.evaluation.tasks import ComparableTask, Model, Represent, Representation, RowScores, Similarities
 from raysts.models.head import Similarity
+from raysts.schema import NLI_LABELS
 
 DEV = "nli/snli_dev"
 """Where thresholds come from, and what selects GaussCSE."""
@@ -40,6 +41,30 @@ GRID = np.arange(1001) / 1000
 ON_THE_GRID = ("gauss", "cosine")
 """Similarities whose threshold is searched on the grid. For the others every observed value is tried: ``gauss-paper`` of
 768 dimensions stays below 0.01, negated distances below 0."""
+
+RATIOS = np.arange(-1.75, 2.0, 0.5)
+"""Inner edges of the classes of ln(words of the premise / words of the hypothesis) (GaussCSE, figure 3)."""
+
+ONE_WAY = "one-way"
+"""Subset of the pairs that are entailment in one direction only."""
+
+
+def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs:
+    """The pairs of an NLI or SICK table (sentence A of SICK is the premise), or with ``entailed`` those of entailment.
+
+    ``left`` is the hypothesis, ``right`` the premise, ``gold`` 1 for entailment and else 0; ``subset`` is ``one-way``
+    where the table says that the hypothesis does not entail the premise in turn.
+    """
+    found = corpus.read(table)
+    premise, hypothesis = ("sentence1", "sentence2") if "sentence1" in found.column_names else ("premise", "hypothesis")
+    gold = label_codes(found.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
+    columns = {"sentence1": found.column(hypothesis), "sentence2": found.column(premise), "score": pa.array(gold * 1.0)}
+    if "entailment_ba" in found.column_names:
+        # "B_entails_A" in the original release
+        back = pc.match_substring(found.column("entailment_ba").cast(pa.string()), "entail", ignore_case=True)
+        columns["subset"] = pc.if_else(pc.fill_null(back, False), "two-way", ONE_WAY)
+    rows = np.flatnonzero(gold) if entailed else np.arange(len(gold))
+    return pairs_from_table(pa.table(columns).take(rows), table, corpus.fingerprint(table))
 
 
 def two_way_scores(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
@@ -80,6 +105,63 @@ class EntailmentDev:
 
 
 @dataclass(frozen=True, slots=True)
+class InferenceTask(ComparableTask):
+    """A labelled table per split. What both tasks of inference share."""
+
+    name: str
+    splits: dict[str, str]
+
+    @abstractmethod
+    def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
+        """The tables that the rows of ``table`` are made of."""
+
+    @abstractmethod
+    def load(self, corpus: Corpus, table: str) -> Pairs:
+        """The pairs of a table that the task uses."""
+
+    @abstractmethod
+    def problems_of(self, pairs: Pairs) -> list[str]:
+        """What the pairs of one table lack."""
+
+    def expected(self) -> tuple[str, ...]:
+        return tuple(self.splits.values())
+
+    def present(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
+        """The wanted splits whose tables are all there."""
+        return {
+            split: table
+            for split, table in self.splits.items()
+            if split in splits and all(corpus.has_labels(needed) for needed in self.needs(corpus, table))
+        }
+
+    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """All tables that the wanted splits which are there need."""
+        present = self.present(corpus, splits).values()
+        return tuple(dict.fromkeys(needed for table in present for needed in self.needs(corpus, table)))
+
+    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The tables whose rows are scored, without those that thresholds come from."""
+        return tuple(self.present(corpus, splits).values())
+
+    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """Tables without a pair of a class that the task needs."""
+        return [p for table in self.tables(corpus, splits) for p in self.problems_of(self.load(corpus, table))]
+
+    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        """The distinct sentences of those tables."""
+        tables = self.tables(corpus, splits)
+        return list(dict.fromkeys(s for table in tables for s in self.load(corpus, table).sentences))
+
+
+def known_columns(name: str, split: str, pairs: Pairs, similarity: str) -> ResultRow:
+    """What the rows of one similarity on one split have in common."""
+    return {
+        "dataset": name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256, "similarity": similarity,
+        "subset": None, "aggregation": None,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class TwoWayTask(InferenceTask):
     """Entailment against the rest: accuracy at a threshold from SNLI dev, AUC and average precision.
 
@@ -91,7 +173,7 @@ class TwoWayTask(InferenceTask):
 
     def thresholds(self, corpus: Corpus) -> dict[str, str]:
         """Sets, and the table that each has its threshold from."""
-        own = {f"{self.name}-own": self.own} if self.own is not None and labelled(corpus, self.own) else {}
+        own = {f"{self.name}-own": self.own} if self.own is not None and corpus.has_labels(self.own) else {}
         return {self.name: DEV, **own}
 
     def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
@@ -114,20 +196,18 @@ class TwoWayTask(InferenceTask):
         return [f"{pairs.name}: {entailed} of {size} pairs are entailment; '{self.name}' needs such and others"]
 
     def score(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
-        resamples: int = RESAMPLES,
-    ) -> list[Row]:
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+    ) -> list[ResultRow]:
         """accuracy, auc_pr and average_precision of every similarity, of every wanted split that is there."""
-        rows: list[Row] = []
+        rows: list[ResultRow] = []
         thresholds = self.thresholds(corpus)
         for split, table in self.present(corpus, splits).items():
             pairs = {needed: self.load(corpus, needed) for needed in self.needs(corpus, table)}
             found = {needed: represent(its.sentences) for needed, its in pairs.items()}
-            positive_N, counts_NR = pairs[table].gold == 1, draws(f"{self.name}/{split}", pairs[table], resamples)
+            positive_N, counts_NR = (
+                pairs[table].gold == 1,
+                whole_and_resampled(f"{self.name}/{split}", len(pairs[table].gold), resamples),
+            )
             for called, similarity in similarities.items():
                 scores = {needed: two_way_scores(its, found[needed], similarity) for needed, its in pairs.items()}
                 known = known_columns(self.name, split, pairs[table], called)
@@ -143,15 +223,11 @@ class TwoWayTask(InferenceTask):
                     rows.append(known | value_columns("accuracy", share_right(right_N, counts_NR), len(positive_N)))
         return rows
 
-    def outcomes(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
-    ) -> list[Outcome]:
+    def row_scores(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
+    ) -> list[RowScores]:
         """Which pairs are called rightly at the threshold of SNLI dev."""
-        found: list[Outcome] = []
+        found: list[RowScores] = []
         for split, table in self.present(corpus, splits).items():
             pairs, dev = self.load(corpus, table), self.load(corpus, DEV)
             for called, similarity in similarities.items():
@@ -159,7 +235,7 @@ class TwoWayTask(InferenceTask):
                 right_N = (two_way_scores(pairs, represent(pairs.sentences), similarity) >= threshold) == (
                     pairs.gold == 1
                 )
-                found.append(Outcome(self.name, split, pairs.sha256, called, right_N.astype(np.float64)))
+                found.append(RowScores(self.name, split, pairs.sha256, called, right_N.astype(np.float64)))
         return found
 
 
@@ -167,6 +243,91 @@ def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
     """The threshold of the similarity ``called`` that is best on ``pairs``."""
     tried = GRID if called in ON_THE_GRID else np.append(np.unique(scores_N), np.inf)
     return best_threshold(scores_N, pairs.gold == 1, tried)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionTask(InferenceTask):
+    """Which of two sentences entails the other, on pairs of entailment: accuracy by similarity and by variance.
+
+    Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong.
+    """
+
+    def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
+        """The table."""
+        return (table,)
+
+    def load(self, corpus: Corpus, table: str) -> Pairs:
+        """The pairs of entailment."""
+        return load_entailment(corpus, table, entailed=True)
+
+    def problems_of(self, pairs: Pairs) -> list[str]:
+        """There must be pairs."""
+        return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
+
+    def score(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+    ) -> list[ResultRow]:
+        """Accuracy of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
+
+        A similarity that does not depend on the order says nothing about the direction and has no row.
+        """
+        rows: list[ResultRow] = []
+        for split, table in self.present(corpus, splits).items():
+            pairs = self.load(corpus, table)
+            words = np.array([len(sentence.split()) for sentence in pairs.sentences])
+            found = right_by_model(pairs, represent(pairs.sentences), similarities)
+            found["length"] = words[pairs.right] > words[pairs.left]
+            groups = _groups(pairs, words)
+            counts_NR = whole_and_resampled(f"{self.name}/{split}", len(pairs.gold), resamples)
+            for called, right_N in found.items():
+                known = known_columns(self.name, split, pairs, called)
+                known |= {"role": "baseline"} if called == "length" else {}
+                rows += [
+                    known
+                    | {"subset": subset}
+                    | value_columns("accuracy", share_right(right_N[group], counts_NR[group]), len(group))
+                    for subset, group in groups.items()
+                ]
+        return rows
+
+    def row_scores(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
+    ) -> list[RowScores]:
+        """Which pairs are right, by similarities that depend on the order and by variance."""
+        return [
+            RowScores(self.name, split, pairs.sha256, called, right_N.astype(np.float64))
+            for split, table in self.present(corpus, splits).items()
+            for pairs in [self.load(corpus, table)]
+            for called, right_N in right_by_model(pairs, represent(pairs.sentences), similarities).items()
+        ]
+
+
+def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
+    """Per similarity that depends on the order, and for ``variance`` where there is ``log_var``: bool [N], who is right."""
+    found: dict[str, np.ndarray] = {}
+    back = replace(pairs, left=pairs.right, right=pairs.left)
+    for called, similarity in similarities.items():
+        forward_N, backward_N = (pair_similarities(p, representation, similarity) for p in (pairs, back))
+        if not np.allclose(forward_N, backward_N, rtol=1e-9, atol=1e-12):
+            found[called] = forward_N > backward_N
+    if "log_var" in representation:
+        # sum of log sigma; half of log_var, which changes no comparison
+        spread = representation["log_var"].astype(np.float64).sum(axis=1)
+        found["variance"] = spread[pairs.right] > spread[pairs.left]
+    return found
+
+
+def _groups(pairs: Pairs, words: np.ndarray) -> dict[str | None, np.ndarray]:
+    """All rows, the one-way rows, and the rows of each class of length ratios that has any."""
+    groups: dict[str | None, np.ndarray] = {None: np.arange(len(pairs.gold))}
+    if ONE_WAY in pairs.subsets:
+        groups[ONE_WAY] = np.flatnonzero(pairs.subset == pairs.subsets.index(ONE_WAY))
+    classes = np.digitize(np.log(words[pairs.right] / words[pairs.left]), RATIOS)
+    edges = [-np.inf, *RATIOS, np.inf]
+    for number in np.unique(classes):
+        name = f"log length ratio [{edges[number]:.2f}, {edges[number + 1]:.2f})"
+        groups[name] = np.flatnonzero(classes == number)
+    return groups
 
 
 ENTAILMENT_TASKS: dict[str, InferenceTask] = {

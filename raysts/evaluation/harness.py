@@ -7,18 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation.contamination.contamination import Contamination, contamination
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
-from raysts.evaluation.sts import RESAMPLES, STS_TASKS, Pairs, correlation_rows, pair_similarities, unordered
-from raysts.evaluation.tasks import Model, ModelTask, Representation, Row, Task, take
+from raysts.evaluation.results import ResultRow
+from raysts.evaluation.statistics import RESAMPLES
+from raysts.evaluation.sts import STS_TASKS, Pairs, correlation_rows, pair_similarities, unordered
+from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representation, Similarities, Task, lookup
 from raysts.evaluation.transfer import TransferTask
 from raysts.evaluation.words.task import WordsTask
-from raysts.models.head import Similarity
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
 from raysts.schema import RESULTS, SCHEMA_VERSION
@@ -39,17 +38,15 @@ def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = 
     return tuple(
         name
         for name, task in TASKS.items()
-        if (heavy or not task.heavy)
-        and task.tables(corpus, splits)
-        and getattr(task, "by_default", lambda corpus: True)(corpus)
+        if (heavy or not task.heavy) and task.tables(corpus, splits) and task.by_default(corpus)
     )
 
 
 def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
-    """What tasks that run on the sets that are there (they have a method ``left_out``) leave out, a line for each."""
+    """What tasks that run on the sets that are there leave out, a line for each."""
     lines = []
     for name in tasks:
-        missing: dict[str, list[str]] = getattr(TASKS[name], "left_out", lambda corpus: {})(corpus)
+        missing = TASKS[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
             lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
@@ -96,28 +93,23 @@ def score(
     tasks: Sequence[str],
     texts: Sequence[str],
     representation: Representation,
-    similarities: Mapping[str, Similarity],
+    similarities: Similarities,
     context: Mapping[str, Any],
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
-    found: Contamination | None = None,
-) -> list[Row]:
+    contaminated: Contamination | None = None,
+) -> list[ResultRow]:
     """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
     each of its similarities.
 
-    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``found``, the training
+    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
     text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
     """
-    position = {text: index for index, text in enumerate(texts)}
-    assert all(len(values) == len(texts) for values in representation.values())
-
-    def represent(wanted: Sequence[str]) -> Representation:
-        return take(representation, np.fromiter((position[text] for text in wanted), np.int64, len(wanted)))
-
-    rows: list[Row] = []
+    represent = lookup(texts, representation)
+    rows: list[ResultRow] = []
     for name in tasks:
         rows += TASKS[name].score(corpus, splits, represent, similarities, resamples)
-        clean = found.tasks[name].corpus if found and name in found.tasks else None
+        clean = contaminated.tasks[name].corpus if contaminated and name in contaminated.tasks else None
         if clean is not None:
             apart = TASKS[name].score(clean, splits, represent, similarities, resamples)
             rows += [{**row, "rows": "clean"} for row in apart]
@@ -139,9 +131,9 @@ def evaluate(
     context: Mapping[str, Any] | None = None,
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
-    similarities: Mapping[str, Similarity] | None = None,
-    found: Contamination | None = None,
-) -> list[Row]:
+    similarities: Similarities | None = None,
+    contaminated: Contamination | None = None,
+) -> list[ResultRow]:
     """Results rows of a model on the named tasks (default: every task whose files exist).
 
     Args:
@@ -149,12 +141,12 @@ def evaluate(
         corpus: the data.
         tasks: names in ``TASKS``.
         layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
-            model without ``represent_layers`` is evaluated as it is.
+            model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: the columns evaluation cannot know.
         splits: which splits; a task without one of them is evaluated on those it has.
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
         similarities: what to measure by; default: all that the model has.
-        found: as :func:`score`.
+        contaminated: as :func:`score`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -162,7 +154,7 @@ def evaluate(
     """
     tasks = check_tasks(corpus, tasks, splits)
     texts = sentences(corpus, tasks, splits)
-    of_model: list[Row] = []
+    of_model: list[ResultRow] = []
     for task in (TASKS[name] for name in tasks):
         if isinstance(task, ModelTask):  # before the others: it may refuse the model
             assert isinstance(model, SentenceModel), "such a task asks for token vectors"
@@ -179,7 +171,7 @@ def evaluate(
             {**(context or {}), **own},
             splits,
             resamples,
-            found,
+            contaminated,
         )
     ]
     return rows + _complete(of_model, context or {})
@@ -191,16 +183,16 @@ def evaluate_pairs(
     layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
     resamples: int = RESAMPLES,
-    similarities: Mapping[str, Similarity] | None = None,
-) -> list[Row]:
+    similarities: Similarities | None = None,
+) -> list[ResultRow]:
     """Results rows of a model on a user's own pairs; ``dataset`` is their name. Arguments as :func:`evaluate`."""
     known = {"dataset": pairs.name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256}
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for own, representation in _representations(model, pairs.sentences, layers):
         for called, similarity in (similarities or model.similarities).items():
             predicted = pair_similarities(pairs, representation, unordered(similarity))
-            found = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
-            rows += _complete([known | row for row in found], {**(context or {}), **own, "similarity": called})
+            correlations = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
+            rows += _complete([known | row for row in correlations], {**(context or {}), **own, "similarity": called})
     return rows
 
 
@@ -208,16 +200,16 @@ def _representations(
     model: Model, texts: list[str], layers: Sequence[Layers] | None
 ) -> list[tuple[dict[str, Any], Representation]]:
     """Each representation of ``texts`` with the columns that say which it is."""
-    several = getattr(model, "represent_layers", None)
-    if several is None:
-        found = {model.layers: model.represent(texts)}
+    if isinstance(model, LayeredModel):
+        fitting = [k for k in LAYERS if k <= model.depth]
+        choices = tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers]))
+        by_layers = model.represent_layers(texts, choices)
     else:
-        fitting = [k for k in LAYERS if k <= getattr(model, "depth", k)]
-        found = several(texts, tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers])))
-    return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in found.items()]
+        by_layers = {model.layers: model.represent(texts)}
+    return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in by_layers.items()]
 
 
-def _complete(rows: Sequence[Row], context: Mapping[str, Any]) -> list[Row]:
+def _complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[ResultRow]:
     """Rows with every column of the results table, null where nobody knows the value."""
     common = {"schema_version": SCHEMA_VERSION, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
     blank = dict.fromkeys(RESULTS.names)

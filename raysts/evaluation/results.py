@@ -17,7 +17,8 @@ from raysts.errors import InputError
 from raysts.schema import RESULTS, SCHEMA_VERSION
 from raysts.storage.store import aside, fetch, need
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
+"""One row of the results table, or the columns of it that its maker knows."""
 
 EVALUATION = "evaluate-"
 """Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
@@ -52,7 +53,7 @@ def read(storage: Path) -> pa.Table:
     return pa.concat_tables(parts) if parts else RESULTS.empty_table()
 
 
-def read_part(storage: Path, name: str) -> list[Row]:
+def read_part(storage: Path, name: str) -> list[ResultRow]:
     """The rows of one part; none when it is not there."""
     path = storage / "results" / f"{name}.parquet"
     need(path)
@@ -138,7 +139,7 @@ def summary(
     A value that was measured again for the same run, member and seed counts once, the latest. ``which`` is the value of
     the column ``rows`` (``all`` or ``clean``). Ordered by pooled layers, then role, then first appearance.
     """
-    found: dict[tuple[str | None, ...], dict[tuple[Any, ...], dict[str, Row]]] = {}
+    found: dict[tuple[str | None, ...], dict[tuple[Any, ...], dict[str, ResultRow]]] = {}
     for row in rows.to_pylist() if isinstance(rows, pa.Table) else rows:
         wanted = {"metric": metric, "aggregation": aggregation, "split": split, "rows": which}
         if any(row[column] != value for column, value in wanted.items()):
@@ -164,7 +165,10 @@ def _order(line: Line) -> tuple[int, str, int]:
 
 
 def _line(
-    key: tuple[str | None, ...], individuals: list[dict[str, Row]], datasets: Sequence[str], averaged: Sequence[str]
+    key: tuple[str | None, ...],
+    individuals: list[dict[str, ResultRow]],
+    datasets: Sequence[str],
+    averaged: Sequence[str],
 ) -> Line:
     numbers = [{name: row["value"] for name, row in values.items()} for values in individuals]
     cells = {name: _cell([values[name] for values in numbers if name in values]) for name in datasets}
@@ -216,7 +220,7 @@ def format_table(table: Summary) -> str:
     return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
 
 
-def format_results(rows: Sequence[Row]) -> str:
+def format_results(rows: Sequence[ResultRow]) -> str:
     """The table of rank correlations, then one for every metric that has no aggregation (accuracy, ...).
 
     Test rows and cross-validated ones stand side by side: a set has the one or the other.

@@ -1,4 +1,4 @@
-"""Correlations and their bootstrap intervals.
+"""Correlations, accuracies and areas with their bootstrap intervals, and tests of two systems on the same rows.
 
 Legend: N rows (pairs), R resamples, G groups of equal values.
 
@@ -8,16 +8,23 @@ then cumulative sums of counts in the order of the full sample, so that no resam
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from raysts.errors import InputError
+from raysts.evaluation.results import ResultRow
 
 Metric = Literal["pearson", "spearman"]
 METRICS: tuple[Metric, ...] = ("pearson", "spearman")
+
+BOOTSTRAP_SEED = 0
+RESAMPLES = 1000
 
 _BLOCK = 64  # resamples worked on together: N x 64 numbers of a set of 4,000 rows stay in the second-level cache
 _DEGENERATE = 1e-12  # below this share of the sample's variance a resample has one distinct value, the rest is rounding
@@ -71,6 +78,17 @@ def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray
     return counts
 
 
+def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
+    """:func:`resample_counts` with random numbers named by ``label``: systems compared on a set have the same resamples."""
+    return resample_counts(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
+
+
+def whole_and_resampled(label: str, n: int, resamples: int) -> np.ndarray:
+    """How often each row counts [N, 1 + R]: once, then as it is drawn in each resample of :func:`resample_set`."""
+    drawn_NR = resample_set(label, n, resamples)
+    return np.concatenate([np.ones_like(drawn_NR, shape=(n, 1)), drawn_NR], axis=1)
+
+
 def correlation_samples(
     predicted: np.ndarray, gold: np.ndarray, counts: np.ndarray, metrics: Sequence[Metric] = METRICS
 ) -> dict[Metric, np.ndarray]:
@@ -114,18 +132,35 @@ def percentile_interval(samples: np.ndarray, level: float = 0.95) -> tuple[float
     return float(low), float(high)
 
 
-def bootstrap_interval(
-    predicted: np.ndarray,
-    gold: np.ndarray,
-    statistic: Metric,
-    seed: int | tuple[int, ...],
-    resamples: int = 1000,
-    level: float = 0.95,
-) -> tuple[float, float] | None:
-    """Percentile bootstrap interval of a correlation (rows drawn with replacement); raises as :func:`pearson`."""
-    predicted, gold = _checked(predicted, gold)
-    counts = resample_counts(len(gold), (seed,) if isinstance(seed, int) else seed, resamples)
-    return percentile_interval(correlation_samples(predicted, gold, counts, [statistic])[statistic], level)
+def value_columns(metric: str, values_R: np.ndarray, n: int) -> ResultRow:
+    """A value followed by its bootstrap samples -> metric, value, ci_low, ci_high, n."""
+    low, high = percentile_interval(values_R[1:]) or (None, None)
+    return {"metric": metric, "value": float(values_R[0]), "ci_low": low, "ci_high": high, "n": n}
+
+
+def share_right(right_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
+    """Share of the rows that are right, per column of counts [R]; NaN where none counts."""
+    with np.errstate(invalid="ignore"):
+        return counts_NR[right_N].sum(axis=0, dtype=np.int64) / counts_NR.sum(axis=0, dtype=np.int64)
+
+
+def sampled_correlations(
+    what: str, predicted: np.ndarray, gold: np.ndarray, label: str, resamples: int
+) -> dict[str, np.ndarray]:
+    """Per metric the value followed by its bootstrap samples [1 + R]; ``what`` begins the messages of errors.
+
+    Raises:
+        UndefinedCorrelationError: as :func:`pearson`.
+        InputError: as :func:`pearson`.
+    """
+    try:
+        values = {metric: [CORRELATIONS[metric](predicted, gold)] for metric in METRICS}
+    except UndefinedCorrelationError as error:
+        raise UndefinedCorrelationError(f"{what}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from error
+    samples = correlation_samples(predicted, gold, resample_set(label, len(gold), resamples))
+    return {metric: np.concatenate([values[metric], samples[metric]]) for metric in METRICS}
 
 
 def _checked(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -198,3 +233,124 @@ def _ratio(
     defined = (variance_x > floor_x) & (variance_y > floor_y)
     product = np.where(defined, variance_x * variance_y, 1.0)
     return np.where(defined, np.clip(covariance / np.sqrt(product), -1.0, 1.0), np.nan)
+
+
+# -- a yes or no by a score --------------------------------------------------------------------------------------------
+
+
+def precision_recall_areas(
+    scores_N: np.ndarray, positive_N: np.ndarray, counts_NR: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Area under the precision-recall curve by the trapezoidal rule, and average precision.
+
+    The points of the curve are the distinct scores and (recall 0, precision 1). GaussCSE's AUC is the trapezoidal one.
+
+    Args:
+        scores_N: larger for what is called positive first.
+        positive_N: bool, what is positive.
+        counts_NR: how often each row counts; every column has its own result.
+
+    Returns:
+        two vectors [R]; NaN where no positive row counts.
+    """
+    order = np.argsort(-scores_N, kind="stable")
+    positive = positive_N[order, None]
+    last_of_equals = np.flatnonzero(np.append(np.diff(scores_N[order]) != 0, True))
+    areas = np.empty((2, counts_NR.shape[1]))
+    for first in range(0, counts_NR.shape[1], _BLOCK):
+        drawn = counts_NR[order, first : first + _BLOCK].astype(np.float64)
+        called = np.cumsum(drawn, axis=0)[last_of_equals]
+        right = np.cumsum(drawn * positive, axis=0)[last_of_equals]
+        precision = np.divide(right, called, out=np.ones_like(right), where=called > 0)
+        precision = np.concatenate([np.ones_like(precision[:1]), precision])
+        with np.errstate(invalid="ignore"):
+            recall = np.concatenate([np.zeros_like(right[:1]), right]) / right[-1]
+        width = np.diff(recall, axis=0)
+        areas[0, first : first + _BLOCK] = (width * (precision[1:] + precision[:-1])).sum(axis=0) / 2
+        areas[1, first : first + _BLOCK] = (width * precision[1:]).sum(axis=0)
+    return areas[0], areas[1]
+
+
+def best_threshold(scores_N: np.ndarray, positive_N: np.ndarray, candidates: np.ndarray) -> float:
+    """The first of the ``candidates`` with the highest accuracy of ``score >= threshold``."""
+    positives, negatives = np.sort(scores_N[positive_N]), np.sort(scores_N[~positive_N])
+    right = len(positives) - np.searchsorted(positives, candidates) + np.searchsorted(negatives, candidates)
+    return float(candidates[np.argmax(right)])
+
+
+# -- two systems on the same rows --------------------------------------------------------------------------------------
+
+
+class Williams(NamedTuple):
+    """Williams' t, its degrees of freedom, its two-sided p."""
+
+    t: float
+    df: int
+    p: float
+
+
+def williams(r_a: float, r_b: float, r_ab: float, n: int) -> Williams | None:
+    """Whether two correlations with one variable (the gold scores) differ, all three measured on the same rows.
+
+    Williams (1959) in the form that Steiger (1980, eq. 7, "T2") recommends:
+
+        t = (r_a - r_b) sqrt((n - 1)(1 + r_ab) / (2 (n - 1)/(n - 3) |R| + ((r_a + r_b)/2)^2 (1 - r_ab)^3)),
+
+    |R| = 1 - r_a^2 - r_b^2 - r_ab^2 + 2 r_a r_b r_ab, df = n - 3. With rank correlations it holds approximately.
+
+    Args:
+        r_a: correlation of system A with the gold scores.
+        r_b: correlation of system B with them.
+        r_ab: correlation of A with B.
+        n: number of rows.
+
+    Returns:
+        None for fewer than four rows. Equal systems have t 0 and p 1.
+    """
+    if n < 4:
+        return None
+    if r_a == r_b:
+        return Williams(0.0, n - 3, 1.0)
+    # rounding makes the determinant of systems that agree perfectly negative
+    determinant = max(0.0, 1.0 - r_a**2 - r_b**2 - r_ab**2 + 2.0 * r_a * r_b * r_ab)
+    mean = (r_a + r_b) / 2.0
+    variance = 2.0 * (n - 1) / (n - 3) * determinant + mean**2 * (1.0 - r_ab) ** 3
+    top = (n - 1) * (1.0 + r_ab)
+    if variance <= 0.0 or top <= 0.0:
+        return None
+    t = (r_a - r_b) * math.sqrt(top / variance)
+    return Williams(t, n - 3, float(2.0 * stats.t.sf(abs(t), n - 3)))
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """McNemar's exact two-sided p: of the rows that one of two systems alone has right, either may as well be the one.
+
+    Args:
+        only_a: rows that A has right and B wrong.
+        only_b: rows that B has right and A wrong.
+    """
+    if only_a + only_b == 0:
+        return 1.0
+    return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
+
+
+def bootstrap_p(differences_R: np.ndarray) -> float | None:
+    """Two-sided p of no difference: twice the smaller share of resamples on either side of 0, both counting ties.
+
+    One resample is added to each side (Davison & Hinkley 1997, section 4.2), so that p is never 0; the smallest that R
+    resamples can give is 2 / (R + 1). None where no resample has a value.
+    """
+    defined = differences_R[np.isfinite(differences_R)]
+    if not len(defined):
+        return None
+    below, above = int((defined <= 0).sum()), int((defined >= 0).sum())
+    return float(min(1.0, 2.0 * (min(below, above) + 1) / (len(defined) + 1)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values of several tests, adjusted so that one false alarm among all of them has the stated rate (Holm 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

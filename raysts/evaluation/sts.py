@@ -8,8 +8,7 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,21 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.errors import InputError
-from raysts.evaluation.outcomes import Outcome
+from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
     CORRELATIONS,
     METRICS,
+    RESAMPLES,
     UndefinedCorrelationError,
-    correlation_samples,
-    percentile_interval,
-    resample_counts,
+    sampled_correlations,
+    value_columns,
 )
-from raysts.evaluation.tasks import Representation, Row, take
+from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
 from raysts.models.head import Similarity
-
-BOOTSTRAP_SEED = 0
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +124,7 @@ def problems_of(pairs: Pairs) -> list[str]:
     ]
 
 
-def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples: int = RESAMPLES) -> list[Row]:
+def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples: int = RESAMPLES) -> list[ResultRow]:
     """aggregation, subset, metric, value, ci_low, ci_high, n of every aggregation and, where there are several, subset.
 
     Intervals are percentile bootstrap intervals of pairs; those of ``mean``, ``wmean`` and of a subset resample within
@@ -141,17 +136,17 @@ def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples:
     """
     members = pairs.members()
     sizes = np.array([len(rows) for rows in members])
-    whole = _correlations(pairs.name, predicted, pairs.gold, f"{label}/all", resamples)
+    whole = sampled_correlations(pairs.name, predicted, pairs.gold, f"{label}/all", resamples)
     # One subset is the whole set: its three aggregations are one number and have one interval.
     parts = [whole]
     if len(members) > 1:
         parts = [
-            _correlations(
+            sampled_correlations(
                 f"{pairs.name}, subset '{subset}'", predicted[rows], pairs.gold[rows], f"{label}/{subset}", resamples
             )
             for subset, rows in zip(pairs.subsets, members, strict=True)
         ]
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for metric in METRICS:
         columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]; row 0 is the value itself
         aggregated = {
@@ -159,48 +154,26 @@ def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples:
             "mean": columns.mean(axis=1),
             "wmean": columns @ (sizes / sizes.sum()),
         }
-        rows += [_row(metric, values, len(pairs.gold), aggregation=name) for name, values in aggregated.items()]
+        rows += [
+            {"aggregation": name, "subset": None} | value_columns(metric, values_R, len(pairs.gold))
+            for name, values_R in aggregated.items()
+        ]
         if len(parts) > 1:
             rows += [
-                _row(metric, column, int(size), subset=subset)
-                for subset, column, size in zip(pairs.subsets, columns.T, sizes, strict=True)
+                {"aggregation": None, "subset": subset} | value_columns(metric, values_R, int(size))
+                for subset, values_R, size in zip(pairs.subsets, columns.T, sizes, strict=True)
             ]
     return rows
 
 
-def _correlations(
-    what: str, predicted: np.ndarray, gold: np.ndarray, label: str, resamples: int
-) -> dict[str, np.ndarray]:
-    """Per metric the value followed by its bootstrap samples [1 + R]."""
-    try:
-        values = {metric: [CORRELATIONS[metric](predicted, gold)] for metric in METRICS}
-    except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{what}: {error}") from error
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from error
-    counts = resample_counts(len(gold), (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
-    samples = correlation_samples(predicted, gold, counts)
-    return {metric: np.concatenate([values[metric], samples[metric]]) for metric in METRICS}
-
-
-def _row(metric: str, values: np.ndarray, n: int, aggregation: str | None = None, subset: str | None = None) -> Row:
-    low, high = percentile_interval(values[1:]) or (None, None)
-    return {
-        "aggregation": aggregation, "subset": subset, "metric": metric, "value": float(values[0]),
-        "ci_low": low, "ci_high": high, "n": n,
-    }  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
-class StsTask:
+class StsTask(ComparableTask):
     """One set, with the tables of each of its splits."""
 
     name: str
     splits: dict[str, tuple[str, ...]]
-    heavy: bool = False
 
     def expected(self) -> tuple[str, ...]:
-        """Every table of every split."""
         return tuple(table for tables in self.splits.values() for table in tables)
 
     def _present(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -218,11 +191,9 @@ class StsTask:
         }
 
     def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        """The tables of the wanted splits that are there."""
         return tuple(table for tables in self._present(corpus, splits).values() for table in tables)
 
     def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        """The tables whose rows are scored: all that it reads."""
         return self.tables(corpus, splits)
 
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
@@ -230,44 +201,30 @@ class StsTask:
         return [problem for pairs in self._pairs(corpus, splits).values() for problem in problems_of(pairs)]
 
     def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        """The distinct sentences of the wanted splits."""
         return list(dict.fromkeys(s for pairs in self._pairs(corpus, splits).values() for s in pairs.sentences))
 
     def score(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
-        resamples: int = RESAMPLES,
-    ) -> list[Row]:
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+    ) -> list[ResultRow]:
         """The correlation rows of every similarity, of every wanted split that is there."""
-        rows: list[Row] = []
+        rows: list[ResultRow] = []
         for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities):
             known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
             found = correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)
             rows += [known | {"similarity": called} | row for row in found]
         return rows
 
-    def outcomes(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
-    ) -> list[Outcome]:
+    def row_scores(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
+    ) -> list[RowScores]:
         """The similarity of every pair beside its score."""
         return [
-            Outcome(self.name, split, pairs.sha256, called, predicted, pairs.gold)
+            RowScores(self.name, split, pairs.sha256, called, predicted, pairs.gold)
             for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities)
         ]
 
     def _predicted(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
     ) -> Iterator[tuple[str, Pairs, str, np.ndarray]]:
         """(split, its pairs, what the similarity is called, that of every pair [N])."""
         for split, pairs in self._pairs(corpus, splits).items():

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
-from raysts.evaluation.inference import labelled
 from raysts.schema import TABLES
 
 _MOST_ROWS = 5  # that a message names
@@ -62,7 +61,7 @@ class TransferSet:
 
     def missing(self, corpus: Corpus) -> list[str]:
         """The tables that the corpus lacks, or whose labels (which the layout lets SICK leave out)."""
-        there = corpus.files if self.scores else lambda table: labelled(corpus, table)
+        there = corpus.files if self.scores else corpus.has_labels
         return [table for table in self.tables if not there(table)]
 
     def load(self, corpus: Corpus, table: str) -> Part:

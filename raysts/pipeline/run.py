@@ -289,7 +289,7 @@ class _Driver:
                 similarities,
                 {**context, "layers": str(k)},
                 resamples=plan.pipeline.evaluation.resamples,
-                found=text,
+                contaminated=text,
             )
         ]
 

@@ -18,6 +18,7 @@ class HashedWords:
 
     pooling = "mean"
     layers = 1
+    depth = 2
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []

@@ -5,25 +5,23 @@ import pytest
 from scipy import stats
 
 from raysts.errors import InputError
-from raysts.evaluation.compare import COLUMNS, OVERALL, compare_outcomes
-from raysts.evaluation.compare_text import conclusion, format_comparison
-from raysts.evaluation.outcomes import Outcome
-from raysts.evaluation.paired import mcnemar, williams
-from raysts.evaluation.statistics import resample_counts
+from raysts.evaluation.compare import COLUMNS, OVERALL, compare_systems, conclusion, format_comparison
+from raysts.evaluation.statistics import mcnemar, resample_counts, williams
 from raysts.evaluation.sts import correlation_rows, pairs_from_table
+from raysts.evaluation.tasks import RowScores
 
 N = 300
 
 
-def outcome(name: str, noise: float, seed: int, n: int = N, sha256: str = "s") -> Outcome:
+def outcome(name: str, noise: float, seed: int, n: int = N, sha256: str = "s") -> RowScores:
     """Similarities whose errors are ``noise`` large, of a set whose gold scores depend on its name alone."""
     gold = np.random.default_rng(len(name) + n).uniform(0, 5, n).round(1)
     values = gold + noise * np.random.default_rng(seed).normal(size=n)
-    return Outcome(name, "test", sha256, "cosine", values, gold)
+    return RowScores(name, "test", sha256, "cosine", values, gold)
 
 
-def right(name: str, share: float, seed: int, n: int = N) -> Outcome:
-    return Outcome(name, "test", "s", "gauss", (np.random.default_rng(seed).random(n) < share).astype(float))
+def right(name: str, share: float, seed: int, n: int = N) -> RowScores:
+    return RowScores(name, "test", "s", "gauss", (np.random.default_rng(seed).random(n) < share).astype(float))
 
 
 def by_key(rows: list[dict]) -> dict[tuple[str, str], dict]:
@@ -32,7 +30,7 @@ def by_key(rows: list[dict]) -> dict[tuple[str, str], dict]:
 
 def test_correlations_against_a_plain_bootstrap() -> None:
     a, b = outcome("sts12", 1.0, 1), outcome("sts12", 2.0, 2)
-    rows = by_key(compare_outcomes([{"sts12": a}], [{"sts12": b}], 300))
+    rows = by_key(compare_systems([{"sts12": a}], [{"sts12": b}], 300))
     found = rows["sts12", "spearman"]
     assert list(found) == list(COLUMNS)
     of_a, of_b = (stats.spearmanr(o.values, o.gold).statistic for o in (a, b))
@@ -56,11 +54,11 @@ def test_correlations_against_a_plain_bootstrap() -> None:
 def test_pairing_narrows_the_interval() -> None:
     """Shared errors cancel in the difference: it is known better than either value."""
     a = outcome("sts12", 1.0, 1)
-    near = Outcome("sts12", "test", "s", "cosine", a.values + 0.05 * np.random.default_rng(5).normal(size=N), a.gold)
+    near = RowScores("sts12", "test", "s", "cosine", a.values + 0.05 * np.random.default_rng(5).normal(size=N), a.gold)
     far = outcome("sts12", 1.0, 2)
     width = []
     for other in (near, far):
-        row = by_key(compare_outcomes([{"sts12": a}], [{"sts12": other}], 300))["sts12", "pearson"]
+        row = by_key(compare_systems([{"sts12": a}], [{"sts12": other}], 300))["sts12", "pearson"]
         width.append(row["ci_high"] - row["ci_low"])
     assert width[0] < 0.2 * width[1]
 
@@ -71,8 +69,8 @@ def test_resamples_are_those_of_an_evaluation() -> None:
 
     a = outcome("sts12", 1.0, 1)
     assert a.gold is not None
-    perfect = Outcome("sts12", "test", "s", "cosine", a.gold, a.gold)
-    row = by_key(compare_outcomes([{"sts12": a}], [{"sts12": perfect}], 200))["sts12", "pearson"]
+    perfect = RowScores("sts12", "test", "s", "cosine", a.gold, a.gold)
+    row = by_key(compare_systems([{"sts12": a}], [{"sts12": perfect}], 200))["sts12", "pearson"]
     texts = [f"t{i}" for i in range(N)]
     pairs = pairs_from_table(pa.table({"sentence1": texts, "sentence2": texts, "score": a.gold}), "sts12", "s")
     (own,) = (
@@ -85,7 +83,7 @@ def test_resamples_are_those_of_an_evaluation() -> None:
 
 def test_accuracies() -> None:
     a, b = right("snli-2way", 0.8, 1), right("snli-2way", 0.6, 2)
-    (row, whole) = compare_outcomes([{"snli-2way": a}], [{"snli-2way": b}], 400)
+    (row, whole) = compare_systems([{"snli-2way": a}], [{"snli-2way": b}], 400)
     assert (row["metric"], row["test"], row["aggregation"], row["t"]) == ("accuracy", "mcnemar", None, None)
     assert (row["a"], row["b"]) == (a.values.mean(), b.values.mean())
     only_a, only_b = int(((a.values == 1) & (b.values == 0)).sum()), int(((a.values == 0) & (b.values == 1)).sum())
@@ -103,21 +101,21 @@ def test_overall_is_the_mean_over_sets_and_leaves_a_set_inside_another_out() -> 
         {name: outcome(name, noise, i, sizes[name]) for i, name in enumerate(names, seed)}
         for noise, seed in ((1.0, 1), (1.2, 9))
     )
-    rows = by_key(compare_outcomes([a], [b], 200))
+    rows = by_key(compare_systems([a], [b], 200))
     whole = rows[OVERALL, "spearman"]
     assert whole["a"] == pytest.approx(np.mean([rows[name, "spearman"]["a"] for name in names[:3]]))
     assert whole["n"] == 360
     # independent sets: the variances add up
     widths = [rows[name, "spearman"]["ci_high"] - rows[name, "spearman"]["ci_low"] for name in names[:3]]
     assert whole["ci_high"] - whole["ci_low"] == pytest.approx(np.linalg.norm(widths) / 3, rel=0.3)
-    only = compare_outcomes([{"sickr-all": a["sickr-all"]}], [{"sickr-all": b["sickr-all"]}], 20)
+    only = compare_systems([{"sickr-all": a["sickr-all"]}], [{"sickr-all": b["sickr-all"]}], 20)
     assert [row["dataset"] for row in only] == ["sickr-all", "sickr-all", OVERALL, OVERALL]
 
 
 def test_several_models_have_mean_deviation_and_a_wider_interval() -> None:
     good, bad = outcome("sts12", 1.0, 1), outcome("sts12", 4.0, 2)
     other = outcome("sts12", 2.0, 3)
-    both = by_key(compare_outcomes([{"sts12": good}, {"sts12": bad}], [{"sts12": other}], 300))["sts12", "spearman"]
+    both = by_key(compare_systems([{"sts12": good}, {"sts12": bad}], [{"sts12": other}], 300))["sts12", "spearman"]
     values = [stats.spearmanr(o.values, o.gold).statistic for o in (good, bad)]
     assert both["a"] == pytest.approx(np.mean(values)) and both["a_std"] == pytest.approx(np.std(values, ddof=1))
     assert (both["a_models"], both["b_models"], both["b_std"], both["test"]) == (2, 1, None, None)
@@ -128,14 +126,14 @@ def test_several_models_have_mean_deviation_and_a_wider_interval() -> None:
 
 def test_equal_systems_show_no_difference_and_nothing_is_tested_without_resamples() -> None:
     a = {"sts12": outcome("sts12", 1.0, 1), "snli-2way": right("snli-2way", 0.7, 3)}
-    rows = compare_outcomes([a], [a], 50)
+    rows = compare_systems([a], [a], 50)
     for row in rows:
         assert row["difference"] == row["ci_low"] == row["ci_high"] == 0 and row["p"] == 1
         assert row["test_p"] in (None, 1.0)
     said = conclusion("x", "y", rows)
     assert said.startswith("No difference is shown between x and y: the spearman on sts12")
     assert "x is better on 0, y on 0, neither on 1" in said
-    without = compare_outcomes([a], [a], 0)
+    without = compare_systems([a], [a], 0)
     assert {row["p"] for row in without} == {row["ci_low"] for row in without} == {None}
     assert "nothing is concluded" in conclusion("x", "y", without)
     assert "sts12" in format_comparison("x", "y", without)
@@ -143,7 +141,7 @@ def test_equal_systems_show_no_difference_and_nothing_is_tested_without_resample
 
 def test_different_rows_are_refused() -> None:
     with pytest.raises(InputError, match="sts12: the two systems were measured on different rows"):
-        compare_outcomes([{"sts12": outcome("sts12", 1, 1)}], [{"sts12": outcome("sts12", 1, 1, sha256="t")}], 10)
+        compare_systems([{"sts12": outcome("sts12", 1, 1)}], [{"sts12": outcome("sts12", 1, 1, sha256="t")}], 10)
 
 
 def test_false_alarms_of_the_bootstrap_are_at_the_stated_rate() -> None:
@@ -151,14 +149,14 @@ def test_false_alarms_of_the_bootstrap_are_at_the_stated_rate() -> None:
     resample_counts.cache_clear()
     for _ in range(200):
         gold, shared = rng.normal(size=(2, 60))
-        a, b = (Outcome("sts12", "test", "s", "c", gold + shared + rng.normal(size=60), gold) for _ in range(2))
-        alarms += by_key(compare_outcomes([{"sts12": a}], [{"sts12": b}], 200))["sts12", "pearson"]["p"] < 0.05
+        a, b = (RowScores("sts12", "test", "s", "c", gold + shared + rng.normal(size=60), gold) for _ in range(2))
+        alarms += by_key(compare_systems([{"sts12": a}], [{"sts12": b}], 200))["sts12", "pearson"]["p"] < 0.05
     assert 0.01 <= alarms / 200 <= 0.11
 
 
 def test_the_table_shows_every_row() -> None:
     a = {"sts12": outcome("sts12", 1.0, 1), "snli-2way": right("snli-2way", 0.7, 3)}
     b = {"sts12": outcome("sts12", 2.0, 2), "snli-2way": right("snli-2way", 0.6, 4)}
-    text = format_comparison("x", "y (2 models, mean ± std)", compare_outcomes([a], [b, b], 50))
+    text = format_comparison("x", "y (2 models, mean ± std)", compare_systems([a], [b, b], 50))
     lines = text.splitlines()
     assert lines[0] == "A: x" and len(lines) == 5 + 3 + 3 and lines[5].startswith("sts12") and "±0.00 (2)" in lines[5]

@@ -12,8 +12,7 @@ from evaluation_fakes import HashedWords, write_table
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import DEVS
 from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev
-from raysts.evaluation.precision_recall import best_threshold, precision_recall_areas
-from raysts.evaluation.statistics import UndefinedCorrelationError
+from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian import similarity
 from raysts.ops.similarity import cosine

@@ -14,7 +14,8 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.dev import DEVS
 from raysts.evaluation.sts import load_pairs
-from raysts.schema import RESULTS
+from raysts.evaluation.tasks import Task
+from raysts.schema import RESULTS, TEST_TABLES
 
 
 @pytest.fixture
@@ -177,3 +178,21 @@ def test_minilm_has_its_published_values() -> None:
         row["dataset"]: 100 * row["value"] for row in rows if (row["metric"], row["aggregation"]) == ("spearman", "all")
     }
     assert found == pytest.approx({name: MINILM[name] for name in names}, abs=0.01)
+
+
+def test_a_task_cannot_be_made_without_saying_which_tables_it_tests() -> None:
+    """Else contamination would silently search others."""
+    given = {name: lambda *_: None for name in Task.__abstractmethods__ if name != "tested"}
+    with pytest.raises(TypeError, match="abstract method '?tested"):
+        type("Untested", (Task,), given)()
+
+
+def test_what_the_worlds_tasks_test(small_world: Path) -> None:
+    corpus = Corpus(small_world)
+    tested = {name: task.tested(corpus, harness.SPLITS) for name, task in harness.TASKS.items()}
+    assert tested["sickr-all"] == ("sick/sick_trial", "sick/sick_train", "sick/sick_test")
+    assert tested["snli-2way"] == ("nli/snli_test",) and "nli/snli_dev" in harness.TASKS["snli-2way"].tables(
+        corpus, harness.SPLITS
+    )
+    assert {"senteval/mr", "senteval/sst2_test", "sick/sick_test"} <= set(tested["transfer"]) <= TEST_TABLES
+    assert tested["words"] == (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test")

@@ -28,7 +28,6 @@ from raysts.evaluation.contamination.text_overlap import occurrences
 from raysts.evaluation.tasks import Task
 from raysts.ids import content_id
 from raysts.recipes.tree import to_plain
-from raysts.schema import TEST_TABLES
 from raysts.storage.atomic import read_json, write_json
 
 VERSION = 1
@@ -116,7 +115,7 @@ def contamination(
         trained: what the model was trained on.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
-    tables = {name: tested(task, corpus, splits) for name, task in tasks.items()}
+    tables = {name: task.tested(corpus, splits) for name, task in tasks.items()}
     wanted = tuple(sorted({table for each in tables.values() for table in each}))
     texts = [text for text in trained.texts if text.table != TARGETS]
     there = [text for text in texts if _is_there(corpus, text)]
@@ -132,14 +131,6 @@ def contamination(
         name: _of_task(corpus, tasks[name], splits, each, found) for name, each in tables.items() if each and there
     }
     return Contamination(tuple(dict.fromkeys(text.table for text in there)), (*trained.unknown, *missing), known)
-
-
-def tested(task: Task, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-    """The tables of sentences whose rows a task scores: not those that it takes thresholds from or trains on."""
-    own = getattr(task, "tested", None)
-    tables = task.tables(corpus, splits)
-    scored = own(corpus, splits) if own else tuple(table for table in tables if table in TEST_TABLES)
-    return tuple(table for table in scored if not table.startswith("web/"))
 
 
 def _is_there(corpus: Corpus, text: TrainingText) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,10 +11,16 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.inference import share_right, value_columns
-from raysts.evaluation.statistics import correlation_samples, resample_counts, spearman
-from raysts.evaluation.sts import BOOTSTRAP_SEED, RESAMPLES
-from raysts.evaluation.tasks import Representation, Row
+from raysts.evaluation.results import ResultRow
+from raysts.evaluation.statistics import (
+    RESAMPLES,
+    correlation_samples,
+    share_right,
+    spearman,
+    value_columns,
+    whole_and_resampled,
+)
+from raysts.evaluation.tasks import ModelTask
 from raysts.evaluation.words import scores
 from raysts.evaluation.words.components import contextual_words
 from raysts.evaluation.words.sets import (
@@ -31,17 +36,16 @@ from raysts.evaluation.words.sets import (
 from raysts.evaluation.words.sets import relations as relations_of
 from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
-from raysts.models.head import Similarity
 from raysts.models.layers import Layers, single_layers
 from raysts.models.sentence_model import SentenceModel
-from raysts.schema import TABLES
+from raysts.schema import TABLES, TEST_TABLES
 
 SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
 """Tables whose sentences show a contextual model the words: all of STS, every split; no score is read."""
 
 
 @dataclass(frozen=True, slots=True)
-class WordsTask:
+class WordsTask(ModelTask):
     """Every set of words that is there, for each single layer of a contextual model, or for word vectors themselves."""
 
     heavy: ClassVar[bool] = True
@@ -56,6 +60,10 @@ class WordsTask:
         found = tuple(table for table in SETS if corpus.files(table)) if "test" in splits else ()
         return (*found, *(table for table in SENTENCES if corpus.files(table))) if found else ()
 
+    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The test sets among those whose sentences show a contextual model the words."""
+        return tuple(table for table in self.tables(corpus, splits) if table in TEST_TABLES and table in SENTENCES)
+
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
         """Sets that cannot be scored, or none at all."""
         sets = load_sets(corpus)
@@ -63,28 +71,13 @@ class WordsTask:
             return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
         return [problem for found in sets for problem in problems_of(found)]
 
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        """None: it reads words, not representations of texts."""
-        return []
-
     def by_default(self, corpus: Corpus) -> bool:
         """Whether to run unasked: not without sentences that show a contextual model the words."""
         return any(corpus.files(table) for table in SENTENCES)
 
-    def score(
-        self,
-        corpus: Corpus,
-        splits: Sequence[str],
-        represent: Callable[[Sequence[str]], Representation],
-        similarities: Mapping[str, Similarity],
-        resamples: int,
-    ) -> list[Row]:
-        """None without the model itself."""
-        return []
-
     def score_model(
         self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None, resamples: int = RESAMPLES
-    ) -> list[Row]:
+    ) -> list[ResultRow]:
         """Per set and choice of layers its value, and the share of its distinct words that have a vector (``coverage``).
 
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
@@ -106,7 +99,7 @@ class WordsTask:
             choices = tuple(layers or single_layers(model.depth))
             tables = contextual_words(model, _sentences(corpus), choices)
         _say_what_is_missing(corpus, sets, tables[0])
-        rows: list[Row] = []
+        rows: list[ResultRow] = []
         for choice, words in zip(choices, tables, strict=True):
             for found in sets:
                 known = {
@@ -131,22 +124,22 @@ def _sentences(corpus: Corpus) -> list[str]:
     return list(dict.fromkeys(text for table in columns for column in table.columns for text in column.to_pylist()))
 
 
-def _value(words: Words, found: WordSet, resamples: int) -> Row:
+def _value(words: Words, found: WordSet, resamples: int) -> ResultRow:
     """similarity, aggregation, metric, value, ci_low, ci_high, n of a set."""
     if found.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in found.columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", found.name) % 2**32
         value = scores.best_purity(words, found.columns["word"], classes, seed)
         return {"metric": "purity", "value": value, "n": len(found)}
-    by_cosine = {"similarity": "cosine"}
+    by_cosine, label = {"similarity": "cosine"}, f"{found.name}/test"
     if found.name == DEGREES:
         relations = relations_of(found)
         gold = [relation.gold for relation in relations]
         degrees_N = scores.degrees(words, [relation.words for relation in relations], gold)
-        samples_R = degrees_N @ _counts(found.name, len(degrees_N), resamples) / len(degrees_N)
+        samples_R = degrees_N @ whole_and_resampled(label, len(degrees_N), resamples) / len(degrees_N)
         pairs = sum(len(relation.gold) for relation in relations)
         return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
-    counts_NR = _counts(found.name, len(found), resamples)
+    counts_NR = whole_and_resampled(label, len(found), resamples)
     if found.table == ANALOGY:
         right_N = scores.analogies(words, {name: found.columns[name] for name in "abcd"})
         return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(found))
@@ -155,12 +148,6 @@ def _value(words: Words, found: WordSet, resamples: int) -> Row:
     samples_R = correlation_samples(predicted_N, gold_N, counts_NR[:, 1:], ["spearman"])["spearman"]
     values_R = np.concatenate([[spearman(predicted_N, gold_N)], samples_R])
     return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(found))
-
-
-def _counts(name: str, n: int, resamples: int) -> np.ndarray:
-    """How often each row counts [N, 1 + R]: once, then as it is drawn in each resample."""
-    drawn_NR = resample_counts(n, (BOOTSTRAP_SEED, zlib.crc32(f"{name}/test".encode())), resamples)
-    return np.concatenate([np.ones_like(drawn_NR, shape=(n, 1)), drawn_NR], axis=1)
 
 
 def _unknown(words: Words, found: WordSet) -> int:

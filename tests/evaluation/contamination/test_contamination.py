@@ -74,7 +74,7 @@ def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
 def test_clean_rows_are_scored_on_the_rows_that_are_left(corpus: Corpus) -> None:
     model = HashedWords()
     found = searched(corpus, text_of(corpus, "sts/stsb_train"))
-    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, found=found)
+    rows = harness.evaluate(model, corpus, ["stsb", "sts13"], layers=(1,), resamples=20, contaminated=found)
     clean = {(r["metric"], r["aggregation"]): r for r in rows if r["rows"] == "clean"}
     assert {row["dataset"] for row in rows if row["rows"] == "clean"} == {"stsb"} and len(clean) == 6
     table = corpus.read("sts/stsb_test").to_pydict()
@@ -102,7 +102,7 @@ def test_subsets_with_too_few_clean_rows_are_left_out(corpus: Corpus) -> None:
     again = Corpus(corpus.root)
     found = searched(again, text_of(again, "sts/stsb_train"))
     assert found.tasks["stsb"].clean == 60 - FIRST - 4
-    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, found=found)
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
     assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
     assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, "trained", "free"}
 
@@ -114,7 +114,7 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
     found = searched(again, text_of(again, "sts/stsb_train"))
     assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].corpus) == (60, 0, None)
     assert "too few others" in found.lines("m")[0]
-    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, found=found)
+    rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
     assert {row["rows"] for row in rows} == {"all"}
 
 
