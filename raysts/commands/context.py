@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import raysts.pipeline.run
-import raysts.report.run.reporting
 from raysts.data.corpora import Corpus
 from raysts.data.world.generate import world_path
 from raysts.errors import InputError, RunFailed, nearest
@@ -36,6 +35,8 @@ from raysts.recipes import names, stages
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Resources, name_problem
 from raysts.recipes.tree import build, to_plain
+from raysts.report.run.data import report_data
+from raysts.report.run.page import write_report
 from raysts.storage import runs as stored
 from raysts.storage.atomic import lock, read_json, writable
 from raysts.storage.manifests import has_folder, need_folder
@@ -616,7 +617,8 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
                 f"report cannot be made again; the one it has stays ({folder / 'reports' / each / 'index.html'})"
             )
         refresh(made.nodes)
-        paths.append(str(raysts.report.run.reporting.write(made, each, record["command"], record["seconds"])))
+        data = report_data(made, each, record["command"], record["seconds"])
+        paths.append(str(write_report(data, folder / "reports" / each)))
     return {"status": "done", "storage": location(folder), "reports": paths}
 
 

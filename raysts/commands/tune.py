@@ -16,7 +16,8 @@ from raysts.evaluation.run_metric import LOSS, reported
 from raysts.pipeline.local import Executor, Here, Say
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import name_problem
-from raysts.report.study.data import write_report
+from raysts.report.study.data import report_data
+from raysts.report.study.page import write_report
 from raysts.search import named, scores
 from raysts.search.disk import disk_bound
 from raysts.search.local import LocalOptuna, run_locally
@@ -157,7 +158,7 @@ def _run(
                 failures = queue.failures
     found = scores.by_mean(study.scores(), study.search.objective.mode)
     study.close("failed" if failures or found is None else "done")
-    report = write_report(study, study.plan.storage / "reports" / f"study-{study.name}")
+    report = write_report(report_data(study), study.plan.storage / "reports" / f"study-{study.name}")
     if failures:
         raise RunFailed(
             "\n".join(failures)

@@ -30,7 +30,8 @@ from raysts.pipeline.refresh import refresh
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
 from raysts.recipes.tree import to_plain
-from raysts.report.run.reporting import write
+from raysts.report.run.data import report_data
+from raysts.report.run.page import write_report
 from raysts.storage.atomic import read_json, remove_drafts
 from raysts.storage.manifests import need_folder, push_folder
 from raysts.storage.store import aside, bring, location, lock, write_json
@@ -95,7 +96,7 @@ class _Driver:
         for node in plan.evaluations:
             self._evaluate(node)
         rows = stored_rows(plan)
-        report = write(plan, self.name, self.command, self.seconds)
+        report = self._report()
         outcome = plan.outcome
         selected = next((node for node in [*plan.outcomes, *plan.members] if node.id == outcome.selected), None)
         if selected is not None:
@@ -155,12 +156,16 @@ class _Driver:
         return [reason for reason in outcomes if reason is not None]
 
     def _failed(self, failures: list[str], count: int, done: int, least: int | None = None) -> RunFailed:
-        write(self.plan, self.name, self.command, self.seconds)
+        self._report()
         needed = "" if least is None else f", and min_members={least}"
         return RunFailed(
             "\n".join(failures)
             + f"\n{done} of {count} finished{needed}; run the same command again to go on from there"
         )
+
+    def _report(self) -> Path:
+        data = report_data(self.plan, self.name, self.command, self.seconds)
+        return write_report(data, self.plan.storage / "reports" / self.name)
 
     def _teacher(self, node: Node) -> None:
         if node.status == "done":

@@ -1,10 +1,21 @@
-"""Axes of the SVG charts: scales with round ticks."""
+"""Axes of the charts: scales with round ticks, and the frame around what is drawn."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from raysts.report.charts.svg import tag
+
+WIDTH, HEIGHT = 560, 250
+LEFT, RIGHT, TOP, BOTTOM = 56, WIDTH - 14, 12, HEIGHT - 42
+"""Pixels of a chart, and the edges of what is drawn inside its axes."""
+
+Marks = Sequence[tuple[float, str]]
+"""Pixel and label of an axis' ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,10 @@ class Scale:
     def ticks(self, wanted: int) -> list[float]:
         """About ``wanted`` round values inside the scale."""
         return _log_ticks(self.low, self.high, wanted) if self.log else _linear_ticks(self.low, self.high, wanted)
+
+    def marks(self, wanted: int) -> Marks:
+        """The ticks with their pixels."""
+        return [(self(value), tick_text(value)) for value in self.ticks(wanted)]
 
 
 def fitted(values: Sequence[float], start: float, end: float, pad: float = 0.06, log: bool = False) -> Scale:
@@ -51,10 +66,10 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 def _log_ticks(low: float, high: float, wanted: int) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
-        found = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-        if len(found) <= wanted + 2:
-            return found
-    return found[:: math.ceil(len(found) / wanted)]
+        ticks = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+        if len(ticks) <= wanted + 2:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / wanted)]
 
 
 def tick_text(value: float) -> str:
@@ -62,3 +77,16 @@ def tick_text(value: float) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:,.6g}"
+
+
+def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
+    """Both axes of a chart, the lines across it, and what goes to the right."""
+    parts = [tag("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="axis")]
+    for pixel, text in y:
+        parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=pixel, y2=pixel, class_="grid"))
+        parts.append(tag("text", text, x=LEFT - 6, y=pixel + 3.5, text_anchor="end", class_="tick"))
+    for pixel, text in x:
+        parts.append(tag("line", x1=pixel, x2=pixel, y1=BOTTOM, y2=BOTTOM + 4, class_="axis"))
+        parts.append(tag("text", text, x=pixel, y=BOTTOM + 16, text_anchor="middle", class_="tick"))
+    parts.append(tag("text", label, x=(LEFT + RIGHT) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"))
+    return parts

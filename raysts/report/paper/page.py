@@ -1,105 +1,81 @@
-"""The page of one paper's tables: published values, and what was measured beside them, in one self-contained file."""
+"""The page of one paper's tables and figures: what was published, and what was measured beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raysts.report.charts import figure_charts
-from raysts.report.charts.figure_charts import figure_section
-from raysts.report.charts.markup import Markup, join, tag
-from raysts.report.charts.style import STYLE
-from raysts.report.paper.figures import Figure
+from markupsafe import Markup
+
+from raysts.report import html
+from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, fitted, frame
+from raysts.report.charts.lines import Dot, bars, line
+from raysts.report.charts.svg import drawing, tag
+from raysts.report.paper.figures import Chart, Figure, Line
 from raysts.report.paper.match import PaperTable
 from raysts.report.paper.published import Paper
-from raysts.report.paper.text import MARK, caption, describe_source, measured, printed, remarks, system_label
-from raysts.storage.store import aside
-
-_STYLE = (
-    STYLE
-    + figure_charts.STYLE
-    + ".measured { background: var(--panel); } tbody .group th { color: var(--soft); font-weight: 650; }\n"
-)
+from raysts.report.paper.text import MARK, caption, measured_cells, notes, printed, system_label
 
 
-def write_paper_page(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure], folder: Path) -> Path:
-    """Write the page as ``folder/index.html``, aside then renamed, and return that path."""
-    path = folder / "index.html"
-    with aside(path) as draft:
-        draft.write_text(render_paper(paper, tables, drawn), encoding="utf-8")
-    return path
+def write_report(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure], folder: Path) -> Path:
+    """Write the page into ``folder``; its path."""
+    return html.write_page(render(paper, tables, drawn), folder)
 
 
-def render_paper(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure] = ()) -> str:
-    """The page as HTML; everything is escaped, nothing is loaded from anywhere."""
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    measurements = sum(map(len, (cell for table in tables for cell in table.found.values())))
-    header = tag(
-        "header",
-        tag("h1", paper.title),
-        tag("p", "raysts report, made ", tag("time", made.replace("T", " ").replace("+00:00", " UTC"), datetime=made),
-            class_="meta"),
-        tag("p", f"{len(tables)} tables of {paper.short} as published; {measurements:,} measurements of this storage beside "
-            f"them, each in the column of its own backbone. An empty cell: nothing was measured."),
-        tag("ul", *(tag("li", note) for note in paper.notes), class_="hint"),
-    )  # fmt: skip
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{paper.short}: published and measured · raysts report"),
-        tag("style", Markup(_STYLE)),
-    )
-    body = tag("body", tag("main", header, *(section(paper, table) for table in tables), *map(figure_section, drawn)))
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def section(paper: Paper, shown: PaperTable) -> Markup:
-    """One table, with its notes, its remarks and the runs behind its measurements."""
-    table = shown.table
-    about = table.about[0].upper() + table.about[1:]
-    content = tag("table", tag("caption", caption(table)), tag("thead", *_head(shown)), tag("tbody", *_body(shown)))
-    notes = [
-        *table.notes,
-        *(f"{MARK} {where}: {text}" for where, text in remarks(table)),
-        *(f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)),
-    ]
-    return tag(
-        "section",
-        tag("h2", f"Table {table.number}. {about}"),
-        tag("div", content, class_="scroll", tabindex="0", role="region", aria_label=f"Table {table.number}"),
-        *(tag("p", note, class_="hint") for note in notes),
+def render(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure] = ()) -> str:
+    """The page as HTML."""
+    return html.render(
+        "paper/page.html",
+        paper=paper,
+        tables=tables,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measurements=sum(len(cell) for table in tables for cell in table.found.values()),
+        figures=[(figure, _styles(figure)) for figure in drawn],
+        mark=MARK,
+        caption=caption,
+        notes=notes,
+        printed=printed,
+        measured_cells=measured_cells,
+        system_label=system_label,
+        draw=draw,
     )
 
 
-def _head(shown: PaperTable) -> list[Markup]:
-    beside = shown.backbones or ("measured",)
-    names = [tag("th", column.name, scope="colgroup", colspan=1 + len(beside)) for column in shown.table.columns]
-    kinds = [
-        tag("th", text, scope="col", class_="number" if text == "paper" else "number measured")
-        for _ in shown.table.columns
-        for text in ("paper", *beside)
-    ]
-    return [tag("tr", tag("td", ""), *names), tag("tr", tag("th", "System", scope="col"), *kinds)]
+def _styles(figure: Figure) -> dict[str, str]:
+    """Classes of each line of a figure, the same in all of its charts."""
+    lines = {line.name: line for chart in figure.charts for line in chart.lines}
+    return {
+        name: f"s{number % 10}{' published' if line.published else ''}"
+        for number, (name, line) in enumerate(lines.items())
+    }
 
 
-def _body(shown: PaperTable) -> list[Markup]:
-    rows: list[Markup] = []
-    group, width = None, 1 + len(shown.table.columns) * (1 + max(1, len(shown.backbones)))
-    for i, row in enumerate(shown.table.rows):
-        if row.group != group:
-            group = row.group
-            rows.append(tag("tr", tag("th", group, scope="rowgroup", colspan=width), class_="group"))
-        cells = []
-        for j, cell in enumerate(row.cells):
-            cells.append(tag("td", printed(cell), class_="number"))
-            found = [shown.found.get((i, j, k), {}) for k in range(len(cell))]
-            texts = [measured([each.get(backbone) for each in found], shown.sources) for backbone in shown.backbones]
-            cells += [tag("td", text, class_="number measured") for text in texts or [""]]
-        label = system_label(shown.table, row)
-        name = join(row.name, MARK if row.remark else None, tag("small", label) if label else None)
-        rows.append(tag("tr", tag("th", name, scope="row"), *cells))
-    return rows
+def draw(name: str, chart: Chart, styles: Mapping[str, str]) -> Markup:
+    """One chart.
+
+    Args:
+        name: unique in the page.
+        chart: what is shown.
+        styles: classes of each line.
+    """
+    lines = [[_dot(chart, shown, *point) for point in shown.points] for shown in chart.lines]
+    ends = [end for dots in lines for dot in dots for end in dot.ends]
+    y = Scale(0.0, 1.05 * max([*ends, 1e-9]), BOTTOM, TOP) if chart.bars else fitted(ends, BOTTOM, TOP)
+    x = Scale(-0.5, len(chart.places) - 0.5, LEFT, RIGHT)
+    parts = frame([(x(place), label) for place, label in enumerate(chart.places)], y.marks(7), chart.across)
+    width = 0.8 * (RIGHT - LEFT) / len(chart.places) / len(chart.lines)
+    for number, (shown, dots) in enumerate(zip(chart.lines, lines, strict=True)):
+        shift = width * (number - len(lines) / 2)
+        marks = bars(dots, x, y, width - 1, shift) if chart.bars else line(dots, x, y)
+        parts.append(tag("g", *marks, class_=styles[shown.name]))
+    said = "; ".join(
+        f"{shown.name}: {', '.join(f'{chart.places[place]} {value:.4g}' for place, value, _ in shown.points)}"
+        for shown in chart.lines
+    )
+    return drawing(name, f"{chart.title}: {chart.quantity} by {chart.across}", said, parts, WIDTH, HEIGHT)
+
+
+def _dot(chart: Chart, shown: Line, place: int, value: float, std: float | None) -> Dot:
+    number = f"{value:,.0f}" if chart.bars else f"{value:.2f}" + ("" if std is None else f" ± {std:.2f}")
+    return Dot(x=place, y=value, std=std, text=f"{shown.name}, {chart.places[place]}: {number}")

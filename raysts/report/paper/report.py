@@ -12,7 +12,7 @@ from raysts.report.paper import published
 from raysts.report.paper.figures import figures
 from raysts.report.paper.match import PaperTable, paper_tables
 from raysts.report.paper.measured import measured
-from raysts.report.paper.page import write_paper_page
+from raysts.report.paper.page import write_report
 from raysts.report.paper.text import format_papers
 from raysts.storage.store import fetch
 
@@ -38,7 +38,7 @@ def report_paper(paper: str, storage: Path) -> dict[str, Any]:
         fetch(storage / folder, named=RECORDS if folder == "runs" else ())
     tables = paper_tables(paper, measured(storage))
     drawn = figures(paper, tables, measured(storage, subsets=True))
-    path = write_paper_page(source, tables, drawn, storage / "reports" / f"paper-{paper}")
+    path = write_report(source, tables, drawn, storage / "reports" / f"paper-{paper}")
     about = [
         f"{source.short} Figure {each.number}: {each.about}: "
         + (f"{len(each.charts)} charts in the report" if each.charts else f"not measured; {each.how}")
@@ -53,7 +53,7 @@ def report_tables(paper: str, numbers: Sequence[int], storage: Path, folder: Pat
     """Write the page of some tables of a paper into ``folder``; its path."""
     source = published.load(paper)
     tables = [shown for shown in paper_tables(paper, measured(storage)) if shown.table.number in numbers]
-    return write_paper_page(source, tables, [], folder)
+    return write_report(source, tables, [], folder)
 
 
 def as_plain(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from raysts.report.charts.markup import hundredfold
-from raysts.report.paper.match import Found, PaperTable, Source
+from raysts.report.html import hundredfold
+from raysts.report.paper.match import PaperTable, Source
 from raysts.report.paper.published import Paper, Row, Table, Value
-from raysts.report.run.tables import pooled
+from raysts.report.run.scores import pooled
 
 MARK = "†"
 """What a value with a remark carries."""
@@ -42,14 +42,10 @@ def _format(paper: Paper, shown: PaperTable) -> str:
             body.append(group or "")
         cells = [row.name + (MARK if row.remark else ""), system_label(table, row)]
         for j, cell in enumerate(row.cells):
-            found = [shown.found.get((i, j, k), {}) for k in range(len(cell))]
-            beside = [measured([each.get(b) for each in found], shown.sources) for b in shown.backbones]
-            cells += [printed(cell), *(beside or [""])]
+            cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
     lines += _aligned(body)
-    lines += [f"{MARK} {where}: {text}" for where, text in remarks(table)]
-    lines += [f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *notes(shown)])
 
 
 def _aligned(body: Sequence[list[str] | str]) -> list[str]:
@@ -78,29 +74,33 @@ def printed(cell: Sequence[Value | None]) -> str:
     return " / ".join(texts) + (MARK if any(value is not None and value.remark for value in cell) else "")
 
 
-def measured(found: Sequence[Found | None], sources: Sequence[Source]) -> str:
-    """A measured cell times 100, with the number of its run; empty where nothing was measured."""
-    known = [each for each in found if each is not None]
-    texts = [
-        "–"
-        if each is None
-        else hundredfold(each.value) + (f" ±{hundredfold(each.std)}" if each.std is not None else "")
-        for each in found
-    ]
-    runs = sorted({sources.index(each.source) + 1 for each in known})
-    return f"{' / '.join(texts)} [{', '.join(map(str, runs))}]" if known else ""
+def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
+    """What was measured for a cell, times 100, with the number of its run; per backbone of the table, empty for nothing."""
+    cell = [shown.found.get((row, column, k), {}) for k in range(len(shown.table.rows[row].cells[column]))]
+    texts = []
+    for backbone in shown.backbones:
+        values = [by_backbone.get(backbone) for by_backbone in cell]
+        runs = sorted({shown.sources.index(value.source) + 1 for value in values if value is not None})
+        numbers = [
+            "–"
+            if value is None
+            else hundredfold(value.value) + (f" ±{hundredfold(value.std)}" if value.std is not None else "")
+            for value in values
+        ]
+        texts.append(f"{' / '.join(numbers)} [{', '.join(map(str, runs))}]" if runs else "")
+    return texts
 
 
-def remarks(table: Table) -> list[tuple[str, str]]:
-    """Every remark on a row or a cell: where, and what it says."""
-    found = []
-    for row in table.rows:
+def notes(shown: PaperTable) -> list[str]:
+    """Below a table: every remark on a row or a cell, then the runs behind what was measured."""
+    lines = []
+    for row in shown.table.rows:
         name = f"{row.group}, {row.name}" if row.group else row.name
-        found += [(name, row.remark)] if row.remark else []
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            texts = dict.fromkeys(value.remark for value in cell if value is not None and value.remark)
-            found += [(f"{name}, {column.name}", text) for text in texts]
-    return found
+        lines += [f"{MARK} {name}: {row.remark}"] if row.remark else []
+        for column, cell in zip(shown.table.columns, row.cells, strict=True):
+            remarks = dict.fromkeys(value.remark for value in cell if value is not None and value.remark)
+            lines += [f"{MARK} {name}, {column.name}: {remark}" for remark in remarks]
+    return lines + [f"[{number}] {describe_source(source)}" for number, source in enumerate(shown.sources, 1)]
 
 
 def describe_source(source: Source) -> str:

@@ -1,25 +1,83 @@
-"""What a report is made of."""
+"""What the report of a run shows, read from the storage."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from raysts.data.shards import skipped_line
+from raysts.evaluation.results import Row, git_commit
 from raysts.models.layers import Layers
-
-Row = dict[str, Any]
-"""One row of the results table (``raysts.schema.RESULTS``)."""
-
-Node = dict[str, Any]
-"""One node of the pipeline as it ran: ``id``, ``kind`` (tokens | train | teacher | evaluate), ``title``, ``needs``
-(ids), ``status`` (done | failed | waiting), ``seconds`` (None where it has not run), ``detail``."""
-
-Run = dict[str, Any]
-"""One training run: ``run_id``, ``stage``, ``role`` (member | student), ``member`` (None for a student), ``record``
-(its ``run.json``, perhaps partial; a failed one has ``reason``), ``metrics`` (the lines of its ``metrics.jsonl``)."""
+from raysts.pipeline import overlap
+from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
+from raysts.recipes.overrides import dump
+from raysts.storage.store import location
+from raysts.training.record import read_metrics
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary:
+    """One node of the pipeline as it ran.
+
+    Attributes:
+        id: of the node.
+        kind: tokens, train, model, teacher or evaluate.
+        title: in words.
+        needs: ids of nodes before it.
+        status: done, failed or waiting.
+        seconds: of work; None where it has not run.
+        detail: what it works on.
+    """
+
+    id: str
+    kind: str
+    title: str
+    needs: Sequence[str]
+    status: str
+    seconds: float | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One training run.
+
+    Attributes:
+        id: of the run.
+        stage: of the recipe.
+        role: member or student.
+        member: number; None for the only student.
+        record: its ``run.json``, perhaps partial; a failed one has ``reason``.
+        metrics: the lines of its ``metrics.jsonl``.
+    """
+
+    id: str
+    stage: str
+    role: str
+    member: int | None
+    record: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """``member 3``, ``student``."""
+        return self.role if self.member is None else f"{self.role} {self.member}"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended badly."""
+        return self.record.get("status") == "failed"
+
+    @property
+    def steps(self) -> int | None:
+        """How many it made; None where nothing says it."""
+        return self.record.get("steps") or (self.metrics[-1]["step"] if self.metrics else None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportData:
     """Everything the report of one pipeline shows.
 
@@ -40,19 +98,107 @@ class ReportData:
     command: str
     created_at: str
     recipe_yaml: str
-    nodes: list[Node]
-    runs: list[Run]
-    rows: list[Row]
+    nodes: Sequence[NodeSummary]
+    runs: Sequence[RunSummary]
+    rows: Sequence[Row]
     compare_layers: Layers
-    environment: dict[str, str]
-    notes: list[str]
+    environment: Mapping[str, str]
+    notes: Sequence[str]
 
 
-def run_name(run: Run) -> str:
-    """``member 3``, ``student``."""
-    return run["role"] if run["member"] is None else f"{run['role']} {run['member']}"
+def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
+    """Everything the report of a plan shows.
+
+    Args:
+        plan: what ran, or was to run.
+        name: of the run in the storage.
+        command: that started it.
+        seconds: by node, of those that do not train.
+    """
+    trained = [node for node in plan.nodes if node.kind == "train" and node.record]
+    first = trained[0].record if trained else {}
+    environment = {
+        **(first.get("versions") or {}),
+        "device": first.get("device", ""),
+        "host": os.uname().nodename,
+        "data": plan.corpus.where,
+        "storage": location(plan.storage),
+        "git commit": git_commit() or "",
+    }
+    return ReportData(
+        name=name,
+        command=command,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        recipe_yaml=dump(plan.pipeline),
+        nodes=[_node(node, seconds) for node in plan.nodes],
+        runs=[_run(node) for node in trained],
+        rows=stored_rows(plan),
+        compare_layers=plan.pipeline.evaluation.compare,
+        environment={key: value for key, value in environment.items() if value},
+        notes=_notes(plan),
+    )
 
 
-def failed(run: Run) -> bool:
-    """Whether the run ended badly."""
-    return run["record"].get("status") == "failed"
+def _node(node: Node, seconds: Mapping[str, float]) -> NodeSummary:
+    trained = node.kind == "train"
+    return NodeSummary(
+        id=node.id,
+        kind=node.kind,
+        title=node.title,
+        needs=node.needs,
+        status=node.status,
+        seconds=(node.record.get("timings") or {}).get("train_seconds") if trained else seconds.get(node.id),
+        detail=f"{node.sentences:,} sentences",
+    )
+
+
+def _run(node: Node) -> RunSummary:
+    record = node.record
+    return RunSummary(
+        id=node.id,
+        stage=record.get("stage", ""),
+        role=record.get("role", ""),
+        # A student that is one of several here may have been trained as the only one.
+        member=node.job.facts["member"] if node.job else record.get("member"),
+        record=record,
+        metrics=read_metrics(node.marker.parent / "metrics.jsonl"),
+    )
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = []
+    if plan.pipeline.backbone == TINY:
+        notes.append(
+            "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
+        )
+    for gone in plan.left_out:
+        notes.append(
+            f"Member {gone['member']} failed and is left out: ensemble and student are made of the "
+            f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {gone['reason']}"
+        )
+    notes += [f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped]
+    by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
+    if by_labels:
+        notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(by_labels)}.")
+    if choice := plan.outcome.choice:
+        notes.append(choice)
+    for stage, recipe in plan.pipeline.recipes.items():
+        rows, asked = plan.rows(recipe), recipe.data.sample
+        if asked and rows < asked:
+            notes.append(f"{stage}: the table has {rows:,} rows, fewer than the {asked:,} asked for; all were used.")
+    if any(node.status == "done" for node in plan.evaluations):
+        notes += overlap.searched(plan).lines(plan.pipeline.name)
+    return notes
+
+
+def throughput(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """Examples per second over all logged steps (time adds up, rates do not); None when nothing was logged."""
+    steps = seconds = 0.0
+    before = 0
+    for line in metrics:
+        rate = line.get("examples_per_second")
+        if rate is not None and rate > 0:
+            steps += line["step"] - before
+            seconds += (line["step"] - before) / rate
+        before = line["step"]
+    return steps / seconds if seconds else None

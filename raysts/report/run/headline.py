@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raysts.report.charts.markup import hundredfold
-from raysts.report.run.scores import AVERAGE, Standing, Table, Value
-from raysts.report.run.tables import pooled
+from raysts.report.html import hundredfold, with_spread
+from raysts.report.run.scores import AVERAGE, Standing, Table, Value, pooled
 
 _SUBJECTS = ("student", "ensemble", "member", "baseline", "backbone")
 
@@ -53,11 +52,8 @@ def _verb(subject: Standing) -> str:
 
 def _number(value: Value) -> str:
     if value.n > 1:
-        spread = f" ± {hundredfold(value.std)}" if value.std is not None else ""
-        return f"{hundredfold(value.value)}{spread} on average"
-    if value.low is None or value.high is None:
-        return hundredfold(value.value)
-    return f"{hundredfold(value.value)} [{hundredfold(value.low)}, {hundredfold(value.high)}]"
+        return f"{with_spread(value.value, value.std)} on average"
+    return f"{hundredfold(value.value)} {value.interval}".rstrip()
 
 
 def _against(table: Table, subject: Standing, column: str) -> str:
@@ -80,8 +76,7 @@ def _against(table: Table, subject: Standing, column: str) -> str:
 def _members(value: Value) -> str:
     if value.n == 1:
         return f"the member ({hundredfold(value.value)})"
-    spread = f" ± {hundredfold(value.std)}" if value.std is not None else ""
-    return f"the members' mean {hundredfold(value.value)}{spread} (n={value.n})"
+    return f"the members' mean {with_spread(value.value, value.std)} (n={value.n})"
 
 
 def difference(a: float, b: float) -> str:

@@ -1,180 +1,199 @@
-"""The report page: one self-contained HTML file that needs neither network nor scripts."""
+"""The page of a run."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from raysts.report.charts.curves import Series, line_chart
-from raysts.report.charts.dots import dot_plot
-from raysts.report.charts.graph import pipeline_graph
-from raysts.report.charts.markup import Markup, join, tag
-from raysts.report.charts.style import STYLE
-from raysts.report.run.data import ReportData, Run, failed, run_name
+from markupsafe import Markup
+
+from raysts.report import html
+from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
+from raysts.report.charts.lines import Dot, line
+from raysts.report.charts.svg import drawing, figure, tag
+from raysts.report.run.data import NodeSummary, ReportData, RunSummary, throughput
+from raysts.report.run.dots import dot_plot
+from raysts.report.run.grid import pipeline_grid
 from raysts.report.run.headline import headline
-from raysts.report.run.scores import AVERAGE, Table, standings, views
-from raysts.report.run.tables import describe, facts_table, nodes_table, pooled, scores_table, time_table
-from raysts.storage.store import aside
+from raysts.report.run.scores import AVERAGE, Standing, Table, Value, pooled, standings, views
 from raysts.training.monitor import duration
+
+_LOG_ABOVE = 40.0
+"""A loss whose largest value is this many times its smallest is drawn on a log scale."""
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
-    """Write the report as ``folder/index.html``, aside then renamed, and return that path."""
-    path = folder / "index.html"
-    with aside(path) as draft:
-        draft.write_text(render(data), encoding="utf-8")
-    return path
+    """Write the page into ``folder``; its path."""
+    return html.write_page(render(data), folder)
 
 
 def render(data: ReportData) -> str:
-    """The report as HTML; everything in ``data`` is escaped, nothing is loaded from anywhere."""
+    """The page as HTML."""
     shown = views(data.rows, data.compare_layers)
     tables = [standings(data.rows, view) for view in shown]
     main = tables[0] if tables and shown[0].split == "test" else None
-    body = tag(
-        "main",
-        _header(data, main),
-        _scores(data, main, tables),
-        _dots(main),
-        _section("The pipeline as it ran", *_pipeline(data)),
-        _section("Training", *_curves(data.runs)),
-        _section("Time and throughput", *_time(data)),
-        _failures(data),
-        _section("How it was made", *_making(data)),
-        _section("Notes", tag("ul", *(tag("li", note) for note in data.notes))) if data.notes else None,
+    stages = list(dict.fromkeys(run.stage for run in data.runs))
+    return html.render(
+        "run/page.html",
+        data=data,
+        headline=headline(main),
+        chips=_chips(data),
+        main=main,
+        others=[table for table in tables if table is not main],
+        score_rows=score_rows,
+        average=AVERAGE,
+        pooled=pooled,
+        dot_plot=dot_plot,
+        grid=pipeline_grid("pipeline", data.nodes),
+        curves={
+            stage: training_curves(f"curve-{number}", stage, [run for run in data.runs if run.stage == stage])
+            for number, stage in enumerate(stages)
+        },
+        stage_rows=stage_rows(data.runs),
+        failures=_failures(data),
     )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{data.name} · raysts report"),
-        tag("style", Markup(STYLE)),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"
 
 
-def _section(title: str, *content: object) -> Markup:
-    return tag("section", tag("h2", title), *content)
-
-
-def _header(data: ReportData, main: Table | None) -> Markup:
-    counts = Counter(node["status"] for node in data.nodes)
-    bad_runs = sum(map(failed, data.runs))
-    chips = [(f"{counts['done']} of {len(data.nodes)} nodes done", "done" if counts["done"] == len(data.nodes) else "")]
+def _chips(data: ReportData) -> list[tuple[str, str]]:
+    """What the run comes to in few words, each with its class."""
+    counts = Counter(node.status for node in data.nodes)
+    bad_runs = sum(run.failed for run in data.runs)
+    done = "done" if counts["done"] == len(data.nodes) else ""
+    chips = [(f"{counts['done']} of {len(data.nodes)} nodes done", done)]
     chips += [(f"{counts[status]} {status}", status) for status in ("failed", "waiting") if counts[status]]
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))
-    made = data.created_at.replace("T", " ").replace("+00:00", " UTC")
-    known = [node["seconds"] for node in data.nodes if node["seconds"] is not None]
-    if known:
-        chips.append((f"{duration(sum(known))} of work", ""))
-    return tag(
-        "header",
-        tag("h1", data.name),
-        tag("p", "raysts report, made ", tag("time", made, datetime=data.created_at), class_="meta"),
-        tag("div", *(tag("p", sentence) for sentence in headline(main)), class_="result"),
-        tag("ul", *(tag("li", text, class_=f"is-{kind}" if kind else None) for text, kind in chips), class_="chips"),
-    )
+    seconds = [node.seconds for node in data.nodes if node.seconds is not None]
+    return [*chips, (f"{duration(sum(seconds))} of work", "")] if seconds else chips
 
 
-def _scores(data: ReportData, main: Table | None, tables: Sequence[Table]) -> Markup:
-    if main is None:
-        shown: list[object] = [tag("p", "No test result has been recorded.", class_="empty")]
-    else:
-        spread = "Brackets: 95 % bootstrap interval over the pairs. ±: standard deviation over members, or students (ddof 1)."
-        if AVERAGE in main.columns:
-            spread += f" {AVERAGE}: mean of {', '.join(main.averaged)}."
-        shown = [scores_table(main), tag("p", spread, class_="hint")]
-        if main.view.layers != str(data.compare_layers):
-            wanted = f"The recipe compares systems with {pooled(str(data.compare_layers))}; no score was measured so."
-            shown.append(tag("p", wanted, class_="hint"))
-    others = [table for table in tables if table is not main]
-    if others:
-        title = "Other numbers of pooled layers, metrics and aggregations"
-        shown.append(tag("details", tag("summary", f"{title} ({len(others)} tables)"), *map(scores_table, others)))
-    return _section("Scores", *shown)
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """One row of a table of scores: a value per data set of ``n`` individuals."""
+
+    kind: str
+    label: str
+    note: str
+    values: dict[str, Value]
+    n: int = 1
+
+    def spread(self, column: str) -> str:
+        """What stands below a value: its interval or deviation, and its number of individuals where that is another."""
+        value = self.values[column]
+        spread = f"± {html.hundredfold(value.std)}" if value.std is not None else value.interval
+        return spread + (f" (n = {value.n})" if value.n != self.n else "")
 
 
-def _dots(main: Table | None) -> Markup | None:
-    if main is None:
-        return None
-    figures = []
-    for index, dataset in enumerate(column for column in main.columns if column != AVERAGE):
-        plot = dot_plot(f"dots-{index}", dataset, main.standings)
-        figures.append(tag("figure", tag("figcaption", tag("b", dataset)), plot))
-    hint = (
-        f"{describe(main.view)}. Each dot is one model with its 95 % interval; the upright line is the members' mean. "
-        f"Every set has its own axis; an arrow stands for a value far to the left of it."
-    )
-    return _section("Members, ensemble, student", tag("p", hint, class_="hint"), tag("div", *figures, class_="charts"))
+def score_rows(table: Table) -> list[ScoreRow]:
+    """Systems, values times 100; below several members or students the best of them."""
+    several_systems = len({standing.system for standing in table.standings if standing.role != "backbone"}) > 1
+    rows: list[ScoreRow] = []
+    for standing in table.standings:
+        label, remarks = standing.role.capitalize(), _remarks(standing, table, several_systems)
+        if standing.n > 1:
+            label += f"s, mean ± std (n = {standing.n})"
+        rows.append(ScoreRow(standing.role, label, remarks, standing.mean, standing.n))
+        if standing.role in ("member", "student") and standing.n > 1:
+            note = "chosen on this very test set, per set: an upper bound"
+            rows.append(ScoreRow("best", f"Best {standing.role}", note, standing.best))
+    return rows
 
 
-def _pipeline(data: ReportData) -> list[Markup]:
-    graph = tag("div", pipeline_graph("pipeline", data.nodes), class_="scroll", tabindex="0", role="region",
-                aria_label="Pipeline graph")  # fmt: skip
-    hint = "Each box: title, kind and time, id. ✓ done, ✕ failed, … waiting. Point at a box for the details."
-    return [graph, tag("p", hint, class_="hint")]
+def _remarks(standing: Standing, table: Table, several_systems: bool) -> str:
+    remarks = [standing.system if several_systems else "", *standing.remarks]
+    if sum((other.role, other.system) == (standing.role, standing.system) for other in table.standings) > 1:
+        remarks.insert(1, f"similarity {standing.similarity}")
+    return "; ".join(remark for remark in remarks if remark)
 
 
-def _curves(runs: Sequence[Run]) -> list[Markup]:
-    if not runs:
-        return [tag("p", "No run has been started.", class_="empty")]
-    stages: dict[str, list[Run]] = {}
-    for run in runs:
-        stages.setdefault(run["stage"], []).append(run)
-    hint = "Losses are means over the steps since the line's last point. A ring marks the step whose model was kept."
-    curves = [part for i, (stage, group) in enumerate(stages.items()) for part in _stage_curves(i, stage, group)]
-    return [tag("p", hint, class_="hint"), *curves]
-
-
-def _stage_curves(index: int, stage: str, runs: Sequence[Run]) -> list[Markup]:
+def training_curves(name: str, stage: str, runs: Sequence[RunSummary]) -> list[Markup]:
+    """Loss and dev score of a stage's runs by step; a ring marks the step whose model was kept."""
     charts = []
-    for key, title, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
-        series = [
-            Series(
-                run_name(run),
-                number,
-                [(line["step"], factor * line[key]) for line in run["metrics"] if line.get(key) is not None],
-                (run["record"].get("kept") or {}).get("step") if key == "dev" else None,
-            )
-            for number, run in enumerate(runs)
-        ]
-        if key == "loss" or any(s.points for s in series):
-            name = f"curve-{index}-{key}"
-            charts.append(line_chart(name, f"{title} by step, {stage}", title, series, log=key == "loss"))
-    legend = None
-    if len(runs) > 1:
-        names = (tag("li", run_name(run), class_=f"s{number % 10}") for number, run in enumerate(runs))
-        legend = tag("ul", *names, class_="legend")
-    return [tag("h3", stage), join(legend), tag("div", *charts, class_="charts")]
+    for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
+        lines = []
+        for run in runs:
+            kept = (run.record.get("kept") or {}).get("step") if key == "dev" else None
+            points = [(step["step"], factor * step[key]) for step in run.metrics if step.get(key) is not None]
+            lines.append([_dot(run, step, value, step == kept) for step, value in points])
+        if key == "loss" or any(lines):
+            charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines))
+    return charts
 
 
-def _time(data: ReportData) -> list[Markup | None]:
-    return [time_table(data.runs) if data.runs else None, nodes_table(data.nodes)]
+def _dot(run: RunSummary, step: float, value: float, kept: bool) -> Dot:
+    return Dot(x=step, y=value, text=f"{run.name}, step {step:g}: {value:.4g}{' (kept)' if kept else ''}", ring=kept)
 
 
-def _failures(data: ReportData) -> Markup | None:
-    found = []
-    bad_runs = [run for run in data.runs if failed(run)]
-    for run in bad_runs:
-        reason = run["record"].get("reason") or "The run record gives no reason."
-        found.append((f"{run['stage']}, {run_name(run)}, run {run['run_id']}", reason))
-    known = {run["run_id"] for run in bad_runs}
-    for node in data.nodes:
-        if node["status"] == "failed" and node["id"] not in known:
-            found.append((f"{node['title']}, {node['kind']} node {node['id']}", node["detail"]))
-    if not found:
-        return None
-    return _section("Failures", *(tag("div", tag("h3", who), tag("pre", why), class_="failure") for who, why in found))
+def _curve(name: str, quantity: str, stage: str, runs: Sequence[RunSummary], lines: Sequence[Sequence[Dot]]) -> Markup:
+    """A chart of a line per run; points that are not finite are left out."""
+    shown = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
+    steps, values = [dot.x for dots in shown for dot in dots], [dot.y for dots in shown for dot in dots]
+    if not values:
+        return figure(quantity, tag("p", "No values were logged.", class_="empty"))
+    log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
+    x, y = fitted([0.0, *steps], LEFT, RIGHT, pad=0.0), fitted(values, BOTTOM, TOP, log=log)
+    parts = frame(x.marks(5), y.marks(5), "step")
+    last = []
+    for number, (run, dots) in enumerate(zip(runs, shown, strict=True)):
+        if dots:
+            parts.append(tag("g", tag("title", run.name), *line(dots, x, y), class_=f"s{number % 10}"))
+            last.append(f"{run.name} {dots[-1].y:.4g}")
+    said = f"{quantity} from {min(values):.4g} to {max(values):.4g}; at the last step: {', '.join(last)}."
+    chart = drawing(name, f"{quantity} by step, {stage}", said, parts, WIDTH, HEIGHT)
+    return figure(f"{quantity} (log scale)" if log else quantity, chart)
 
 
-def _making(data: ReportData) -> list[Markup]:
-    return [
-        tag("h3", "Command"),
-        tag("pre", tag("code", data.command)),
-        facts_table("Environment", data.environment) if data.environment else join(),
-        tag("details", tag("summary", "Recipe, fully resolved (YAML)"), tag("pre", tag("code", data.recipe_yaml))),
+def stage_rows(runs: Sequence[RunSummary]) -> list[tuple[str, ...]]:
+    """Time and throughput of each stage, means over its runs: the cells of the table of training times."""
+    stages: dict[tuple[str, str], list[RunSummary]] = {}
+    for run in runs:
+        stages.setdefault((run.stage, run.role), []).append(run)
+    return [_stage_row(stage, role, group) for (stage, role), group in stages.items()]
+
+
+def _stage_row(stage: str, role: str, runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    records = [run.record for run in runs]
+    layouts = [record.get("layout") or {} for record in records]
+    timings = [record.get("timings") or {} for record in records]
+    failed, done = sum(run.failed for run in runs), sum(record.get("status") == "done" for record in records)
+    threads = [
+        f"{layout['threads']}" + (f" × {layout['world_size']} workers" if layout.get("world_size", 1) > 1 else "")
+        for layout in layouts
+        if layout.get("threads") is not None
+    ]
+    return (
+        stage,
+        f"{done} of {len(runs)} {role}{'s' if len(runs) > 1 else ''}" + (f", {failed} failed" if failed else ""),
+        html.quantity(_mean(throughput(run.metrics) for run in runs)),
+        html.quantity(_mean(run.steps for run in runs)),
+        duration(_mean(timing.get("train_seconds") for timing in timings)),
+        duration(_mean(timing.get("startup_seconds") for timing in timings)),
+        _distinct(record.get("where") for record in records),
+        _distinct(record.get("device") for record in records),
+        _distinct(threads),
+        _distinct(layout.get("precision") for layout in layouts),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _distinct(values: Iterable[object]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "–"
+
+
+def _failures(data: ReportData) -> list[tuple[str, str]]:
+    """What failed, and why."""
+    failed = [run for run in data.runs if run.failed]
+    nodes: list[NodeSummary] = [
+        node for node in data.nodes if node.status == "failed" and node.id not in {run.id for run in failed}
+    ]
+    no_reason = "The run record gives no reason."
+    return [(f"{run.stage}, {run.name}, run {run.id}", run.record.get("reason") or no_reason) for run in failed] + [
+        (f"{node.title}, {node.kind} node {node.id}", node.detail) for node in nodes
     ]

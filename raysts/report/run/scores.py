@@ -6,14 +6,25 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from raysts.evaluation.results import AVERAGED, Cell, Line, summary
-from raysts.models.layers import Layers
-from raysts.report.run.data import Row
+from raysts.evaluation.results import AVERAGED, Cell, Line, Row, summary
+from raysts.models.layers import Layers, as_layers, in_words
+from raysts.report.html import hundredfold, with_spread
 
 AVERAGE = "avg"
 """Name of the column that averages the table's sets of ``AVERAGED``."""
 
 _LINE = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
+
+
+_AGGREGATIONS = {
+    "all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by their pairs"
+}  # fmt: skip
+_METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
+
+
+def pooled(layers: str | None) -> str:
+    """How many layers were pooled, in words; empty when that is not recorded."""
+    return "" if layers is None else f"{in_words(as_layers(layers))} pooled"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,6 +37,17 @@ class View:
     split: str = "test"
     rows: str = "all"
 
+    @property
+    def described(self) -> str:
+        """In words, as a table's caption."""
+        parts = [
+            f"{_METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
+            _AGGREGATIONS.get(self.aggregation or "", self.aggregation),
+            pooled(self.layers),
+            "rows that do not occur in the training text" if self.rows == "clean" else None,
+        ]
+        return ", ".join(part for part in parts if part)
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -37,6 +59,18 @@ class Value:
     low: float | None = None
     high: float | None = None
     member: int | None = None
+
+    @property
+    def text(self) -> str:
+        """``71.20  [69.80, 72.61]``, ``71.20 ± 0.31``, times 100."""
+        if self.n > 1 or self.low is None or self.high is None:
+            return with_spread(self.value, self.std if self.n > 1 else None)
+        return f"{hundredfold(self.value)}  {self.interval}"
+
+    @property
+    def interval(self) -> str:
+        """``[69.80, 72.61]``, times 100; empty where there is none."""
+        return "" if self.low is None or self.high is None else f"[{hundredfold(self.low)}, {hundredfold(self.high)}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,100 +1,143 @@
-"""The report of a study, from its records."""
+"""What the report of a study shows, from its records."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 from raysts.evaluation.results import git_commit
-from raysts.evaluation.run_metric import rank
+from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.validate import TINY
-from raysts.report.charts.study_charts import Shown
-from raysts.report.study.page import StudyData, score_text, write_study_report
+from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean
-from raysts.search.space import text_of
+from raysts.search.space import Point, text_of
 from raysts.search.study import Study
 from raysts.storage.atomic import read_json
 
 
-def write_report(study: Study, folder: Path) -> Path:
-    """Write the report of a study; its path."""
-    return write_study_report(report_data(study), folder)
+@dataclass(frozen=True, slots=True)
+class PointResult:
+    """One point of a study: values by option, scores of its finished trials, their mean and standard deviation."""
+
+    values: Point
+    scores: Sequence[float]
+    mean: float
+    std: float | None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StudyData:
+    """Everything the report of a study shows.
+
+    Attributes:
+        name: name of the study.
+        command: the command that makes or continues it.
+        created_at: ISO time.
+        headline: what came out, a sentence each.
+        winning: the command that trains the chosen point.
+        metric: what points are compared by.
+        options: searched options and the values they may take.
+        points: points that have a finished trial.
+        ended: values of finished trials in the order in which they ended.
+        importance: share of each option in how the scores differ; empty where it cannot be told.
+        table: head and rows of the trials.
+        outcomes: how many trials ended in which way.
+        trial_seconds: training time of all trials together.
+        facts: what a reader needs to judge it.
+        notes: what the reader must know.
+    """
+
+    name: str
+    command: str
+    created_at: str
+    headline: Sequence[str]
+    winning: str | None
+    metric: RunMetric
+    options: Mapping[str, str]
+    points: Sequence[PointResult]
+    ended: Sequence[float]
+    importance: Mapping[str, float]
+    table: tuple[Sequence[str], Sequence[Sequence[Any]]]
+    outcomes: Mapping[str, int]
+    trial_seconds: float
+    facts: Mapping[str, str]
+    notes: Sequence[str]
+
+
+_ENDINGS = {"finished": "finished", "stopped": "stopped early", "infeasible": "infeasible"}
 
 
 def report_data(study: Study) -> StudyData:
-    """Everything the report shows."""
-    every, known = study.scores(), read_json(study.folder / "study.json") or {}
-    metric, space = study.search.objective, study.search.space
-    best = by_mean(every, metric.mode)
-    records = sorted(
-        study.records.values(), key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode)
-    )
-    head = [*(key.rsplit(".", 1)[-1] for key in space), "seed", metric.title, "status", "step", "seconds", "run"]
-    rows = [
-        [
-            *r.point.values(),
-            r.seed,
-            None if r.value is None else metric.text(r.value),
-            r.reason or r.status,
-            r.step,
-            r.seconds,
-            r.id,
-        ]
-        for r in records
-    ]
-    first = next((read_json(study.plan.storage / "runs" / r.id / "run.json") or {} for r in records), {})
+    """Everything the report of a study shows."""
+    scores, about = study.scores(), read_json(study.folder / "study.json") or {}
+    metric, space, records = study.search.objective, study.search.space, list(study.records.values())
+    best = by_mean(scores, metric.mode)
+    ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
+    first = next((read_json(study.plan.storage / "runs" / r.id / "run.json") or {} for r in ranked), {})
     return StudyData(
         name=study.name,
-        command=known.get("command", ""),
+        command=about.get("command", ""),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        headline=_headline(study, every),
+        headline=_headline(study, scores),
         winning=_winning(study, best) if best else None,
         metric=metric,
         options={key: dimension.text for key, dimension in space.items()},
-        points=[Shown(s.point, s.values, s.mean, s.std, s is best) for s in every if s.mean is not None],
-        ended=[r.value for r in study.records.values() if r.status == "finished" and r.value is not None],
-        importance=importance(study.search, every),
-        table=(head, rows),
-        outcomes={
-            shown: sum(r.status == status for r in records)
-            for status, shown in (("finished", "finished"), ("stopped", "stopped early"), ("infeasible", "infeasible"))
-        },
-        trial_seconds=sum(r.seconds or 0.0 for r in study.records.values()),
+        points=[PointResult(s.point, s.values, s.mean, s.std, s is best) for s in scores if s.mean is not None],
+        ended=[r.value for r in records if r.status == "finished" and r.value is not None],
+        importance=importance(study.search, scores),
+        table=(
+            [*(key.rsplit(".", 1)[-1] for key in space), "seed", metric.title, "status", "step", "seconds", "run"],
+            [_trial(record, metric) for record in ranked],
+        ),
+        outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
+        trial_seconds=sum(r.seconds or 0.0 for r in records),
         facts={
             **(first.get("versions") or {}),
             "device": first.get("device", ""),
             "host": os.uname().nodename,
-            "objective": known.get("objective", ""),
+            "objective": about.get("objective", ""),
             "data": study.plan.corpus.where,
             "study": str(study.folder),
             "git commit": git_commit() or "",
         },
-        notes=[f"{text_of(each.point)}: {each.remark}." for each in every if each.remark] + _tiny(study),
+        notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark] + _tiny(study),
     )
 
 
-def _headline(study: Study, every: list[PointScores]) -> list[str]:
+def _trial(record: Record, metric: RunMetric) -> list[Any]:
+    value = None if record.value is None else metric.text(record.value)
+    status = record.reason or record.status
+    return [*record.point.values(), record.seed, value, status, record.step, record.seconds, record.id]
+
+
+def _headline(study: Study, scores: Sequence[PointScores]) -> list[str]:
     metric = study.search.objective
-    best, run = by_mean(every, metric.mode), by_best_run(every, metric.mode)
+    best, run = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
-    found = [
-        f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: "
-        f"{score_text(metric, best.mean, best.std, len(best.values))}."
-    ]
+    score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
+    sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: {score}."]
     if study.search.seeds > 1 and run.value is not None:
-        found.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
-    return found
+        sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
+    return sentences
+
+
+def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, what: str = "") -> str:
+    """``71.20 ± 0.31 over 10``; of one value that alone."""
+    return metric.text(mean) + (f" ± {metric.text(std)} over {n}{what}" if std is not None else "")
 
 
 def _winning(study: Study, best: PointScores) -> str:
     search = study.search
-    sets = {"backbone": search.pipeline.backbone, **best.point}
-    arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
-    return shlex.join(["raysts", "run", search.pipeline.name, *arguments, "--set", f"members={search.seeds}"])
+    options = {"backbone": search.pipeline.backbone, **best.point, "members": search.seeds}
+    settings = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
+    return shlex.join(["raysts", "run", search.pipeline.name, *settings])
 
 
 def _tiny(study: Study) -> list[str]:

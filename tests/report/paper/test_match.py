@@ -17,7 +17,7 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
 from raysts.report.paper.match import Found, PaperTable, paper_tables
 from raysts.report.paper.measured import Measured, measured, system_of
-from raysts.report.paper.page import render_paper
+from raysts.report.paper.page import render
 from raysts.report.paper.published import load
 from raysts.report.paper.text import format_papers
 from raysts.schema import RESULTS
@@ -267,7 +267,7 @@ def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> Non
 
 def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    text = render_paper(load("sed"), shown(tmp_path))
+    text = render(load("sed"), shown(tmp_path))
     assert text.startswith("<!DOCTYPE html>\n") and not re.search(r"https?:|<script|url\(|@import|src=", text)
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     tables = root.findall(".//table")

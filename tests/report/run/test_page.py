@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from raysts.report.charts.axes import fitted
-from raysts.report.charts.layout import lay_out
-from raysts.report.run.data import ReportData
+from raysts.report.run.data import NodeSummary, ReportData, RunSummary, throughput
+from raysts.report.run.grid import cells
 from raysts.report.run.headline import headline
 from raysts.report.run.page import render, write_report
 from raysts.report.run.scores import standings, views
-from raysts.report.run.tables import throughput
 from raysts.schema import RESULTS
 
 DATASETS = ("sts12", "stsb", "sickr")
@@ -47,7 +46,7 @@ def score_rows(
     return rows
 
 
-def run(stage: str, role: str, member: int | None, **record: Any) -> dict[str, Any]:
+def run(stage: str, role: str, member: int | None, **record: Any) -> RunSummary:
     rng = np.random.default_rng([3, len(stage), 0 if member is None else member + 1])
     metrics = []
     for step in range(10, 201, 10):
@@ -56,21 +55,22 @@ def run(stage: str, role: str, member: int | None, **record: Any) -> dict[str, A
             "lr": 1e-5, "examples_per_second": 100.0, "seconds": step / 10,
         }  # fmt: skip
         metrics.append(line | ({"dev": 0.6 + step / 2000 + 0.001 * (member or 0)} if step % 50 == 0 else {}))
-    return {
-        "run_id": f"{stage}{member}".encode().hex()[:16].ljust(16, "0"), "stage": stage, "role": role, "member": member,
-        "record": {
+    return RunSummary(
+        id=f"{stage}{member}".encode().hex()[:16].ljust(16, "0"), stage=stage, role=role, member=member,
+        record={
             "run_id": f"{stage}{member}", "status": "done", "seed": 1, "stage": stage, "member": member,
             "layout": {"world_size": 1, "threads": 2, "precision": "bf16"}, "device": "AMD EPYC", "where": "node-1",
             "timings": {"startup_seconds": 1.5, "train_seconds": 70.25, "last_start_seconds": 71.0}, "steps": 200,
             "kept": {"step": 200, "candidate": "encoder"}, "dev": {"kept": 0.7, "best": 0.7, "best_step": 200},
         } | record,
-        "metrics": metrics,
-    }  # fmt: skip
+        metrics=metrics,
+    )  # fmt: skip
 
 
-def node(node_id: str, kind: str, title: str, *needs: str) -> dict[str, Any]:
-    return {"id": node_id, "kind": kind, "title": title, "needs": list(needs), "status": "done", "seconds": 5.0,
-            "detail": f"detail of {title}"}  # fmt: skip
+def node(node_id: str, kind: str, title: str, *needs: str) -> NodeSummary:
+    return NodeSummary(
+        id=node_id, kind=kind, title=title, needs=needs, status="done", seconds=5.0, detail=f"detail of {title}"
+    )
 
 
 def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:
@@ -80,15 +80,15 @@ def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> Re
         before: list[str] = []
         for stage in stages:
             runs.append(run(stage, "member", member))
-            nodes.append(node(runs[-1]["run_id"], "train", f"member {member}: {stage}", f"tokens-{stage}", *before))
-            before = [runs[-1]["run_id"]]
+            nodes.append(node(runs[-1].id, "train", f"member {member}: {stage}", f"tokens-{stage}", *before))
+            before = [runs[-1].id]
         last += before
     runs.append(run("sed", "student", None))
     nodes.append(node("teacher", "teacher", f"mean embeddings of {members} members", *last, "tokens-sed"))
-    nodes.append(node(runs[-1]["run_id"], "train", "sed", "teacher", "tokens-sed"))
+    nodes.append(node(runs[-1].id, "train", "sed", "teacher", "tokens-sed"))
     nodes.append(node("evaluate-backbone", "evaluate", "evaluate backbone"))
     nodes.append(node("evaluate-members", "evaluate", "evaluate members", *last))
-    nodes.append(node("evaluate-student", "evaluate", "evaluate student", runs[-1]["run_id"]))
+    nodes.append(node("evaluate-student", "evaluate", "evaluate student", runs[-1].id))
     rows = score_rows("backbone", base=0.3)
     for member in range(members):
         rows += score_rows("member", member, base=0.69)
@@ -181,8 +181,8 @@ def test_everything_is_escaped() -> None:
     data = report_data()
     data = replace(
         data, name=evil, command=evil, created_at=evil, recipe_yaml=evil, notes=[evil], environment={evil: evil},
-        nodes=[{**n, "title": evil, "detail": evil, "status": evil, "kind": evil} for n in data.nodes],
-        runs=[{**r, "stage": evil, "record": {**r["record"], "status": "failed", "reason": evil, "device": evil}}
+        nodes=[replace(n, title=evil, detail=evil, status=evil, kind=evil) for n in data.nodes],
+        runs=[replace(r, stage=evil, record={**r.record, "status": "failed", "reason": evil, "device": evil})
               for r in data.runs],
         rows=[{**r, "dataset": evil, "system": evil, "selected_by": evil, "similarity": evil, "metric": evil,
                "layers": evil} for r in data.rows],
@@ -280,9 +280,9 @@ def test_failures_are_shown_with_their_reason_verbatim() -> None:
     data = report_data()
     reason = "run x: the loss is nan between steps 1 and 10;\n  lower ct.optim.lr"
     bad = run("ct", "member", 1, status="failed", reason=reason, timings={}, layout={}, kept=None)
-    runs = [bad | {"metrics": []} if r["run_id"] == bad["run_id"] else r for r in data.runs]
-    broken = (bad["run_id"], "teacher")
-    nodes = [n | {"seconds": None, "status": "failed" if n["id"] in broken else "waiting"} for n in data.nodes]
+    runs = [replace(bad, metrics=[]) if r.id == bad.id else r for r in data.runs]
+    broken = (bad.id, "teacher")
+    nodes = [replace(n, seconds=None, status="failed" if n.id in broken else "waiting") for n in data.nodes]
     text = render(replace(data, runs=runs, nodes=nodes, rows=[]))
     page = Page(text)
     assert page.texts.count(reason) == 1
@@ -303,7 +303,7 @@ def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> 
         [{"step": 1, "loss": float("nan"), "dev": None}, {"step": 2, "loss": float("inf")}],
         [{"step": 1, "loss": 1e-30}, {"step": 2, "loss": 1e30}],
     ):
-        text = render(replace(data, runs=[r | {"metrics": metrics, "record": {}} for r in data.runs]))
+        text = render(replace(data, runs=[replace(r, metrics=metrics, record={}) for r in data.runs]))
         Page(text)
         for svg in svgs(text):
             for element in svg.iter():
@@ -340,13 +340,22 @@ def test_the_pipeline_fits_the_page_and_its_boxes_do_not_overlap(members: int, s
             assert max(y for _, y, _, _ in chain) - min(y for _, y, _, _ in chain) < 30
 
 
-def test_edges_run_from_left_to_right_and_a_broken_graph_is_drawn_all_the_same() -> None:
-    needs = {"a": [], "b": ["a"], "c": ["b"], "d": ["a", "c"], "lonely": [], "x": ["y", "nowhere"], "y": ["x"]}
-    places = {place.id: place for place in lay_out(needs, dict.fromkeys(needs, 40.0), 10.0)}
-    assert set(needs) <= set(places)
-    for place in places.values():
-        assert all(after.column == place.column + 1 for after in place.after)
-    assert [places[name].column for name in "abcd"] == [0, 1, 2, 3]
+def test_each_node_stands_right_of_its_needs_and_goes_on_in_their_row() -> None:
+    nodes = report_data(3, ("nli", "ct")).nodes
+    placed = cells(nodes)
+    assert len(set(placed.values())) == len(nodes)
+    for summary in nodes:
+        assert all(placed[need][0] < placed[summary.id][0] for need in summary.needs)
+    trained = [summary for summary in nodes if summary.title.startswith("member")]
+    assert [placed[summary.id] for summary in trained] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
+    assert [placed[name][0] for name in ("tokens-ct", "teacher", "evaluate-members", "evaluate-student")] == [
+        0,
+        3,
+        3,
+        5,
+    ]
+    broken = [node("a", "train", "a", "nowhere", "b"), node("b", "train", "b", "b", "a")]
+    assert cells(broken) == {"a": (0, 0), "b": (1, 0)}  # what is not there, or comes later, is ignored
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -371,8 +380,8 @@ def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Pa
     path = write_report(report_data(), tmp_path / "reports" / "quickstart")
     assert path == tmp_path / "reports" / "quickstart" / "index.html"
     before = path.read_text(encoding="utf-8")
-    with pytest.raises(KeyError):
-        write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)
+    with pytest.raises(AttributeError):
+        write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)  # type: ignore[list-item]
     assert path.read_text(encoding="utf-8") == before and list(path.parent.iterdir()) == [path]
     write_report(replace(report_data(), name="another"), path.parent)
     assert "<h1>another</h1>" in path.read_text(encoding="utf-8")

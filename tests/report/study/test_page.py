@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from raysts.evaluation.run_metric import RunMetric
-from raysts.report.charts.study_charts import Shown
-from raysts.report.study.page import StudyData, render_study
+from raysts.report.study.data import PointResult, StudyData
+from raysts.report.study.page import render
 
 
-def data(options: dict[str, str], points: list[Shown], **more: Any) -> StudyData:
+def data(options: dict[str, str], points: list[PointResult], **more: Any) -> StudyData:
     given: dict[str, Any] = {
         "name": "a <study>", "command": "raysts tune x", "created_at": "2026-01-01T00:00:00+00:00", "headline": ["Chosen."],
         "winning": "raysts run x --set a=1", "metric": RunMetric("spearman", "sts/stsb_dev"),
@@ -45,10 +45,10 @@ def inside(drawing: ElementTree.Element) -> bool:
 
 def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
     points = [
-        Shown({"a.bound": b}, [m - 0.01, m + 0.01], m, 0.014, b == 0.3)
+        PointResult({"a.bound": b}, [m - 0.01, m + 0.01], m, 0.014, b == 0.3)
         for b, m in ((0.0, 0.7), (0.3, 0.8), (0.6, 0.75))
     ]
-    html = render_study(data({"a.bound": "0,0.3,0.6"}, points))
+    html = render(data({"a.bound": "0,0.3,0.6"}, points))
     found = drawings(html)
     assert sorted(found) == ["best", "score-0"] and all(inside(each) for each in found.values())
     chart = found["score-0"]
@@ -63,24 +63,28 @@ def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
 
 def test_two_options_with_few_values_are_a_grid_and_more_are_parallel_axes() -> None:
     every = itertools.product((8, 16, 32), (1e-5, 3e-5))
-    points = [Shown({"a.b": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)][1:]
-    found = drawings(render_study(data({"a.b": "8,16,32", "a.lr": "1e-5,3e-5"}, points)))
+    points = [PointResult({"a.b": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)][
+        1:
+    ]
+    found = drawings(render(data({"a.b": "8,16,32", "a.lr": "1e-5,3e-5"}, points)))
     assert sorted(found) == ["best", "grid", "score-0", "score-1"] and all(inside(each) for each in found.values())
     cells = [e for e in found["grid"].iter("rect") if e.get("class") == "cell"]
     assert len(cells) == 5  # one point has no finished trial
     shades = [float(cell.get("fill-opacity", 0)) for cell in cells]
     assert shades == sorted(shades) and shades[-1] > shades[0]
     assert {"10.00", "50.00"} <= {e.text for e in found["grid"].iter("text")}
-    points = [Shown({"a.b": 0.1 * i + 0.1, "a.lr": 1e-5 * (i + 1)}, [0.1], 0.1, None) for i in range(20)]
-    found = drawings(render_study(data({"a.b": "uniform(0,3)", "a.lr": "log(1e-5,1e-3)"}, points)))
+    points = [PointResult({"a.b": 0.1 * i + 0.1, "a.lr": 1e-5 * (i + 1)}, [0.1], 0.1, None) for i in range(20)]
+    found = drawings(render(data({"a.b": "uniform(0,3)", "a.lr": "log(1e-5,1e-3)"}, points)))
     assert "parallel" in found and "grid" not in found and all(inside(each) for each in found.values())
 
 
 def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
     every = list(itertools.product((8, 16), (1e-5, 3e-5)))
-    points = [Shown({"a.b": b, "a.lr": r}, [0.4 - 0.1 * i], 0.4 - 0.1 * i, None) for i, (b, r) in enumerate(every)]
+    points = [
+        PointResult({"a.b": b, "a.lr": r}, [0.4 - 0.1 * i], 0.4 - 0.1 * i, None) for i, (b, r) in enumerate(every)
+    ]
     loss = RunMetric("loss", "sts/stsb_dev")
-    html = render_study(data({"a.b": "8,16", "a.lr": "1e-5,3e-5"}, points, metric=loss, ended=[0.3, 0.4, 0.1, 0.2]))
+    html = render(data({"a.b": "8,16", "a.lr": "1e-5,3e-5"}, points, metric=loss, ended=[0.3, 0.4, 0.1, 0.2]))
     found = drawings(html)
     assert all(inside(each) for each in found.values()) and "× 100" not in html.replace("dev × 100</th>", "")
     shades = [float(e.get("fill-opacity", 0)) for e in found["grid"].iter("rect") if e.get("class") == "cell"]
@@ -91,7 +95,7 @@ def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred
     assert heights == sorted(heights) and heights[0] < heights[-1]  # downwards, and never back
 
 
-@pytest.mark.parametrize("points", [[], [Shown({"a.b": 1}, [0.0], 0.0, None, True)]], ids=["none", "one"])
-def test_a_study_of_nothing_or_of_one_trial_is_a_report_too(points: list[Shown]) -> None:
-    html = render_study(data({"a.b": "1"}, points, outcomes={}, trial_seconds=0.0))
+@pytest.mark.parametrize("points", [[], [PointResult({"a.b": 1}, [0.0], 0.0, None, True)]], ids=["none", "one"])
+def test_a_study_of_nothing_or_of_one_trial_is_a_report_too(points: list[PointResult]) -> None:
+    html = render(data({"a.b": "1"}, points, outcomes={}, trial_seconds=0.0))
     assert ("No trial has finished." in html) == (not points) and all(inside(each) for each in drawings(html).values())

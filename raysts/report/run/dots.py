@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raysts.report.charts.axes import Scale, fitted, tick_text
-from raysts.report.charts.markup import Markup, hundredfold, tag
+from markupsafe import Markup
+
+from raysts.evaluation.results import ROLES
+from raysts.report.charts.axes import Scale, fitted
+from raysts.report.charts.svg import drawing, tag
 from raysts.report.run.scores import Standing, Value
 
 WIDTH = 570
@@ -19,7 +22,7 @@ def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
     """The standings that have a value on ``dataset``, one band each.
 
     Args:
-        name: unique in the page; the SVG's title and description are referred to by it.
+        name: unique in the page.
         dataset: column of the standings.
         standings: in the order of the bands.
     """
@@ -33,19 +36,8 @@ def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
     for standing, band in zip(shown, heights, strict=True):
         parts += _band(standing, dataset, scale, top, band, standing not in near)
         top += band
-    said = "; ".join(f"{_label(s, dataset)}: {_text(s.mean[dataset])}" for s in shown)
-    return tag(
-        "svg",
-        tag("title", f"Scores on {dataset}", id=f"{name}-t"),
-        tag("desc", said, id=f"{name}-d"),
-        *parts,
-        viewBox=f"0 0 {WIDTH} {height:g}",
-        width=WIDTH,
-        height=f"{height:g}",
-        role="img",
-        aria_labelledby=f"{name}-t {name}-d",
-        class_="chart",
-    )
+    said = "; ".join(f"{_label(s, dataset)}: {s.mean[dataset].text}" for s in shown)
+    return drawing(name, f"Scores on {dataset}", said, parts, WIDTH, height)
 
 
 def _reach(values: Sequence[Value]) -> tuple[float, float]:
@@ -65,34 +57,31 @@ def _is_far(standing: Standing, shown: Sequence[Standing], reach: dict[int, tupl
 def _axis(scale: Scale, height: float) -> list[Markup]:
     low = height - _BOTTOM
     parts = [tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=low, y2=low, class_="axis")]
-    for value in scale.ticks(5):
-        x = scale(value)
+    for x, text in scale.marks(5):
         parts.append(tag("line", x1=x, x2=x, y1=_TOP, y2=low, class_="grid"))
-        parts.append(tag("text", tick_text(value), x=x, y=low + 15, text_anchor="middle", class_="tick"))
+        parts.append(tag("text", text, x=x, y=low + 15, text_anchor="middle", class_="tick"))
     return parts
 
 
 def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: float, far: bool) -> list[Markup]:
     values, mean, middle = standing.individuals[dataset], standing.mean[dataset], top + band / 2
-    marks: list[Markup | None] = [
-        tag("text", _label(standing, dataset), x=_LEFT - 10, y=middle + 4, text_anchor="end", class_="label strong"),
-        tag("text", _text(mean), x=WIDTH - _RIGHT + 12, y=middle + 4, class_="number"),
+    label = _label(standing, dataset)
+    marks = [
+        tag("text", label, x=_LEFT - 10, y=middle + 4, text_anchor="end", class_="label strong"),
+        tag("text", mean.text, x=WIDTH - _RIGHT + 12, y=middle + 4, class_="number"),
     ]
     if far:
         marks.append(tag("path", d=f"M{_LEFT + 14},{middle} h-12 m5,-4 l-5,4 l5,4", class_="arrow"))
-        return [tag("g", tag("title", f"{_label(standing, dataset)}: {_text(mean)}, outside the axis"), *marks)]
+        return [tag("g", tag("title", f"{label}: {mean.text}, outside the axis"), *marks)]
     several = len(values) > 1
     for index, value in enumerate(values):
         y = middle + (index - (len(values) - 1) / 2) * _MEMBER_ROW
         marks.append(_mark(standing.role, several, value, scale, y))
     if several:
         x = scale(100 * mean.value)
-        said = tag("title", f"mean {_text(mean)}")
+        said = tag("title", f"mean {mean.text}")
         marks.append(tag("line", said, x1=x, x2=x, y1=top + 3, y2=top + band - 3, class_="mean"))
-    return [tag("g", *marks, class_=f"role-{standing.role if standing.role in _ROLES else 'baseline'}")]
-
-
-_ROLES = ("backbone", "member", "ensemble", "student", "baseline")
+    return [tag("g", *marks, class_=f"role-{standing.role if standing.role in ROLES else 'baseline'}")]
 
 
 def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Markup:
@@ -112,17 +101,9 @@ def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Mar
     else:
         mark = tag("circle", cx=x, cy=y, r=size, class_="mark")
     who = role if value.member is None else f"{role} {value.member}"
-    return tag("g", tag("title", f"{who}: {_text(value)}"), interval, mark)
+    return tag("g", tag("title", f"{who}: {value.text}"), interval, mark)
 
 
 def _label(standing: Standing, dataset: str) -> str:
     count = len(standing.individuals[dataset])
     return f"{standing.role}s ({count})" if count > 1 else standing.role
-
-
-def _text(value: Value) -> str:
-    if value.n > 1:
-        return hundredfold(value.value) + (f" ± {hundredfold(value.std)}" if value.std is not None else "")
-    if value.low is None or value.high is None:
-        return hundredfold(value.value)
-    return f"{hundredfold(value.value)}  [{hundredfold(value.low)}, {hundredfold(value.high)}]"

@@ -1,0 +1,59 @@
+"""The HTML pages of the reports: one skeleton, one style sheet, templates in which every value is escaped.
+
+A page is one self-contained file that needs neither network nor scripts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from raysts.storage.store import aside
+from raysts.training.monitor import duration
+
+# Not allowed in XML 1.0: control characters (a failed run's reason may hold terminal colours) and lone surrogates.
+_NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+
+def render(template: str, **values: object) -> str:
+    """A page: ``template``, a path below this folder, filled with ``values``; what is not there is an error."""
+    return _NOT_TEXT.sub("\ufffd", _TEMPLATES.get_template(template).render(values))
+
+
+def write_page(html: str, folder: Path) -> Path:
+    """Write a page as ``folder/index.html``, aside then renamed, and return that path."""
+    path = folder / "index.html"
+    with aside(path) as draft:
+        draft.write_text(html, encoding="utf-8")
+    return path
+
+
+def hundredfold(value: float) -> str:
+    """A score as the tables show it: times 100, two decimals."""
+    return f"{100 * value:.2f}"
+
+
+def with_spread(value: float, std: float | None) -> str:
+    """``71.20 ± 0.31``, times 100; without a deviation the value alone."""
+    return hundredfold(value) + (f" ± {hundredfold(std)}" if std is not None else "")
+
+
+def quantity(value: float | None) -> str:
+    """A number with about three significant digits and thousands apart; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters |= {"duration": duration, "hundredfold": hundredfold, "quantity": quantity}
