@@ -19,7 +19,6 @@ from raysts.objectives import OBJECTIVES
 from raysts.pipeline import outcome
 from raysts.recipes import names
 from raysts.recipes.tree import set_path
-from raysts.report.run.data import Row
 from raysts.schema import RESULTS
 from raysts.storage.atomic import read_json
 from raysts.storage.store import fetch
@@ -39,7 +38,7 @@ class Measured:
         stages: the plain recipe of each of its stages by the stage's name.
     """
 
-    row: Row
+    row: ResultRow
     run: str
     backbone: str
     backbone_id: str
@@ -84,7 +83,7 @@ def measured(storage: Path, subsets: bool = False) -> list[Measured]:
     return _told_apart(found)
 
 
-def system_of(row: Row) -> str | None:
+def system_of(row: ResultRow) -> str | None:
     """The system that a row measures; see :func:`raysts.pipeline.outcome.system_of`."""
     return outcome.system_of(row["system"] or "", row["role"])
 
@@ -106,7 +105,7 @@ def _made_here(backbone: str, storage: Path) -> bool:
     return any(runs.glob(f"{backbone}*/run.json"))
 
 
-def _of_pipeline(row: Row, record: Mapping[str, Any]) -> Measured:
+def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> Measured:
     tree = record["pipeline"]
     of_student = {**({"sed": tree["sed"]} if tree.get("sed") else {}), **tree.get("post", {})}
     return Measured(
@@ -118,7 +117,7 @@ def _of_pipeline(row: Row, record: Mapping[str, Any]) -> Measured:
     )
 
 
-def _of_part(row: Row, part: str, storage: Path, backbones: Mapping[str, str]) -> Measured:
+def _of_part(row: ResultRow, part: str, storage: Path, backbones: Mapping[str, str]) -> Measured:
     """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say."""
     ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
     stages: dict[str, Any] = {}

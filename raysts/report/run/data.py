@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from raysts.data.shards import skipped_line
-from raysts.evaluation.results import Row, git_commit
+from raysts.evaluation.results import ResultRow, git_commit
 from raysts.models.layers import Layers
 from raysts.pipeline import overlap
 from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
@@ -100,7 +100,7 @@ class ReportData:
     recipe_yaml: str
     nodes: Sequence[NodeSummary]
     runs: Sequence[RunSummary]
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     compare_layers: Layers
     environment: Mapping[str, str]
     notes: Sequence[str]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from raysts.evaluation.results import AVERAGED, Cell, Line, Row, summary
+from raysts.evaluation.results import AVERAGED, Cell, Line, ResultRow, summary
 from raysts.models.layers import Layers, as_layers, in_words
 from raysts.report.html import hundredfold, with_spread
 
@@ -116,12 +116,12 @@ class Table:
         return next((s for s in self.standings if s.role == role and (column is None or column in s.mean)), None)
 
 
-def usable(rows: Iterable[Row]) -> list[Row]:
+def usable(rows: Iterable[ResultRow]) -> list[ResultRow]:
     """Rows of whole sets (not of subsets) that hold a finite number."""
     return [row for row in rows if row["subset"] is None and row["value"] is not None and math.isfinite(row["value"])]
 
 
-def views(rows: Sequence[Row], compare_layers: Layers) -> list[View]:
+def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     """Every view that has rows, the one to show first in front: Spearman, all, test, at ``compare_layers``."""
     found = {View(*(row[c] for c in ("layers", "metric", "aggregation", "split", "rows"))) for row in usable(rows)}
 
@@ -138,7 +138,7 @@ def views(rows: Sequence[Row], compare_layers: Layers) -> list[View]:
     return sorted(found, key=rank)
 
 
-def standings(rows: Sequence[Row], view: View) -> Table:
+def standings(rows: Sequence[ResultRow], view: View) -> Table:
     """The systems of ``rows`` in one view, averaged by ``raysts.evaluation.results.summary``."""
     chosen = [row for row in usable(rows) if row["layers"] == view.layers]
     # ``summary`` compares the aggregation for equality, so the null of tasks without one works as well.
@@ -155,9 +155,9 @@ def standings(rows: Sequence[Row], view: View) -> Table:
     return Table(view, columns, averaged, sizes, tuple(_standing(line, wanted, averaged) for line in found.lines))
 
 
-def _standing(line: Line, rows: Sequence[Row], averaged: Sequence[str]) -> Standing:
+def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) -> Standing:
     mine = [row for row in rows if all(row[column] == getattr(line, column) for column in _LINE)]
-    latest: dict[str, dict[tuple[object, ...], Row]] = {}
+    latest: dict[str, dict[tuple[object, ...], ResultRow]] = {}
     for row in sorted(mine, key=lambda row: row["created_at"] or ""):
         latest.setdefault(row["dataset"], {})[(row["run_id"], row["member"], row["seed"])] = row
     individuals = {
@@ -176,20 +176,20 @@ def _standing(line: Line, rows: Sequence[Row], averaged: Sequence[str]) -> Stand
     return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, _remarks(mine))
 
 
-def _averages(latest: dict[str, dict[tuple[object, ...], Row]], averaged: Sequence[str]) -> list[float]:
+def _averages(latest: dict[str, dict[tuple[object, ...], ResultRow]], averaged: Sequence[str]) -> list[float]:
     complete = set.intersection(*(set(latest.get(name, {})) for name in averaged))
     return [sum(latest[name][who]["value"] for name in averaged) / len(averaged) for who in complete]
 
 
-def _member_order(row: Row) -> tuple[int, int]:
+def _member_order(row: ResultRow) -> tuple[int, int]:
     return row["member"] if row["member"] is not None else -1, row["seed"] or 0
 
 
-def _value(row: Row) -> Value:
+def _value(row: ResultRow) -> Value:
     return Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
 
 
-def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
+def _remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
     found = [f"checkpoints chosen by {' and '.join(chose)} labels"] if chose else []
     if any(row["transductive"] for row in rows):
