@@ -14,6 +14,7 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
+from raysts.evaluation.results import ResultRow
 from raysts.models.gaussian import NAMES
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline import outcome
