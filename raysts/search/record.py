@@ -11,6 +11,7 @@ import pyarrow as pa
 from raysts.search.space import Point
 from raysts.storage.atomic import read_json
 from raysts.storage.bucket import check_inside
+from raysts.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,10 @@ def read_records(study: Path) -> list[Record]:
     Raises:
         InputError: one of them does not name a run.
     """
-    found = [Record(**read_json(path)) for path in (study / "trials").glob("*.json") if not path.name.startswith(".")]
-    for record in found:
+    records = [Record(**read_json(path)) for path in Store.of(study).get_all(study / "trials", "*.json")]
+    for record in records:
         check_inside(record.id, f"{study}: a trial", folders=False)  # it names a folder that may be removed
-    return sorted(found, key=lambda record: (record.finished_at, record.id))
+    return sorted(records, key=lambda record: (record.finished_at, record.id))
 
 
 def as_table(records: list[Record]) -> pa.Table:

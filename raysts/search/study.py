@@ -7,6 +7,7 @@ other: its folder is ``runs/<id>/``, and one that is there already is not traine
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,10 +30,9 @@ from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
 from raysts.search.space import Point, corners, grid
 from raysts.search.trial import Trial, TrialOutcome
-from raysts.storage import runs as stored
 from raysts.storage.atomic import read_json, remove_drafts
-from raysts.storage.manifests import remove
-from raysts.storage.store import aside, fetch, need, place_of, push, write_json
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import Store, at_once
 from raysts.training import checkpoint
 from raysts.training.record import read_metrics
 
@@ -48,9 +48,11 @@ class Study:
 
     def __init__(self, search: Search, plan: Plan, name: str) -> None:
         self.search, self.plan, self.name = search, plan, name
+        self.store = Store.of(plan.storage)
         self.folder = plan.storage / "studies" / name
         self.records: dict[str, Record] = {}
         self.asked: list[Point] = []
+        self._without_model: set[str] = set()
 
     # -- what is searched --------------------------------------------------------------------------------------------
 
@@ -81,8 +83,8 @@ class Study:
         Raises:
             InputError: the study that is there was made with another space, recipe, backbone or data.
         """
-        known = read_json(self.folder / "study.json")
-        if known is None:
+        known = self._status()
+        if not known:
             return
         before = {"metric": reported(self.kind.dev)[0], **known["identity"]}  # older ones knew no other
         now = self.identity()
@@ -103,7 +105,7 @@ class Study:
         remove_drafts(self.folder)
         self.write_status("running", command)
         self.read()
-        self.asked = read_json(self.folder / "asked.json") or []
+        self.asked = self.store.read_json(self.folder / "asked.json", fresh=True) or []
 
     def read(self) -> None:
         """Read the records that are there."""
@@ -111,17 +113,18 @@ class Study:
 
     def cleanup(self) -> None:
         """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
-        for record in self.records.values():
-            if record.status != "finished" and (self.run_folder(record.id) / "checkpoints").is_dir():
-                self.clear(record)
+        unfinished = [record for record in self.records.values() if record.status != "finished"]
+        left = at_once(lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), unfinished)
+        for record in itertools.compress(unfinished, left):
+            self.clear(record)
         self.retain()
 
     def close(self, status: str) -> None:
         """Write ``trials.parquet``, and how it ended into ``study.json``."""
         self.cleanup()
-        with aside(self.folder / "trials.parquet") as draft:
+        with self.store.put(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
-        push(self.folder)  # the views too
+        self.store.upload(self.folder)  # the views too, which their libraries write in place
         self.write_status(status)
 
     @property
@@ -140,9 +143,8 @@ class Study:
 
     def write_status(self, status: str, command: str | None = None) -> None:
         """Bring ``study.json`` up to date; ``command``: how to go on, none: as before."""
-        search, known = self.search, read_json(self.folder / "study.json") or {}
-        metric = search.objective
-        found = {
+        search, metric, known = self.search, self.search.objective, self._status()
+        now = {
             "name": self.name,
             "search": search.name,
             "created_at": known.get("created_at") or _now(),
@@ -161,7 +163,10 @@ class Study:
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
         }
-        write_json(self.folder / "study.json", found)
+        self.store.write_json(self.folder / "study.json", now)
+
+    def _status(self) -> dict[str, Any]:
+        return self.store.read_json(self.folder / "study.json", fresh=True) or {}
 
     @property
     def kind(self) -> type[Objective]:
@@ -206,8 +211,7 @@ class Study:
         plan = self.plan
         for spec in self.token_stores():
             folder = plan.store_folder(spec)
-            need(folder / "manifest.json")
-            if not (folder / "manifest.json").exists():
+            if self.store.get(folder / "manifest.json") is None:
                 say(f"tokenise {spec.table} ...")
                 folder.mkdir(parents=True, exist_ok=True)
                 remove_drafts(folder)
@@ -240,22 +244,18 @@ class Study:
     def ask(self, point: Point) -> None:
         """Remember a point that is about to be tried: a killed search goes on with it."""
         self.asked.append(point)
-        write_json(self.folder / "asked.json", self.asked)
+        self.store.write_json(self.folder / "asked.json", self.asked)
 
     def reuse_finished(self, trial: Trial) -> Record | None:
         """The record of a trial that was trained already, by this study or for something else; None if it was not."""
-        stored.look(trial.job.folder)
-        run = read_json(trial.job.folder / "run.json") or {}
-        lines = read_metrics(trial.job.folder / "metrics.jsonl")
+        run, lines = self._run(trial.id)
         value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
     def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
         """Record how a trial ended, and remove the models that are beaten."""
         assert outcome.status != "failed"
-        stored.look(trial.job.folder)
-        run = read_json(trial.job.folder / "run.json") or {}
-        lines = read_metrics(trial.job.folder / "metrics.jsonl")
+        run, lines = self._run(trial.id)
         values = [(line["step"], self.search.objective.of_line(line)) for line in lines]
         curve = tuple((step, value) for step, value in values if value is not None)
         kept = run.get("kept") or {}
@@ -272,7 +272,7 @@ class Study:
             curve=curve,
             finished_at=_now(),
         )
-        write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
+        self.store.write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
         self.clear(record)
         self.retain()
@@ -281,10 +281,10 @@ class Study:
     def clear(self, record: Record) -> None:
         """Nothing goes on from a trial that did not finish; another pipeline that wants its run trains it from the start."""
         folder = self.run_folder(record.id)
-        run = read_json(folder / "run.json") if record.status != "finished" else None
+        run = RunFolder(folder).record() if record.status != "finished" else None
         if run and run["status"] != "done":
             checkpoint.clear(folder / "checkpoints")
-            write_json(folder / "run.json", {**run, "status": record.status})
+            self.store.write_json(folder / "run.json", {**run, "status": record.status})
 
     def run_folder(self, run_id: str) -> Path:
         """Folder of a training run."""
@@ -292,7 +292,12 @@ class Study:
 
     def metrics(self, record: Record) -> list[dict[str, Any]]:
         """What a trial logged."""
-        return read_metrics(self.run_folder(record.id) / "metrics.jsonl")
+        return self._run(record.id)[1]
+
+    def _run(self, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Record and metrics of a training run."""
+        folder = self.run_folder(run_id)
+        return RunFolder(folder).record(), read_metrics(folder / "metrics.jsonl")
 
     # -- which models are kept ---------------------------------------------------------------------------------------
 
@@ -316,19 +321,21 @@ class Study:
         keep = {record.id for record in self.best()}
         if self.search.by == "point":
             keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
-        folders = [self.run_folder(run_id) for run_id in self.records if run_id not in keep]
-        beaten = [folder for folder in folders if (folder / "model").is_dir() or _is_stored(folder)]
-        if not beaten:
+        # An object store is asked once about a run: this is called after every trial.
+        beaten = [run_id for run_id in self.records if run_id not in keep | self._without_model]
+        self._without_model.update(beaten)
+        models = [self.run_folder(run_id) / "model" for run_id in beaten]
+        models = list(itertools.compress(models, at_once(self.store.exists, models)))
+        if not models:
             return
-        fetch(self.plan.storage / "pipelines")
-        pipelines = [read_json(path) or {} for path in (self.plan.storage / "pipelines").glob("*.json")]
+        pipelines = [read_json(path) or {} for path in self.store.get_all(self.plan.storage / "pipelines", "*.json")]
         used = {node for pipeline in pipelines for node in pipeline.get("nodes", ())}
-        for folder in beaten:
-            run = read_json(folder / "run.json") or {}
-            if run.get("study") == self.name and folder.name not in used:
+        for model in models:
+            run = RunFolder(model.parent).record()
+            if run.get("study") == self.name and model.parent.name not in used:
                 # First the record: a run without a model must not count as done.
-                write_json(folder / "run.json", {**run, "status": "pruned"})
-                remove(folder / "model")
+                self.store.write_json(model.parent / "run.json", {**run, "status": "pruned"})
+                self.store.delete(model)
 
     # -- what came of them -------------------------------------------------------------------------------------------
 
@@ -339,11 +346,6 @@ class Study:
     def scores_of(self, point: Point) -> PointScores | None:
         """The scores of one point; None before its first trial has ended."""
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
-
-
-def _is_stored(folder: Path) -> bool:
-    """Whether the model of a run is in an object store."""
-    return place_of(folder) is not None and (read_json(folder / "run.json") or {}).get("status") == "done"
 
 
 def _leaves(plain: Any, prefix: str = "") -> dict[str, Any]:
