@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError
+from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import build
 from raysts.storage.atomic import read_json
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import Store
 
 TINY = "tiny"
+STARTS = ("member", "average")
+"""What a student may start from that is made of its teachers: its id as a parent is that of this word and the teacher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +60,54 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     if run in seen:
         return TrainedOn()
     seen.add(run)
-    record, recipe = (read_json(run / name) if model.name == "model" else None for name in ("run.json", "recipe.json"))
-    if not record or not recipe:
-        name = str(model.absolute())
-        return TrainedOn() if f"/{TINY}-" in name else TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
-    storage = run.parent.parent
+    runs, store = run.parent, Store.of(run)
+    record = RunFolder(run).record() if model.name == "model" else {}
+    recipe = store.read_json(run / "recipe.json") if record else None
+    if not recipe:
+        if _is_untrained(model.absolute()):
+            return TrainedOn()
+        return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
     parent, *teachers = record["parents"]
-    found = [TrainedOn((TrainingText(record["data"]["table"], _data(run, recipe), record["data"]["sha256"]),))]
-    if (run.parent / parent).is_dir():
-        found.append(_of(run.parent / parent / "model", seen))
-    elif parent == record["backbone_id"]:
-        found.append(_of_backbone(str(record["backbone"]), run.parent, seen))
-    # else the start of a student, made of its teachers
+    behind = [TrainedOn((TrainingText(record["data"]["table"], _data(run, recipe), record["data"]["sha256"]),))]
+    if parent == record["backbone_id"]:
+        behind.append(_of_backbone(str(record["backbone"]), runs, seen))
+    elif parent not in [content_id([start, teacher]) for start in STARTS for teacher in teachers]:
+        behind.append(_of_run(runs / parent, "parent", seen))
     for teacher in teachers:
-        manifest = read_json(storage / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
-        for member in manifest["members"]:
-            if (run.parent / member).is_dir():
-                found.append(_of(run.parent / member / "model", seen))
-            else:
-                found.append(TrainedOn(unknown=(f"teacher {member} (not a run of this storage)",)))
-    return together(found)
+        means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}
+        behind += [_of_run(runs / member, "teacher", seen) for member in means["members"]]
+    return together(behind)
+
+
+def _of_run(run: Path, what: str, seen: set[Path]) -> TrainedOn:
+    if RunFolder(run).record():
+        return _of(run / "model", seen)
+    return TrainedOn(unknown=(f"{what} {run.name} (not a run of this storage)",))
 
 
 def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
     if name == TINY:
         return TrainedOn()
-    ids = [] if "/" in name else [path for path in runs.glob(f"{name}*") if (path / "model").is_dir()]
-    if len(ids) == 1 or (Path(name).is_dir() and (Path(name).parent / "run.json").is_file()):
-        return _of(ids[0] / "model" if ids else Path(name), seen)
-    return TrainedOn(unknown=(f"backbone '{name}'",))
+    store = Store.of(runs)
+    named = Path(name) if Path(name).is_absolute() else None
+    models = [named] if named else [run / "model" for run in store.list(runs) if run.name.startswith(name)]
+    models = [model for model in models if RunFolder(model.parent).record() and Store.of(model).exists(model)]
+    return _of(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
+
+
+def _is_untrained(folder: Path) -> bool:
+    """Whether records of the storage say that the model in ``folder`` is the random backbone of the embedded world."""
+    storage, store = folder.parent.parent, Store.of(folder)
+    tiny_id = folder.name.removeprefix(f"{TINY}-")
+    if folder != storage / "backbones" / f"{TINY}-{tiny_id}":
+        return False
+    runs = (read_json(path) for path in store.get_all(storage / "runs", "run.json"))
+    pipelines = (read_json(path) for path in store.get_all(storage / "pipelines", "*.json"))
+    named = chain(
+        ((run["backbone"], run["backbone_id"]) for run in runs if run),
+        ((pipeline["pipeline"]["backbone"], pipeline["backbone_id"]) for pipeline in pipelines if pipeline),
+    )
+    return (TINY, tiny_id) in named
 
 
 def _data(run: Path, recipe: dict[str, Any]) -> Data:

@@ -10,9 +10,8 @@ from evaluation_fakes import HashedWords, scored_pairs, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
-from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, trained_on
+from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.recipes.recipe import Data
-from raysts.recipes.tree import to_plain
 
 FIRST = 20
 """Rows of the test set that the training table repeats: these, turned around and in capitals."""
@@ -156,33 +155,6 @@ def test_thresholds_and_targets_are_not_searched(corpus: Corpus) -> None:
     alone = searched(again, text_of(again, "nli/sentences"), tasks=("snli-2way",)).tasks["snli-2way"]
     assert (alone.trained, alone.sentence) == (0, 30)
     assert not searched(again, text_of(again, "targets")).tables
-
-
-def write_run(storage: Path, run: str, table: str, parents: list[str], **record: Any) -> Path:
-    folder = storage / "runs" / run
-    (folder / "model").mkdir(parents=True)
-    data = {"table": table, "sha256": f"sha-{table}", "rows": 3}
-    facts = {"parents": parents, "backbone": "tiny", "backbone_id": "tinyid", "data": data}
-    (folder / "run.json").write_text(json.dumps({**facts, **record}))
-    (folder / "recipe.json").write_text(json.dumps({"data": to_plain(Data())}))
-    return folder / "model"
-
-
-def test_training_text_of_a_student_is_that_of_its_members_chain_too(tmp_path: Path) -> None:
-    write_run(tmp_path, "nli0", "nli/train", ["tinyid"])
-    write_run(tmp_path, "ct0", "wikipedia/sentences", ["nli0"])
-    student = write_run(tmp_path, "sed", "sts/stsb_train", ["tinyid", "means"])
-    means = tmp_path / "embeddings" / "means"
-    means.mkdir(parents=True)
-    (means / "manifest.json").write_text(json.dumps({"members": ["ct0", "elsewhere"]}))
-    found = trained_on(student)
-    assert {text.table for text in found.texts} == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
-    assert found.unknown == ("teacher elsewhere (not a run of this storage)",)
-    bert = write_run(tmp_path, "bert", "nli/train", ["bertid"], backbone="bert-base", backbone_id="bertid")
-    assert trained_on(bert).unknown == ("backbone 'bert-base'",)
-    started = write_run(tmp_path, "more", "sts/stsb_train", ["x"], backbone=str(bert), backbone_id="x")
-    assert {text.table for text in trained_on(started).texts} == {"nli/train", "sts/stsb_train"}
-    assert "no record" in trained_on(tmp_path / "somewhere").unknown[0]
 
 
 def test_real_tables_take_seconds(real_data: Corpus) -> None:

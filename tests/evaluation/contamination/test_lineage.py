@@ -1,0 +1,92 @@
+"""What a model was trained on, read on the machine that trained it and on one that has only the bucket."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysts.evaluation.contamination.lineage import TrainedOn, trained_on
+from raysts.ids import content_id
+from raysts.recipes.recipe import Data
+from raysts.recipes.tree import to_plain
+from raysts.storage.store import BucketStore, Store
+
+
+@pytest.fixture(params=["folder", "bucket from another machine"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "storage" if request.param == "folder" else request.getfixturevalue("s3"))
+
+
+def write_run(store: Store, run: str, table: str, parents: list[str], **record: Any) -> Path:
+    with store.put_dir(f"runs/{run}/model") as draft:
+        (draft / "config.json").write_text("{}")
+    facts = {"parents": parents, "backbone": "tiny", "backbone_id": "tinyid", "status": "done"}
+    store.write_json(f"runs/{run}/recipe.json", {"data": to_plain(Data())})
+    data = {"table": table, "sha256": f"sha-{table}", "rows": 3}
+    store.write_json(f"runs/{run}/run.json", {**facts, "data": data, **record})
+    return store.path(f"runs/{run}/model")
+
+
+def of(model: Path) -> TrainedOn:
+    store = Store.of(model)
+    if isinstance(store, BucketStore):
+        shutil.rmtree(store.root, ignore_errors=True)
+    return trained_on(model)
+
+
+def tables(trained: TrainedOn) -> set[str]:
+    return {text.table for text in trained.texts}
+
+
+def test_training_text_of_a_student_is_that_of_its_members_chain_too(store: Store, tmp_path: Path) -> None:
+    write_run(store, "nli0", "nli/train", ["tinyid"])
+    write_run(store, "ct0", "wikipedia/sentences", ["nli0"])
+    student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
+    store.write_json("embeddings/means/manifest.json", {"members": ["ct0", "elsewhere"]})
+    trained = of(student)
+    assert tables(trained) == {"nli/train", "wikipedia/sentences", "sts/stsb_train"}
+    assert trained.unknown == ("teacher elsewhere (not a run of this storage)",)
+    bert = write_run(store, "bert", "nli/train", ["bertid"], backbone="bert-base", backbone_id="bertid")
+    assert of(bert).unknown == ("backbone 'bert-base'",)
+    for backbone in (str(bert), "ber"):  # a path, and the beginning of a run id
+        started = write_run(store, "more", "sts/stsb_train", ["x"], backbone=backbone, backbone_id="x")
+        assert tables(of(started)) == {"nli/train", "sts/stsb_train"}
+    assert "no record" in trained_on(tmp_path / "somewhere").unknown[0]
+
+
+def test_an_ancestor_that_cannot_be_read_is_unknown(store: Store) -> None:
+    write_run(store, "nli0", "nli/train", ["tinyid"])
+    child = write_run(store, "ct0", "wikipedia/sentences", ["nli0"])
+    assert (tables(of(child)), of(child).unknown) == ({"wikipedia/sentences", "nli/train"}, ())
+    for gone in ("recipe.json", "run.json"):
+        store.delete(f"runs/nli0/{gone}")
+        trained = of(child)
+        assert tables(trained) == {"wikipedia/sentences"} and len(trained.unknown) == 1 and "nli0" in trained.unknown[0]
+    student = write_run(store, "sed", "sts/stsb_train", ["tinyid", "means"])
+    assert of(student).unknown == ("teacher means (not a run of this storage)",), "its means have no record"
+
+
+@pytest.mark.parametrize("start", ["member", "average"])
+def test_what_a_student_starts_from_is_made_of_its_teachers(store: Store, start: str) -> None:
+    write_run(store, "nli0", "nli/train", ["tinyid"])
+    store.write_json("embeddings/means/manifest.json", {"members": ["nli0"]})
+    student = write_run(store, "sed", "sts/stsb_train", [content_id([start, "means"]), "means"])
+    assert (tables(of(student)), of(student).unknown) == ({"sts/stsb_train", "nli/train"}, ())
+    other = write_run(store, "sed", "sts/stsb_train", [content_id([start, "others"]), "means"])
+    assert tables(of(other)) == {"sts/stsb_train", "nli/train"} and "parent" in of(other).unknown[0]
+
+
+def test_only_records_say_that_a_backbone_was_trained_on_nothing(store: Store) -> None:
+    for name in ("tiny-a", "tiny-b", "average-a"):
+        with store.put_dir(f"backbones/{name}") as draft:
+            (draft / "config.json").write_text("{}")
+    store.write_json("pipelines/x.json", {"pipeline": {"backbone": "tiny"}, "backbone_id": "a"})
+    store.write_json("pipelines/y.json", {"pipeline": {"backbone": "bert-base"}, "backbone_id": "b"})
+    assert of(store.path("backbones/tiny-a")) == TrainedOn()
+    for other in ("backbones/tiny-b", "backbones/average-a", "models/tiny-a", "tiny-a", "backbones/tiny-"):
+        assert of(store.path(other)).unknown, other
+    write_run(store, "nli0", "nli/train", ["b"], backbone_id="b")
+    assert of(store.path("backbones/tiny-b")) == TrainedOn()
