@@ -34,6 +34,42 @@ SHARED = {
 RAY = ("tests/cluster/",)
 """Where Ray is started, by files and folders: by one worker alone, for two nodes that start at once may hang."""
 
+UNITS = (
+    "ops/", "storage/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
+    "report/",
+)  # fmt: skip
+"""Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
+WHOLE = (
+    "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
+    "objectives/test_conformance.py", "objectives/test_flow.py::test_training", "data/world/test_generate.py",
+    "data/fetch/test_fetch.py", "data/test_remote_data.py", "evaluation/test_transfer.py",
+    "evaluation/words/test_word_vectors.py::test_contextual", "training/test_stacked.py", "pipeline/test_run.py",
+    "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/test_evaluated.py",
+    "pipeline/test_embed.py", "pipeline/test_teacher.py", "pipeline/test_skip_bad.py", "pipeline/test_overlap.py",
+    "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
+    "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
+    "search/test_disk.py", "search/test_tracking.py", "report/paper/test_figures.py", "storage/test_remote_storage.py",
+    "storage/test_shared_storage.py",
+)  # fmt: skip
+"""They start processes, run a pipeline or a search whole, or compute for seconds what a unit need not."""
+SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "minilm", "real_data"}
+
+
+def is_quick(item: pytest.Item) -> bool:
+    name = item.nodeid.removeprefix("tests/")
+    slow = any(map(item.get_closest_marker, ("slow", "chaos"))) or SLOW_FIXTURES & set(
+        getattr(item, "fixturenames", ())
+    )
+    return name.startswith(UNITS) and not name.startswith(WHOLE) and not slow
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``-m quick`` does not even import the others, which import Ray."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix().removeprefix("tests/")
+    return True if name.startswith(WHOLE) or not name.startswith(UNITS) else None
+
 
 def path_of(item: pytest.Item) -> str:
     """Path of its file as seen from the root of the project."""
@@ -49,6 +85,9 @@ def group_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_quick(item):
+            item.add_marker(pytest.mark.quick)
     if not config.pluginmanager.hasplugin("xdist"):
         return
     ranks = {group: rank for rank, group in enumerate(GROUPS)}

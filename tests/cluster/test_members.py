@@ -72,7 +72,7 @@ class _Watch(threading.Thread):
                 self.ended = writer_of(self.told) or 0
                 os.kill(self.ended, signal.SIGTERM)
             self.saved = self.saved or list((self.told / "checkpoints").glob("step-*.pt"))
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, cluster: None) -> None:

@@ -113,7 +113,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(windows: dict[str,
 
     def kill() -> None:
         while len(killed) < 3 and not over.is_set():
-            for pid in family_of_title("ray::Read_Pieces", os.getpid()):
+            for pid in family_of_title("ray::Read_WindowSlices", os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)

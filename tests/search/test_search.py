@@ -1,9 +1,8 @@
-"""Searches without Ray: spaces, which trial is next, what is remembered and kept, and a whole search in this process."""
+"""Searches without Ray: spaces, which trial is next, what is remembered and kept."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 import shutil
@@ -12,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 
-from raysts.commands import study_run as api_study
 from raysts.commands import tune as api_tune
-from raysts.data.batches import read_batches
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
 from raysts.search import named, scores
 from raysts.search.local import LocalOptuna
@@ -29,7 +25,7 @@ from raysts.search.sampler import View
 from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.study import Study
-from raysts.search.trial import TrialOutcome, TrialRuntime, run_trial
+from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import read_json, write_json
 
 LR = "sts.optim.lr"
@@ -432,176 +428,3 @@ def test_the_database_is_a_view_of_the_records_whatever_it_held(study: StudyMake
     assert found[0].intermediate_values == {5: 0.3, 10: 0.5} and found[2].user_attrs["reason"] == "out of memory"
     View(tmp_path / "no" / "folder.db", "s", made.search, said.append).rebuild([])
     assert len(said) == 1 and "the search does not need it" in said[0]
-
-
-# -- one trial -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) -> None:
-    job = stage.job("sts", tmp_path / "run", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
-    seen: list[dict[str, Any]] = []
-
-    def runtime(**options: Any) -> Callable[[], TrialRuntime]:
-        return lambda: TrialRuntime("cpu", threads=1, metric=SPEARMAN, **options)
-
-    def report(value: float, line: dict[str, Any]) -> None:
-        assert value == line["dev"]
-        seen.append(line)
-
-    stopped = run_trial(job, SPEARMAN, runtime(report=report, stopped=lambda: len(seen) > 1))
-    assert stopped == TrialOutcome("stopped") and [line["step"] for line in seen] == [2, 4]
-    # The folder is free again, and what was trained is not lost: it goes on from step 4.
-    done = run_trial(job, SPEARMAN, runtime(report=report))
-    assert done.status == "finished" and [line["step"] for line in seen] == [2, 4, 6]  # not the last: nothing to stop
-    alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
-    assert done.value == run_trial(alone, SPEARMAN, runtime()).value
-
-    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=replace(job.recipe.optim, lr=1e30))
-    found = run_trial(nan, SPEARMAN, runtime())
-    assert found.status == "infeasible" and "lr" in str(found.reason)
-
-    def exhausted(*arguments: Any) -> Any:
-        for share in read_batches(*arguments):
-            torch.empty(1 << 50)  # the allocator's own error, in the middle of a run
-            yield share
-
-    short = runtime()()
-    short.read = exhausted
-    large = stage.job("sts", tmp_path / "large", max_steps=4)
-    found = run_trial(large, SPEARMAN, lambda: short)
-    assert found.status == "infeasible" and str(found.reason).startswith("out of memory")
-
-    missing = replace(stage.job("sts", tmp_path / "missing"), store=tmp_path / "nothing")
-    found = run_trial(missing, SPEARMAN, runtime())
-    assert found.status == "failed" and "manifest.json" in str(found.reason)
-
-
-# -- a whole search ------------------------------------------------------------------------------------------------------
-
-
-TWO = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2, "train.eval_every": 2}
-
-
-def written(storage: Path) -> dict[str, int]:
-    return {path.parent.name: path.stat().st_mtime_ns for path in storage.glob("runs/*/metrics.jsonl")}
-
-
-def test_a_search_its_second_call_more_seeds_and_the_hand_over(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    said: list[str] = []
-    storage, options = tmp_path / "storage", {"address": "none", "say": said.append}
-    base = {**TWO, "backbone": str(tiny_backbone)}
-    found = api_tune.tune("lower-bound", base, small_world, storage, **options)
-    assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
-    assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
-    means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
-    assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
-    json.dumps(found)
-    folder = Path(found["study"])
-    assert folder == storage / "studies" / "lower-bound"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "optuna.db", "study.json", "tensorboard", "tracked.json", "trials", "trials.parquet"
-    ]  # fmt: skip
-    assert pq.read_table(folder / "trials.parquet").num_rows == 4
-    assert len(list((folder / "tensorboard").glob("*/events*"))) == 4
-    assert len(list(storage.glob("runs/*/model"))) == 2 and not list(storage.glob("runs/*/checkpoints"))
-    assert any("at most" in line and "MB on disk" in line for line in said)
-    html = Path(found["report"]).read_text()
-    assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
-
-    before = written(storage)
-    again = api_tune.tune("lower-bound", base, small_world, storage, **options)
-    assert written(storage) == before and again["points"] == found["points"]
-    more = api_tune.tune("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
-    assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
-
-    sed = {"sed.data.sample": 40, "sed.train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4}
-    ended = api_study.distill((), sed, None, storage, from_study="lower-bound", top=4, **options)
-    kept = {p["run"] for p in more["points"] if p["overrides"] == more["best"]["overrides"]}
-    members = {row["run_id"] for row in ended["results"] if row["role"] == "member"}
-    assert len(members) == 4 and kept < members  # the best bound's three, and a fourth that was trained for it
-    assert {name: written(storage)[name] for name in kept} == {
-        name: written_ for name, written_ in written(storage).items() if name in kept
-    }
-    assert {row["role"] for row in ended["results"]} == {"backbone", "member", "ensemble", "student"}
-    assert (Path(ended["model"]) / "model.safetensors").is_file()
-
-
-def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    overrides = {
-        **TWO, "backbone": str(tiny_backbone), "members": 3, "sed.data.sample": 40, "evaluation.tasks": ["stsb"],
-        "evaluation.resamples": 4,
-    }  # fmt: skip
-    planned = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
-    runs = [node for node in planned["nodes"] if node["kind"] == "train"]
-    assert len(runs) == 4 + 2 and {node["status"] for node in runs} == {
-        "waiting"
-    }  # the grid, a third member, the student
-    shown = api_study.shown("sts-grid-sed@small", overrides)
-    assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 3
-    found = api_study.run(
-        "sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none", say=lambda text: None
-    )
-    assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 4
-    members = {row["run_id"] for row in found["results"] if row["role"] == "member"}
-    chosen = {p["run"] for p in found["points"] if p["overrides"] == found["best"]["overrides"]}
-    assert len(members) == 3 and chosen < members
-    assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
-    assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
-    again = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
-    assert {node["status"] for node in again["nodes"]} == {"done"}
-
-
-def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_starts_from_it(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    storage, options = tmp_path / "storage", {"address": "none", "say": lambda text: None}
-    base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
-    space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
-    space |= {f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")}
-    found = api_tune.tune("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
-    assert found["trials"] == 3 and len(list(storage.glob("runs/*/model"))) == 2
-    assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 3
-    warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
-    other = api_tune.tune("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
-    assert other["trials"] == 3
-    with pytest.raises(InputError, match="no study 'third'"):
-        api_tune.tune("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
-    with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
-        api_study.distill((), None, None, storage, from_study="latte-mix", top=3, **options)
-
-
-def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
-    with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
-        api_tune.tune("lower-bound", overrides, small_world, tmp_path, address="none", say=lambda text: None)
-    with pytest.raises(InputError, match="asha: needs trials that train at once"):
-        api_tune.tune("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
-    assert not (tmp_path / "x").exists()
-
-
-def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    from run_commands import overrides, raysts, result
-
-    place: list[object] = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
-    for sets, why in (
-        ({"space.lower_bound": "0,1.5"}, "must be in [0, 1)"),
-        ({"space.lower_bound": "[]"}, "is empty"),
-        ({"space.nothing": "0,1"}, "is no option of a trial's recipe"),
-    ):
-        outcome = raysts("tune", "lower-bound", *place, *overrides({"backbone": tiny_backbone, **sets}))
-        assert outcome.code == 2 and why in outcome.err and not outcome.out
-    outcome = raysts("tune", "lower", *place)
-    assert outcome.code == 2 and "did you mean 'lower-bound'" in outcome.err and not (tmp_path / "storage").exists()
-
-    sets = {**SHORT, "backbone": tiny_backbone, "space.lower_bound": "0,0.6", "seeds": 1}
-    found = result("tune", "lower-bound", *place, *overrides(sets), "--name", "mine")
-    assert set(found) >= {"status", "storage", "study", "trials", "best", "points"} and found["trials"] == 2
-    assert found["best"].keys() == {"overrides", "value"} and Path(found["study"]).name == "mine"
-    text = raysts("tune", "lower-bound", *place, *overrides(sets), "--name", "mine").out
-    assert "<- chosen" in text and "raysts distill --from-study mine" in text and "optuna-dashboard" in text
-    outcome = raysts("distill", "--from-study", "minus", *place)
-    assert outcome.code == 2 and "did you mean 'mine'" in outcome.err
