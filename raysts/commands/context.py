@@ -586,14 +586,19 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
         storage: as :func:`run`.
 
     Returns:
-        status, reports (paths); for a paper also tables and text, see :func:`raysts.report.paper.report.report_paper`.
+        status, reports (paths); for a paper also text, and what :meth:`raysts.report.paper.data.PaperData.as_plain` says.
     """
     folder = storage_of(storage)
     if paper is not None:
-        from raysts.report.paper.report import report_paper
+        from raysts.report.paper.data import report_data as paper_data
+        from raysts.report.paper.page import write_report as write_paper
+        from raysts.report.paper.text import format_paper
 
         _check_writable(folder, "--storage")
-        return {"status": "done", "storage": location(folder), **report_paper(paper, folder)}
+        shown = paper_data(paper, folder)
+        path = write_paper(shown, folder / "reports" / f"paper-{paper}")
+        text = f"{format_paper(shown)}\n\nreport: {path}"
+        return {"status": "done", "storage": location(folder), "reports": [str(path)], **shown.as_plain(), "text": text}
     fetch(folder / "pipelines")
     known = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
     if not known:

@@ -128,10 +128,11 @@ def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 
 def _report(experiment: str, name: str, storage: Path) -> Path:
-    from raysts.report.paper.report import report_tables
+    from raysts.report.paper.data import report_data
+    from raysts.report.paper.page import write_report
 
     found = experiments.EXPERIMENTS[experiment]
-    return report_tables(found.paper, found.tables, storage, storage / "reports" / name)
+    return write_report(report_data(found.paper, storage, found.tables), storage / "reports" / name)
 
 
 def described(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from raysts.storage.store import aside
+from raysts.storage.store import Store
 from raysts.training.monitor import duration
 
 # Not allowed in XML 1.0: control characters (a failed run's reason may hold terminal colours) and lone surrogates.
@@ -24,9 +24,9 @@ def render(template: str, **values: object) -> str:
 
 
 def write_page(html: str, folder: Path) -> Path:
-    """Write a page as ``folder/index.html``, aside then renamed, and return that path."""
-    path = folder / "index.html"
-    with aside(path) as draft:
+    """Write a page as ``folder/index.html``, in place of the one that is there, and return that path."""
+    path = folder.absolute() / "index.html"
+    with Store.of(folder).put(path) as draft:
         draft.write_text(html, encoding="utf-8")
     return path
 

@@ -15,7 +15,7 @@ from raysts.errors import InputError
 from raysts.pipeline.plan import Plan
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import pipeline
-from raysts.report.paper.report import report_paper
+from raysts.report.paper.data import report_data
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
 QUICK: dict[str, Any] = {
@@ -29,7 +29,7 @@ def run(recipe: str, overrides: dict[str, Any], data: Path, storage: Path) -> di
 
 def cells(paper: str, number: int, storage: Path) -> dict[tuple[str | None, str, str], Any]:
     """What was measured, by group, row and column of a table; of each cell the only measurement."""
-    (table,) = [table for table in report_paper(paper, storage)["tables"] if table["number"] == number]
+    (table,) = [table for table in report_data(paper, storage).as_plain()["tables"] if table["number"] == number]
     found = {(c["group"], c["row"], c["column"]): c["measured"] for c in table["cells"] if c["measured"]}
     assert all(len(measured) == 1 for measured in found.values())
     return {where: measured[0] for where, measured in found.items()}
@@ -164,7 +164,9 @@ def test_every_cell_of_its_tables_is_filled(name: str, small_world: Path, tmp_pa
     run(name, overrides, small_world, tmp_path)
     depth = 2
     for number in experiment.tables:
-        (table,) = [table for table in report_paper(experiment.paper, tmp_path)["tables"] if table["number"] == number]
+        (table,) = [
+            table for table in report_data(experiment.paper, tmp_path).as_plain()["tables"] if table["number"] == number
+        ]
         for cell in table["cells"]:
             too_deep = cell["column"] == "3" or "Layer" in cell["row"] and int(cell["row"].split()[2]) > depth
             lacks_data = cell["column"] == "SICK-R"

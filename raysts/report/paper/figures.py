@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raysts.report.paper.match import PaperTable
-from raysts.report.paper.measured import Measured, system_of
+from raysts.report.paper.match import Measured, PaperTable
 
 PUBLISHED = "published"
 
@@ -140,7 +140,7 @@ def _by_ratio(rows: Sequence[Measured]) -> tuple[Chart, ...]:
         centre = high - 0.25 if low == float("-inf") else low + 0.25
         counts.setdefault(row["dataset"], {})[centre] = row["n"]
         baseline = row["role"] == "baseline"
-        system = _LONGER if baseline else f"{system_of(row) or row['system']} on {each.backbone}, {row['similarity']}"
+        system = _LONGER if baseline else f"{each.system or row['system']} on {each.backbone}, {row['similarity']}"
         who = () if baseline else (each.run, row["run_id"], row["member"], row["seed"])
         shares.setdefault(row["dataset"], {}).setdefault(system, {}).setdefault(centre, {})[who] = row["value"]
     if not counts:
@@ -177,6 +177,4 @@ def _by_ratio(rows: Sequence[Measured]) -> tuple[Chart, ...]:
 
 def _over_models(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and standard deviation (ddof 1) times 100."""
-    mean = sum(values) / len(values)
-    squares = sum((value - mean) ** 2 for value in values)
-    return 100 * mean, 100 * (squares / (len(values) - 1)) ** 0.5 if len(values) > 1 else None
+    return 100 * statistics.fmean(values), 100 * statistics.stdev(values) if len(values) > 1 else None

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from raysts.evaluation.results import ResultRow
 from raysts.objectives import OBJECTIVES
+from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.tree import paths, to_plain
 from raysts.report.paper import published
-from raysts.report.paper.measured import Measured, system_of
 from raysts.report.paper.published import STATIC, Measure, Table, Value
+from raysts.report.run import scores
 
 BACKBONES = {
     "BERT-distil": r"distilbert-base-(un)?cased",
@@ -44,6 +46,31 @@ PAIRS = {
 OTHER_DATA = "other data"
 
 _NAMED = 6  # changed settings that a remark names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One results row, with what the results table does not say of it.
+
+    Attributes:
+        row: the row.
+        run: name of the run in the storage, of study and trial, or else of the evaluation.
+        backbone: what it started from; models of one name are told apart by their content.
+        backbone_id: content id of the backbone.
+        stages: the plain recipe of each of its stages by the stage's name.
+    """
+
+    row: ResultRow
+    run: str
+    backbone: str
+    backbone_id: str
+    stages: Mapping[str, Any]
+
+    @property
+    def system(self) -> str | None:
+        """What it measures, in the words of the grammar; None where it has no name there."""
+        return system_of(self.row["system"] or "", self.row["role"])
+
 
 Fitting = Mapping[tuple[str, str, str], Sequence[Measured]]
 """Measurements by system, data set and metric."""
@@ -102,9 +129,8 @@ def paper_tables(paper: str, rows: Iterable[Measured]) -> list[PaperTable]:
     """The tables of a paper (``sed``, ``gausscse``, ``latte-mix``) with the measurements that fit their cells."""
     fitting: dict[tuple[str, str, str], list[Measured]] = {}
     for each in rows:
-        system = system_of(each.row)
-        if system is not None:
-            fitting.setdefault((system, each.row["dataset"], each.row["metric"]), []).append(each)
+        if each.system is not None:
+            fitting.setdefault((each.system, each.row["dataset"], each.row["metric"]), []).append(each)
     return [_filled(table, fitting) for table in published.load(paper).tables]
 
 
@@ -193,10 +219,7 @@ def _source(models: Sequence[Sequence[Measured]], value: Value) -> Source:
     first = models[0][0]
     rows = [each.row for model in models for each in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
-    chosen = sorted({row["selected_by"] for row in rows if row["selected_by"]})
-    remarks = [f"checkpoints chosen by {' and '.join(chosen)} labels"] if chosen else []
-    if any(row["transductive"] for row in rows):
-        remarks.append("fitted on the sentences of the test sets (transductive)")
+    remarks = list(scores.remarks(rows))
     if OTHER_DATA in _column(first):
         remarks.append(f"{OTHER_DATA} than the paper's, by their number of rows")
     changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))

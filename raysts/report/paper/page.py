@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,26 +12,25 @@ from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, fitted, frame
 from raysts.report.charts.lines import Dot, bars, line
 from raysts.report.charts.svg import drawing, tag
+from raysts.report.paper.data import PaperData
 from raysts.report.paper.figures import Chart, Figure, Line
-from raysts.report.paper.match import PaperTable
-from raysts.report.paper.published import Paper
 from raysts.report.paper.text import MARK, caption, measured_cells, notes, printed, system_label
 
 
-def write_report(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure], folder: Path) -> Path:
+def write_report(data: PaperData, folder: Path) -> Path:
     """Write the page into ``folder``; its path."""
-    return html.write_page(render(paper, tables, drawn), folder)
+    return html.write_page(render(data), folder)
 
 
-def render(paper: Paper, tables: Sequence[PaperTable], drawn: Sequence[Figure] = ()) -> str:
+def render(data: PaperData) -> str:
     """The page as HTML."""
     return html.render(
         "paper/page.html",
-        paper=paper,
-        tables=tables,
+        paper=data.paper,
+        tables=data.tables,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        measurements=sum(len(cell) for table in tables for cell in table.found.values()),
-        figures=[(figure, _styles(figure)) for figure in drawn],
+        measurements=sum(len(cell) for table in data.tables for cell in table.found.values()),
+        figures=[(figure, _styles(figure)) for figure in data.figures],
         mark=MARK,
         caption=caption,
         notes=notes,

@@ -6,25 +6,31 @@ from collections import Counter
 from collections.abc import Sequence
 
 from raysts.report.html import hundredfold
+from raysts.report.paper.data import PaperData
 from raysts.report.paper.match import PaperTable, Source
 from raysts.report.paper.published import Paper, Row, Table, Value
-from raysts.report.run.scores import pooled
+from raysts.report.run.scores import AGGREGATIONS, METRICS, pooled
 
 MARK = "†"
 """What a value with a remark carries."""
 
-_AGGREGATIONS = {"all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by pairs"}
-_METRICS = {"auc_pr": "PR-AUC"}
 _CONDITIONS = ("aggregation", "layers", "pooling", "similarity")
 
 
-def format_papers(paper: Paper, tables: Sequence[PaperTable]) -> str:
+def format_paper(data: PaperData) -> str:
     """Every table as aligned plain text, what was measured in columns of its own beside what was published."""
+    paper = data.paper
     head = [f"{paper.short}: {paper.title}", *(f"- {note}" for note in paper.notes)]
-    return "\n\n".join(["\n".join(head), *(_format(paper, table) for table in tables)])
+    drawn = [
+        f"{paper.short} Figure {figure.number}: {figure.about}: "
+        + (f"{len(figure.charts)} charts in the report" if figure.charts else f"not measured; {figure.how}")
+        for figure in data.figures
+    ]
+    tables = ["\n".join(_table_lines(paper, table)) for table in data.tables]
+    return "\n\n".join(["\n".join(head), *tables, *(["\n".join(drawn)] if drawn else [])])
 
 
-def _format(paper: Paper, shown: PaperTable) -> str:
+def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
     table, tags = shown.table, [chr(ord("a") + i) for i in range(len(shown.backbones))]
     lines = [f"{paper.short} Table {table.number}: {table.about} ({caption(table)})"]
     lines += [f"- {note}" for note in table.notes]
@@ -45,7 +51,7 @@ def _format(paper: Paper, shown: PaperTable) -> str:
             cells += [printed(cell), *(measured_cells(shown, i, j) or [""])]
         body.append(cells)
     lines += _aligned(body)
-    return "\n".join([*lines, *notes(shown)])
+    return [*lines, *notes(shown)]
 
 
 def _aligned(body: Sequence[list[str] | str]) -> list[str]:
@@ -130,13 +136,13 @@ def system_label(table: Table, row: Row) -> str:
 
 
 def _metric(name: str) -> str:
-    return _METRICS.get(name, name)
+    return METRICS.get(name, name)
 
 
 def _words(condition: str, value: str) -> str:
     if condition == "layers":
         return pooled(value)
-    return _AGGREGATIONS[value] if condition == "aggregation" else f"{value} {condition}"
+    return AGGREGATIONS[value] if condition == "aggregation" else f"{value} {condition}"
 
 
 def _own(row: Row) -> dict[str, str]:

@@ -16,10 +16,10 @@ AVERAGE = "avg"
 _LINE = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
 
 
-_AGGREGATIONS = {
+AGGREGATIONS = {
     "all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by their pairs"
 }  # fmt: skip
-_METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
+METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
 
 
 def pooled(layers: str | None) -> str:
@@ -41,8 +41,8 @@ class View:
     def described(self) -> str:
         """In words, as a table's caption."""
         parts = [
-            f"{_METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
-            _AGGREGATIONS.get(self.aggregation or "", self.aggregation),
+            f"{METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
+            AGGREGATIONS.get(self.aggregation or "", self.aggregation),
             pooled(self.layers),
             "rows that do not occur in the training text" if self.rows == "clean" else None,
         ]
@@ -173,7 +173,7 @@ def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) ->
         name: individuals[name][0] if name in individuals and cell.n == 1 else Value(cell.mean, cell.std, cell.n)
         for name, cell in cells.items()
     }
-    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, _remarks(mine))
+    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, remarks(mine))
 
 
 def _averages(latest: dict[str, dict[tuple[object, ...], ResultRow]], averaged: Sequence[str]) -> list[float]:
@@ -189,7 +189,8 @@ def _value(row: ResultRow) -> Value:
     return Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
 
 
-def _remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    """Labels or test sentences that rows say were used."""
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
     found = [f"checkpoints chosen by {' and '.join(chose)} labels"] if chose else []
     if any(row["transductive"] for row in rows):

@@ -17,7 +17,7 @@ from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean
 from raysts.search.space import Point, text_of
 from raysts.search.study import Study
-from raysts.storage.atomic import read_json
+from raysts.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,12 @@ _ENDINGS = {"finished": "finished", "stopped": "stopped early", "infeasible": "i
 
 def report_data(study: Study) -> StudyData:
     """Everything the report of a study shows."""
-    scores, about = study.scores(), read_json(study.folder / "study.json") or {}
+    store, scores = Store.of(study.plan.storage), study.scores()
+    about = store.read_json(study.folder / "study.json", fresh=True) or {}
     metric, space, records = study.search.objective, study.search.space, list(study.records.values())
     best = by_mean(scores, metric.mode)
     ranked = sorted(records, key=lambda r: -rank(r.value if r.status == "finished" else None, metric.mode))
-    first = next((read_json(study.plan.storage / "runs" / r.id / "run.json") or {} for r in ranked), {})
+    first = next((store.read_json(store.path(f"runs/{r.id}/run.json")) or {} for r in ranked), {})
     return StudyData(
         name=study.name,
         command=about.get("command", ""),

@@ -12,9 +12,9 @@ from raysts.cli import execute
 from raysts.evaluation import results
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
+from raysts.report.paper.data import PaperData, measured
 from raysts.report.paper.figures import Chart, Figure, figures
 from raysts.report.paper.match import paper_tables
-from raysts.report.paper.measured import measured
 from raysts.report.paper.page import render
 from raysts.report.paper.published import load
 from raysts.schema import RESULTS
@@ -57,7 +57,7 @@ def lines(chart: Chart, published: bool = False) -> dict[str, list[tuple[str, fl
 
 
 def drawn(paper: str, storage: Path) -> ElementTree.Element:
-    page = render(load(paper), paper_tables(paper, measured(storage)), of(paper, storage))
+    page = render(PaperData(load(paper), paper_tables(paper, measured(storage)), of(paper, storage)))
     return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
 
 

@@ -13,13 +13,14 @@ from raysts.cli import execute
 from raysts.commands import context as api
 from raysts.errors import InputError
 from raysts.evaluation import results
+from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.match import Found, PaperTable, paper_tables
-from raysts.report.paper.measured import Measured, measured, system_of
+from raysts.report.paper.data import PaperData, measured
+from raysts.report.paper.match import Found, Measured, PaperTable, paper_tables
 from raysts.report.paper.page import render
 from raysts.report.paper.published import load
-from raysts.report.paper.text import format_papers
+from raysts.report.paper.text import format_paper
 from raysts.schema import RESULTS
 from raysts.storage.atomic import write_json
 
@@ -129,7 +130,7 @@ def test_the_average_needs_every_set_and_is_that_of_each_model() -> None:
     ],
 )  # fmt: skip
 def test_a_pipeline_measures_several_systems(system: str, role: str, measures: str | None) -> None:
-    assert system_of(row(system, "stsb", 0.5, role=role)) == measures
+    assert system_of(system, role) == measures
 
 
 def test_a_backbone_of_the_paper_stands_beside_its_own_rows() -> None:
@@ -254,7 +255,7 @@ def shown(storage: Path) -> list[PaperTable]:
 
 def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    text = format_papers(load("sed"), shown(tmp_path))
+    text = format_paper(PaperData(load("sed"), shown(tmp_path)))
     first = text[text.index("SED Table 1") : text.index("SED Table 2")]
     lines = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line) for line in first.splitlines()}
     assert "c: measured, some-encoder" in first and "b: measured, other/encoder" in first
@@ -267,7 +268,7 @@ def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> Non
 
 def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    text = render(load("sed"), shown(tmp_path))
+    text = render(PaperData(load("sed"), shown(tmp_path)))
     assert text.startswith("<!DOCTYPE html>\n") and not re.search(r"https?:|<script|url\(|@import|src=", text)
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     tables = root.findall(".//table")

@@ -1,0 +1,244 @@
+"""What the page of a paper shows, read from the storage: results rows, and of each its run, backbone and settings."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError, nearest
+from raysts.evaluation import results
+from raysts.evaluation.entailment import DEV
+from raysts.evaluation.results import ResultRow
+from raysts.models.gaussian import NAMES
+from raysts.objectives import OBJECTIVES
+from raysts.recipes import names
+from raysts.recipes.tree import set_path
+from raysts.report.paper import published
+from raysts.report.paper.figures import Figure, figures
+from raysts.report.paper.match import Measured, PaperTable, paper_tables
+from raysts.report.paper.published import Paper
+from raysts.schema import RESULTS
+from raysts.storage.store import Store
+
+NOT_ON_RECORD = "backbone not on record"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperData:
+    """A paper, its tables and its figures with what a storage measured of them."""
+
+    paper: Paper
+    tables: Sequence[PaperTable]
+    figures: Sequence[Figure] = ()
+
+    def as_plain(self) -> dict[str, Any]:
+        """Fields of the JSON line.
+
+        Returns:
+            tables: per table ``number``, ``about`` and ``cells``; a cell: row, group, system, backbone, column, metric,
+                published and std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids,
+                remarks).
+            figures: fields of :class:`Figure`; values times 100.
+        """
+        tables = [{"number": t.table.number, "about": t.table.about, "cells": _cells(t)} for t in self.tables]
+        return {"tables": tables, "figures": [asdict(figure) for figure in self.figures]}
+
+
+def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
+    """Everything the page of a paper shows.
+
+    Args:
+        paper: ``sed``, ``gausscse`` or ``latte-mix``.
+        storage: whose measurements.
+        numbers: of the tables; without them all tables, and the figures.
+
+    Raises:
+        InputError: no such paper, or results that cannot be read.
+    """
+    if paper not in published.PAPERS:
+        known = ", ".join(published.PAPERS)
+        raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
+    tables = paper_tables(paper, measured(storage))
+    if numbers is not None:
+        return PaperData(published.load(paper), [shown for shown in tables if shown.table.number in numbers])
+    return PaperData(published.load(paper), tables, figures(paper, tables, measured(storage, subsets=True)))
+
+
+def _cells(shown: PaperTable) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": row.name,
+            "group": row.group,
+            "system": row.system,
+            "backbone": row.backbone,
+            "column": column.name,
+            "metric": column.metrics[k],
+            "published": value.value,
+            "std": value.std,
+            "remark": value.remark or row.remark,
+            "measured": [
+                {
+                    "backbone": backbone,
+                    "value": beside.value,
+                    "std": beside.std,
+                    "n": beside.n,
+                    "run": beside.source.run,
+                    "run_ids": list(beside.source.ids),
+                    "remarks": list(beside.source.remarks),
+                }
+                for backbone, beside in shown.found.get((i, j, k), {}).items()
+            ],
+        }
+        for i, row in enumerate(shown.table.rows)
+        for j, (column, cell) in enumerate(zip(shown.table.columns, row.cells, strict=True))
+        for k, value in enumerate(cell)
+        if value is not None
+    ]
+
+
+def measured(storage: Path, subsets: bool = False) -> list[Measured]:
+    """Every value of a whole data set in the storage's results, where the system is what it is called.
+
+    With ``subsets`` those of parts of data sets instead.
+
+    What starts from a model of this storage is not: ``ct`` from an ``nli`` model is ``nli-ct``. Nor is a pipeline that a
+    YAML file gives the name of another. The trials of a study have their score on the development set.
+
+    Raises:
+        InputError: a part of the results cannot be read.
+    """
+    store = Store.of(storage.absolute())
+    records = [record for path in store.get_all("pipelines", "*.json") if (record := store.read_json(path))]
+    by_part = {node: record for record in records for node in record.get("nodes", ())}
+    backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
+    named = {record["name"]: _as_named(record["pipeline"]) for record in records}
+    runs = {path.parent.name for path in store.get_all("runs", "run.json", "recipe.json") if path.name == "run.json"}
+    rows: list[Measured] = []
+    for path in store.get_all("results", "*.parquet"):
+        evaluation = path.stem.startswith(results.EVALUATION)
+        for row in results.read_part(storage, path.stem):
+            if (row["subset"] is not None) != subsets or row["rows"] != "all":
+                continue
+            if row["value"] is None or not math.isfinite(row["value"]):
+                continue
+            # A model that 'raysts evaluate' measured again is still one of its pipeline's.
+            record = by_part.get(row["run_id"] if evaluation else path.stem)
+            if record is None or named[record["name"]] or row["role"] == "backbone":
+                rows.append(_of_pipeline(row, record) if record else _of_part(row, path.stem, store, backbones))
+    rows += [] if subsets else _of_studies(store)
+    return _told_apart([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
+
+
+def _as_named(tree: Mapping[str, Any]) -> bool:
+    try:
+        usual = names.pipeline(tree["name"])
+    except InputError:
+        return False
+    return (list(usual.stages), usual.combine, list(usual.post)) == (
+        list(tree["stages"]), tree["combine"], list(tree.get("post", ()))
+    )  # fmt: skip
+
+
+def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
+    """Whether a backbone is a run of the storage itself: its folder, or the beginning of its id."""
+    if "/" in backbone:
+        return folder in Path(backbone).absolute().parents
+    return any(run.startswith(backbone) for run in runs)
+
+
+def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> Measured:
+    tree = record["pipeline"]
+    of_student = {**({"sed": tree["sed"]} if tree.get("sed") else {}), **tree.get("post", {})}
+    return Measured(
+        row=row,
+        run=record["name"],
+        backbone=tree["backbone"],
+        backbone_id=record["backbone_id"],
+        stages={**tree["stages"], **(of_student if row["role"] == "student" else {})},
+    )
+
+
+def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, str]) -> Measured:
+    """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say."""
+    ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
+    stages: dict[str, Any] = {}
+    run_id, backbone_id = ids[0] if ids else None, None
+    while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
+        stages[record["stage"]] = store.read_json(f"runs/{run_id}/recipe.json") or {}
+        backbone_id, backbones = record["backbone_id"], {record["backbone_id"]: record["backbone"], **backbones}
+        run_id = next(iter(record.get("parents") or ()), None)
+    backbone_id = backbone_id or run_id or ""
+    evaluation = part.startswith(results.EVALUATION)
+    # What has no run on record is itself what it started from
+    unnamed = row["system"] if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
+    return Measured(
+        row=row,
+        run="/".join(text for text in (row["study"], row["trial"]) if text)
+        or f"evaluation {part.removeprefix(results.EVALUATION)[:8]}",
+        backbone=backbones.get(backbone_id, unnamed),
+        backbone_id=backbone_id,
+        stages=stages,
+    )
+
+
+def _of_studies(store: Store) -> Iterator[Measured]:
+    """The scores of trials on SNLI dev: the only searches that a paper has a table of."""
+    files = store.get_all("studies", "study.json", "trials/*.json")
+    for file in (file for file in files if file.name == "study.json"):
+        study = store.read_json(file)
+        tree = study["pipeline"]
+        recipes = {
+            stage: recipe for stage, recipe in tree["stages"].items() if OBJECTIVES[recipe["objective"]].dev == DEV
+        }
+        if not recipes:
+            continue
+        size = None
+        with contextlib.suppress(InputError, OSError):  # the data may have gone
+            size = Corpus(study["data"]).rows(DEV)
+        for path in files:
+            trial = store.read_json(path) if path.parent == file.parent / "trials" else {}
+            if trial.get("status") != "finished":
+                continue
+            stages = copy.deepcopy(recipes)
+            for option, value in trial["point"].items():
+                set_path(stages, option, value)
+            (recipe,) = stages.values()
+            row = dict.fromkeys(RESULTS.names) | {
+                "run_id": trial["id"], "study": study["name"], "system": tree["name"], "role": "member",
+                "member": trial["seed"], "dataset": "snli-2way", "split": "dev", "rows": "all", "metric": "auc_pr",
+                "pooling": recipe["pooling"], "layers": str(recipe["layers"]),
+                "similarity": NAMES[recipe["settings"]["similarity"]], "selected_by": "snli-dev", "value": trial["value"],
+                "n": size, "created_at": trial["finished_at"],
+            }  # fmt: skip
+            yield Measured(
+                row=row,
+                run=study["name"],
+                backbone=tree["backbone"],
+                backbone_id=study["identity"]["backbone"],
+                stages=stages,
+            )
+
+
+def _told_apart(rows: list[Measured]) -> list[Measured]:
+    """With the last part of a backbone's path for its name, and the beginning of its id where two have that name."""
+    labels = {row.backbone: _label(row.backbone) for row in rows}
+    ids: dict[str, set[str]] = {}
+    for row in rows:
+        ids.setdefault(labels[row.backbone], set()).add(row.backbone_id)
+    several = {label for label, content in ids.items() if len(content) > 1}
+    return [
+        replace(row, backbone=label + (f" ({row.backbone_id[:8]})" if label in several else ""))
+        for row in rows
+        for label in [labels[row.backbone]]
+    ]
+
+
+def _label(backbone: str) -> str:
+    path = Path(backbone)
+    return path.name if path.is_absolute() or path.exists() else backbone
