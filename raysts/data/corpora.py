@@ -33,7 +33,7 @@ from raysts.data.shards import (
 from raysts.errors import InputError, nearest
 from raysts.ids import content_id
 from raysts.schema import TABLES, TRAINING_TABLES, Column
-from raysts.storage.store import aside, check, current, listing, location, mirror, place_of
+from raysts.storage.store import FolderStore, Store
 
 
 class RowGroup(NamedTuple):
@@ -60,13 +60,13 @@ class Corpus:
     """
 
     def __init__(self, root: str | Path, skip_bad: bool = False) -> None:
-        self.root = mirror(str(root), "--data") if "://" in str(root) else Path(root)
+        self.root = Store.open(root, "--data").root if "://" in str(root) else Path(root)
+        self.store = Store.of(self.root)
         self.skip_bad = skip_bad
         self._made: Path | None = None
-        self._listed: dict[Path, list[Path]] | None = None if place_of(self.root) is None else {}
-        if self._listed is not None:
-            check(self.root, option="--data")
-        elif not self.root.is_dir():
+        self._listed: dict[Path, list[Path]] = {}
+        self.store.check(option="--data")
+        if isinstance(self.store, FolderStore) and not self.root.is_dir():
             what = "is not a folder" if self.root.exists() else "does not exist"
             raise InputError(
                 f"data folder '{root}' {what}: --data must name a folder in the canonical layout "
@@ -90,19 +90,17 @@ class Corpus:
 
     def _files(self, folder: Path) -> list[Path]:
         single = folder.with_name(f"{folder.name}.parquet")
-        if self._listed is None:
-            there = [single] if single.is_file() else folder.glob("*.parquet")
-        else:
-            if folder.parent not in self._listed:
-                self._listed[folder.parent] = listing(folder.parent)
-            there = [path for path in self._listed[folder.parent] if path.suffix == ".parquet"]
-            there = [path for path in there if path == single] or [path for path in there if path.parent == folder]
-        return sorted(there)
+        if isinstance(self.store, FolderStore):
+            return [single] if single.is_file() else sorted(folder.glob("*.parquet"))
+        if folder.parent not in self._listed:  # a request for each of the tables would take seconds
+            self._listed[folder.parent] = self.store.list(folder.parent, recursive=True)
+        files = [path for path in self._listed[folder.parent] if path.suffix == ".parquet"]
+        return [path for path in files if path == single] or [path for path in files if path.parent == folder]
 
     @property
     def where(self) -> str:
         """The folder, or its URI, as people name it and :class:`Corpus` takes it."""
-        return location(self.root)
+        return self.store.uri
 
     def skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
@@ -149,10 +147,11 @@ class Corpus:
     def write_derived(self, name: str) -> None:
         """Write a derived table that is not there; nothing to do for any other."""
         if self.sources(name):
-            current(self._derived_file(name))  # another machine may have made it
-            if self._derived_file(name).exists():
+            path = self._derived_file(name)
+            store = Store.of(path)
+            if store.get(path, fresh=True):  # another machine may have made it
                 return
-            with aside(self._derived_file(name)) as draft:
+            with store.put(path) as draft:
                 pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
 
     def _derived_file(self, name: str) -> Path:
@@ -214,7 +213,7 @@ class Corpus:
         if name not in self._fingerprints:
             digest = hashlib.sha256()
             for path in self.files(name):
-                current(path)
+                self.store.get(path, fresh=True)
                 with path.open("rb") as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
             self._fingerprints[name] = digest.hexdigest()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
 from raysts.schema import TABLES, TRAINING_TABLES, Column
-from raysts.storage.store import current
+from raysts.storage.store import Store
 
 READ_ROWS = 65_536
 BUFFER = 1 << 20
@@ -73,7 +73,7 @@ def open_shard(path: Path | str, remedy: str) -> pq.ParquetFile:
     Raises:
         ShardError: it is no Parquet file, or not a whole one.
     """
-    current(Path(path))
+    Store.of(Path(path)).get(Path(path), fresh=True)
     try:
         return pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:

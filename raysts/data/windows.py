@@ -25,9 +25,8 @@ from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize
 from raysts.recipes.recipe import Data
 from raysts.schema import NLI_LABELS
-from raysts.storage.atomic import read_json
 from raysts.storage.bucket import check_inside
-from raysts.storage.store import aside, need, write_json
+from raysts.storage.store import Store
 
 WINDOW = 8_192
 STORE_VERSION = 1
@@ -137,7 +136,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
     """
     name, sizes = f"part-{number:05d}.arrow", []
     try:
-        with aside(folder / name) as draft:
+        with Store.of(folder).put(folder / name) as draft:
             writer = None
             for first, columns in _windows(group, spec):
                 batch = _record_batch(group.first + first, columns, spec, tokenizer)
@@ -191,7 +190,8 @@ def _record_batch(first: int, columns: dict[str, pa.Array], spec: StoreSpec, tok
 def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> None:
     """Write the manifest: from now on the store is complete."""
     rows = sum(sum(part["windows"]) for part in parts)
-    write_json(folder / "manifest.json", {"version": STORE_VERSION, "table": spec.table, "rows": rows, "parts": parts})
+    manifest = {"version": STORE_VERSION, "table": spec.table, "rows": rows, "parts": parts}
+    Store.of(folder).write_json(folder / "manifest.json", manifest)
 
 
 class Windows:
@@ -203,8 +203,8 @@ class Windows:
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
-        need(folder / "manifest.json")
-        manifest = read_json(folder / "manifest.json")
+        self.storage = Store.of(folder)
+        manifest = self.storage.read_json(folder / "manifest.json")
         if manifest is None:
             raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
         for part in manifest["parts"]:
@@ -224,12 +224,12 @@ class Windows:
     def read(self, window: int) -> pa.Table:
         """The rows of one window in stored order."""
         name, index = self._places[window]
-        need(self.folder / name)
+        self.storage.get(self.folder / name)
         with pa.memory_map(str(self.folder / name)) as source:
             table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
         if self.teacher is not None:
             shard = self.teacher / shard_name(window)
-            need(shard)
+            self.storage.get(shard)
             means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
             table = table.append_column("teacher", means.column("embedding"))

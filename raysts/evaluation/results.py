@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError
 from raysts.schema import RESULTS, SCHEMA_VERSION
-from raysts.storage.store import aside, fetch, need
+from raysts.storage.store import Store
 
 ResultRow = dict[str, Any]
 """One row of the results table, or the columns of it that its maker knows."""
@@ -37,7 +37,7 @@ def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     unknown = {column for row in rows for column in row} - set(RESULTS.names)
     assert not unknown, f"not a column of the results table: {sorted(unknown)}"
     path = storage / "results" / f"{name}.parquet"
-    with aside(path) as draft:
+    with Store.of(path).put(path) as draft:
         pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=RESULTS), draft)
     return path
 
@@ -48,16 +48,14 @@ def read(storage: Path) -> pa.Table:
     Raises:
         InputError: a part cannot be read or was written by a newer version.
     """
-    fetch(storage / "results", (".parquet",))
-    parts = [_part(path) for path in sorted((storage / "results").glob("*.parquet")) if not path.name.startswith(".")]
+    parts = [_part(path) for path in Store.of(storage).get_all(storage / "results", "*.parquet")]
     return pa.concat_tables(parts) if parts else RESULTS.empty_table()
 
 
 def read_part(storage: Path, name: str) -> list[ResultRow]:
     """The rows of one part; none when it is not there."""
-    path = storage / "results" / f"{name}.parquet"
-    need(path)
-    return _part(path).to_pylist() if path.exists() else []
+    path = Store.of(storage).get(storage / "results" / f"{name}.parquet")
+    return _part(path).to_pylist() if path else []
 
 
 def _part(path: Path) -> pa.Table:

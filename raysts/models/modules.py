@@ -19,7 +19,7 @@ from raysts.models.head import Dense, Head
 from raysts.models.latent_heads import CategoricalHead, NormalHead, PointHead
 from raysts.models.layers import Layers, layers_of
 from raysts.storage.atomic import read_json, write_json
-from raysts.storage.manifests import need_folder
+from raysts.storage.store import Store
 
 POOLING_KEYS: dict[PoolingMode, str] = {
     "cls": "pooling_mode_cls_token",
@@ -35,7 +35,7 @@ def settings(folder: Path) -> dict[str, Any]:
     """Pooling, layers, heads, maximal length and normalisation that a directory asks for."""
     found: dict[str, Any] = {"pooling": "mean", "layers": 1, "max_length": None, "normalize": False, "heads": []}
     known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
-    for module in config_of(need_folder(folder) / "modules.json") or []:
+    for module in config_of((Store.of(folder).get_dir(folder) or folder) / "modules.json") or []:
         kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
         config = config_of(path / "config.json") or {}
         if kind == "Transformer":

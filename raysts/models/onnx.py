@@ -22,7 +22,7 @@ from raysts.models.encoder import pool
 from raysts.models.head import Dense
 from raysts.models.layers import layer_indices
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import aside
+from raysts.storage.atomic import atomic_write
 
 TOLERANCE = 1e-4
 """Largest difference between the graph's embeddings and the model's, relative to the largest number among them where that
@@ -105,7 +105,7 @@ def save(model: SentenceModel, folder: Path) -> None:
     graph = Graph(model).eval()
     ids_BT, mask_BT = _texts(model, (2, 5))
     names = {0: "batch", 1: "length"}
-    with aside(folder) as draft:
+    with atomic_write(folder) as draft:
         draft.mkdir(parents=True)
         path = draft / "model.onnx"
         try:

@@ -23,8 +23,8 @@ from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import aside, read_json, write_json
-from raysts.storage.manifests import need_folder
+from raysts.storage.atomic import atomic_write, read_json, write_json
+from raysts.storage.store import Store
 
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 """Hugging Face model types that raysts trains: the BERT, DistilBERT and RoBERTa families."""
@@ -192,7 +192,7 @@ def find(model: str | Path) -> Path:
     """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot."""
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
-    folder = need_folder(Path(model))
+    folder = Store.of(Path(model)).get_dir(Path(model)) or Path(model)
     if folder.is_file():
         return vector_files.converted(folder)
     if folder.is_dir():
@@ -242,7 +242,7 @@ def tokenizer_id(folder: Path) -> str:
 
 
 def _tokenizer_files(folder: Path) -> list[Path]:
-    paths = [static.input_folder(need_folder(folder)) / name for name in TOKENIZER_FILES]
+    paths = [static.input_folder(Store.of(folder).get_dir(folder) or folder) / name for name in TOKENIZER_FILES]
     found = [path for path in paths if path.is_file()]
     if not found:  # transformers makes up a tokenizer that knows no word
         raise InputError(
@@ -307,7 +307,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
     """
     encoder = model.encoder
-    with aside(folder) as draft:
+    with atomic_write(folder) as draft:
         draft.mkdir(parents=True)
         indices = layer_indices(encoder.layers, encoder.depth)
         modules = [_save_input(model, draft, indices)]

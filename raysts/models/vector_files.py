@@ -18,7 +18,7 @@ import numpy as np
 
 from raysts.errors import InputError, RunFailed
 from raysts.models.static import BLOCK, FOLDER, WordVectorsConfig, write_rest, write_vectors
-from raysts.storage.atomic import aside, remove_drafts
+from raysts.storage.atomic import atomic_write, remove_drafts
 
 _VERSION = 1
 _MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
@@ -51,7 +51,7 @@ def converted(path: Path) -> Path:
         print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
         try:
             remove_drafts(cache)
-            with aside(folder) as draft:
+            with atomic_write(folder) as draft:
                 (draft / FOLDER).mkdir(parents=True)
                 _convert(path, draft)
         except OSError as error:

@@ -481,7 +481,7 @@ def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 def _shows(path: PurePath) -> bool:
     """Whether a file or folder is one of the storage's own: no draft, no lock, no manifest."""
-    return not any(part.startswith(ASIDE) or part.endswith((".lock", MANIFEST)) for part in path.parts)
+    return not any(part.startswith(".") or part.endswith((".lock", MANIFEST)) for part in path.parts)
 
 
 def _matches(path: PurePath, patterns: tuple[str, ...]) -> bool:

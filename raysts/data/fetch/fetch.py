@@ -19,7 +19,7 @@ from raysts.data.fetch.hub import SHA, Located, locate, read_split, resolve
 from raysts.data.fetch.sources import SHARDED, SOURCES, VECTORS
 from raysts.data.fetch.web import fetch_vectors, local_archive
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import aside, remove_drafts, writable
+from raysts.storage.atomic import atomic_write, remove_drafts, writable
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 64 << 20
@@ -117,10 +117,10 @@ def _fetch_table(root: Path, name: str, parts: list[Located], progress: Callable
             yield rows
 
     if name in SHARDED:
-        with aside(root / name) as draft:
+        with atomic_write(root / name) as draft:
             _write_shards(draft, batches())
     else:
-        with aside(root / f"{name}.parquet") as draft:
+        with atomic_write(root / f"{name}.parquet") as draft:
             _write(draft, batches())
     entry = manifest.record(root, name, {"dropped": dropped, "sources": [part.facts() for part in parts]})
     progress(f"{name}: {entry['rows']:,} rows" + (f", {dropped:,} without label or text left out" if dropped else ""))

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from raysts.data.fetch.sources import VECTORS, Archive
 from raysts.errors import InputError
-from raysts.storage.atomic import aside
+from raysts.storage.atomic import atomic_write
 
 TIMEOUT = 60
 """Seconds without an answer after which a server counts as unreachable."""
@@ -95,7 +95,7 @@ def fetch_vectors(
 
 
 def _write(member: IO[bytes], path: Path) -> None:
-    with aside(path) as draft, draft.open("wb") as file:
+    with atomic_write(path) as draft, draft.open("wb") as file:
         shutil.copyfileobj(member, file, _BLOCK)
 
 

@@ -28,7 +28,7 @@ from raysts.evaluation.contamination.text_overlap import occurrences
 from raysts.evaluation.tasks import Task
 from raysts.ids import content_id
 from raysts.recipes.tree import to_plain
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage.store import Store
 
 VERSION = 1
 FEWEST = 10
@@ -143,14 +143,14 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
     path = (
         cache / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])}.json" if cache else None
     )
-    known = read_json(path) if path else None
+    known = Store.of(path).read_json(path) if path else None
     if known is None:
         found = occurrences(corpus, text.table, text.data, tables)
         if path:
             plain = {
                 name: [len(row), *(np.flatnonzero(m).tolist() for m in (row, s))] for name, (row, s) in found.items()
             }
-            write_json(path, {"table": text.table, "rows": plain})
+            Store.of(path).write_json(path, {"table": text.table, "rows": plain})
         return found
     return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in known["rows"].items()}
 
