@@ -13,6 +13,7 @@ import pytest
 from raysts.errors import InputError, RunFailed
 from raysts.storage import lease
 from raysts.storage import store as storage
+from raysts.storage.atomic import start_of
 from raysts.storage.bucket import Bucket, canonical
 from raysts.storage.lease import Lease, place
 
@@ -34,6 +35,22 @@ def claim(**changes: object) -> bytes:
         "held": True,
     }
     return json.dumps({**found, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("where", "beats", "dead"),
+    [
+        ("another machine", 0, False), ("another machine", 1.5, False), ("another machine", lease.MISSED - 0.1, False),
+        ("another machine", lease.MISSED + 0.1, True), (place(), 100, False),
+    ],
+)  # fmt: skip
+def test_a_claim_from_elsewhere_lives_until_beats_are_missed_and_one_from_here_with_its_process(
+    where: str, beats: float, dead: bool
+) -> None:
+    process = {"pid": os.getpid(), "started": start_of(os.getpid())}
+    found = json.loads(claim(place=where, **process))
+    assert lease._is_dead(found, beats * lease.BEAT) is dead
+    assert lease._is_dead({**found, "started": "another one"}, beats * lease.BEAT) is (where == place() or dead)
 
 
 def test_a_second_one_is_refused_and_told_who_is_first(bucket: Bucket) -> None:

@@ -225,3 +225,14 @@ def test_only_what_changed_travels(s3: str, tmp_path: Path, monkeypatch: pytest.
     assert len(moved) == 1
     assert below(elsewhere.get_dir("runs/x/model", fresh=True)) == {"one": "1", "two": "new"}
     assert len(moved) == 2 and all("two" in move for move in moved)
+
+
+def test_a_file_is_here_where_its_content_is_that_of_the_manifest(tmp_path: Path) -> None:
+    """Its size alone says nothing; it is read where no earlier manifest answers for it."""
+    path = tmp_path / "weights"
+    path.write_text("first")
+    first = storage._entry(path)
+    assert storage._is_here(path, first, None) and storage._is_here(path, first, first)
+    path.write_text("other")
+    assert not storage._is_here(path, first, None) and not storage._is_here(path, first, storage._entry(path))
+    assert not storage._is_here(tmp_path / "nothing", first, None)
