@@ -48,8 +48,12 @@ def write_backbone(folder: Path, family: str, vocabulary: int | None = None, see
         elif family == "roberta":
             config = transformers.RobertaConfig(pad_token_id=0, type_vocab_size=1, **common, **shape)
             model = transformers.RobertaModel(config, add_pooling_layer=False)
-        else:
+        elif family == "bert":
             model = transformers.BertModel(transformers.BertConfig(**common, **shape), add_pooling_layer=False)
+        else:
+            special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+            config = transformers.AutoConfig.for_model(family, **special, **common, **shape)
+            model = transformers.AutoModel.from_config(config)
     model.save_pretrained(folder)
     world_tokenizer().save_pretrained(folder)
     return folder

@@ -11,6 +11,7 @@ from raysts.commands import context as api
 from raysts.data.world.generate import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained
+from raysts.models.families import family_of
 from raysts.pipeline import overlap
 from raysts.pipeline.local import Say
 from raysts.pipeline.plan import Plan, describe
@@ -27,7 +28,7 @@ def pipelines(recipe: str, overrides: Mapping[str, Any] | None, storage: str | P
         if backbone == TINY:
             return tiny_config().num_hidden_layers
         config = pretrained.check(api.locate(backbone, api.storage_of(storage)))
-        return int(config.get("num_hidden_layers") or config.get("n_layers") or 1)
+        return int(config[family_of(config["model_type"]).depth])
 
     return experiments.pipelines(recipe, dict(overrides or {}), depth)
 

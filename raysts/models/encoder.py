@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raysts.models import kernels
+from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.packing import ATTENTION, Packed, attend, pack
@@ -24,8 +25,8 @@ class Encoder(nn.Module):
     """A Hugging Face encoder or word vectors, the pooling, and what follows it.
 
     Args:
-        backbone: the encoder without pooler head; its attention is replaced by one that understands packed batches, its
-            linear layers and dropout by faster ones. Or word vectors.
+        backbone: the encoder without pooler head; as far as its family allows, its attention is replaced by one that
+            understands packed batches, its linear layers and dropout by faster ones. Or word vectors.
         pad_id: id of the padding token.
         pooling: ``mean``, ``cls`` or ``max`` over the non-padding tokens, special tokens included.
         layers: which layers' token vectors are averaged before pooling.
@@ -51,12 +52,14 @@ class Encoder(nn.Module):
         from transformers import AttentionInterface
 
         super().__init__()
+        self.family = family_of(backbone.config.model_type)
         if isinstance(backbone, WordVectors):
             if problem := pooling_problem(pooling):
                 raise ValueError(problem)
-        else:
+        elif self.family.packed:
             AttentionInterface.register(ATTENTION, attend)
             backbone.set_attn_implementation(ATTENTION)
+        if self.family.kernels:
             kernels.install(backbone)
         self.backbone = backbone
         self.pad_id = pad_id
@@ -73,7 +76,7 @@ class Encoder(nn.Module):
     @property
     def width(self) -> int:
         """H, the number of dimensions of a token vector."""
-        return int(self.config.hidden_size)
+        return int(getattr(self.config, self.family.width))
 
     @property
     def dim(self) -> int:
@@ -83,7 +86,7 @@ class Encoder(nn.Module):
     @property
     def depth(self) -> int:
         """Number of transformer layers."""
-        return int(self.config.num_hidden_layers)
+        return int(getattr(self.config, self.family.depth))
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Embeddings [B, D] in float32 of right-padded token ids.
@@ -144,32 +147,40 @@ class Encoder(nn.Module):
         return found
 
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
-        return pack(ids_BT, lengths_B, self._position_pad)
-
-    @property
-    def _position_pad(self) -> int | None:
-        if isinstance(self.backbone, WordVectors):
-            return None
-        return self.backbone.embeddings.position_embeddings.padding_idx
+        position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
+        # Where every group is a pass of its own, groups cost more than the padding that they save.
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed)
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         """Packed token vectors [N, H] for each choice of layers, from one pass."""
         chosen = [layer_indices(choice, self.depth) for choice in layers]
-        output = self.backbone(
-            input_ids=packed.ids_N[None],
-            position_ids=packed.positions_N[None],
-            output_hidden_states=any(indices != (self.depth,) for indices in chosen),
-            groups=packed.groups,
-        )
+        every = any(indices != (self.depth,) for indices in chosen)
+        output = self._run_packed(packed, every) if self.family.packed else self._run_padded(packed, every)
         results = []
         for indices in chosen:
             if indices == (self.depth,):
-                results.append(output.last_hidden_state[0])
+                results.append(output.last_hidden_state.flatten(0, 1))
             elif len(indices) == 1:
-                results.append(output.hidden_states[indices[0]][0])
+                results.append(output.hidden_states[indices[0]].flatten(0, 1))
             else:
-                results.append(torch.stack([output.hidden_states[i][0] for i in indices]).float().mean(0))
+                results.append(torch.stack([output.hidden_states[i].flatten(0, 1) for i in indices]).float().mean(0))
         return results
+
+    def _run_packed(self, packed: Packed, every: bool) -> Any:
+        """Hidden states [1, N, H], ``every`` layer's if asked."""
+        return self.backbone(
+            input_ids=packed.ids_N[None],
+            position_ids=packed.positions_N[None],
+            output_hidden_states=every,
+            groups=packed.groups,
+        )
+
+    def _run_padded(self, packed: Packed, every: bool) -> Any:
+        """Hidden states [B, T, H] of a batch that is one group, as transformers runs it by itself."""
+        (group,) = packed.groups
+        ids_BT = packed.ids_N.unflatten(0, (group.rows, group.longest))
+        mask_BT = torch.ones_like(ids_BT) if group.mask_RT is None else group.mask_RT.long()
+        return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=every)
 
     def _pooled_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]

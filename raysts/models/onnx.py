@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from raysts.errors import InputError, RunFailed
 from raysts.models import static
 from raysts.models.encoder import pool
+from raysts.models.families import without_pooler
 from raysts.models.head import Dense
 from raysts.models.layers import layer_indices
 from raysts.models.sentence_model import SentenceModel
@@ -65,9 +66,8 @@ def _plain(backbone: Any) -> nn.Module:
     """The backbone as transformers makes it: ONNX has neither packed attention nor oneDNN's products."""
     if isinstance(backbone, static.WordVectors):
         return backbone
-    options = {} if backbone.config.model_type == "distilbert" else {"add_pooling_layer": False}
     config = copy.deepcopy(backbone.config)  # it names the attention of the model that it belongs to
-    plain = type(backbone)._from_config(config, attn_implementation="eager", **options)
+    plain = type(backbone)._from_config(config, attn_implementation="eager", **without_pooler(backbone))
     plain.load_state_dict(backbone.state_dict())
     return plain
 

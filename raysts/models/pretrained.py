@@ -7,7 +7,7 @@ import hashlib
 import pickle
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,13 @@ from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, PoolingMode
+from raysts.models.families import FAMILIES, family_of, without_pooler
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
 from raysts.models.sentence_model import SentenceModel
 from raysts.storage.atomic import atomic_write, read_json, write_json
 from raysts.storage.store import Store
-
-FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
-"""Hugging Face model types that raysts trains: the BERT, DistilBERT and RoBERTa families."""
 
 _ST = "sentence_transformers.models."
 
@@ -66,7 +64,7 @@ def load(
     folder = find(model)
     known = settings(folder)
     backbone, tokenizer = load_backbone(folder)
-    limit = most_tokens(backbone.config.to_dict())
+    limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
     kept = [head_of(kind, path) for kind, path in known["heads"]] if heads else []
     if kept:
         pooling, layers = known["pooling"], known["layers"]
@@ -81,6 +79,7 @@ def load(
             tuple(tokenizer.all_special_ids),
         )
         layer_indices(encoder.layers, encoder.depth)
+        _check_padding(encoder)
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
     encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
@@ -100,7 +99,7 @@ def dim(folder: Path) -> int:
     if heads:
         return head_of(*heads[-1]).dim
     config = config_of(folder / "config.json")
-    return int(config.get("hidden_size") or config.get("dim"))
+    return int(config[family_of(config["model_type"]).width])
 
 
 def average(folders: Sequence[Path]) -> SentenceModel:
@@ -115,13 +114,6 @@ def average(folders: Sequence[Path]) -> SentenceModel:
     return models[0]
 
 
-def most_tokens(config: Mapping[str, Any]) -> int:
-    """Tokens per text that an encoder of this configuration has positions for."""
-    limit = int(config.get("max_position_embeddings", 512))
-    # RoBERTa's position ids start after the padding index.
-    return limit - 2 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else limit
-
-
 def check(folder: Path) -> dict[str, Any]:
     """The configuration of a model folder, after checking that it can be loaded, without reading its weights.
 
@@ -129,11 +121,7 @@ def check(folder: Path) -> dict[str, Any]:
         InputError: it is no encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
     config = config_of(folder / "config.json")
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in (*FAMILIES, static.MODEL_TYPE):
-        raise InputError(
-            f"backbone '{folder}' is of type '{kind}': it must be an encoder of one of the families {', '.join(FAMILIES)}"
-        )
+    _refuse_other_types(folder, config.get("model_type") if isinstance(config, dict) else None)
     weights = list(static.input_folder(folder).glob("*.safetensors"))
     if not weights and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
@@ -143,6 +131,9 @@ def check(folder: Path) -> dict[str, Any]:
                 pass
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
+    family = family_of(config["model_type"])
+    if missing := [key for key in (family.width, family.depth) if key not in config]:
+        raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
     refuse_code(folder)
     tokenizer_id(folder)
     settings(folder)
@@ -186,6 +177,32 @@ def _unreadable(path: Path, error: Exception) -> str:
         f"{path}: pickled weights that hold more than tensors, or are damaged ({shown}); raysts unpickles tensors alone, "
         f"for a pickle can run any code: get the model as model.safetensors from a source that you trust"
     )
+
+
+@torch.inference_mode()
+def _check_padding(encoder: Encoder) -> None:
+    """Raise ValueError when an encoder of no listed family gives another value for a text that is padded.
+
+    Some have convolutions or fixed windows that read beyond the mask; a text would be what it is batched with.
+    """
+    if encoder.config.model_type in (*FAMILIES, static.MODEL_TYPE):
+        return
+    ids_T = torch.tensor([token for token in range(13) if token != encoder.pad_id][:12])
+    (alone_BTH,) = encoder.token_layers(ids_T[None, :4], torch.tensor([4]), (encoder.depth,))
+    (beside_BTH,) = encoder.token_layers(ids_T.repeat(2, 1), torch.tensor([4, 12]), (encoder.depth,))
+    difference = float((beside_BTH[0, :4] - alone_BTH[0]).abs().max())
+    if not difference <= 1e-4 * max(1.0, float(alone_BTH.abs().max())):
+        raise ValueError(
+            f"an encoder of type '{encoder.config.model_type}' that gives a padded text other vectors than the text alone "
+            f"(they differ by up to {difference:.2g}); take one of the families {', '.join(FAMILIES)}"
+        )
+
+
+def _refuse_other_types(folder: Path, model_type: object) -> None:
+    try:
+        family_of(model_type)
+    except ValueError as error:
+        raise InputError(f"backbone '{folder}' {error}") from None
 
 
 def find(model: str | Path) -> Path:
@@ -254,7 +271,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
     import transformers
-    from transformers import AutoConfig, AutoModel
+    from transformers import MODEL_MAPPING, AutoConfig, AutoModel
 
     transformers.utils.logging.disable_progress_bar()
     verbosity = transformers.utils.logging.get_verbosity()
@@ -264,12 +281,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
             return static.load(folder)
         refuse_code(folder)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if config.model_type not in FAMILIES:
-            raise InputError(
-                f"backbone '{folder}' is of type '{config.model_type}': it must be an encoder of one of the families "
-                f"{', '.join(FAMILIES)}"
-            )
-        options = {} if config.model_type == "distilbert" else {"add_pooling_layer": False}
+        _refuse_other_types(folder, config.model_type)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
         backbone, loaded = AutoModel.from_pretrained(
             folder,
@@ -277,7 +289,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below
-            **options,
+            **without_pooler(MODEL_MAPPING[type(config)]),
         )
         wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
         if wrong:  # transformers draws them at random

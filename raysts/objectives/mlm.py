@@ -59,6 +59,11 @@ class MLM(Objective):
         if encoder.mask_id is None:
             raise ValueError("mlm: the backbone's tokenizer has no mask token; take a BERT, DistilBERT or RoBERTa")
         words = encoder.backbone.get_input_embeddings().weight
+        if words.shape[1] != encoder.width:
+            raise ValueError(
+                f"mlm: the backbone's word embeddings have {words.shape[1]} dimensions and its layers {encoder.width}, and the "
+                f"decoder is the embeddings themselves; take a BERT, DistilBERT or RoBERTa"
+            )
         self.ordinary = np.ones(len(words), bool)
         self.ordinary[[encoder.pad_id, *encoder.special_ids]] = False
         self.dense = Linear(encoder.width, encoder.width)

@@ -9,6 +9,7 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained, static
+from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
@@ -87,7 +88,8 @@ def _backbone_problems(plan: Plan) -> list[str]:
             config = pretrained.check(plan.backbone)
         except InputError as error:
             return error.problems
-    most = pretrained.most_tokens(config)
+    family = family_of(config["model_type"])
+    most, depth = family.most_tokens(config), config[family.depth]
     problems = [
         f"{name}.train.max_length={recipe.train.max_length}: the backbone '{plan.pipeline.backbone}' has positions for "
         f"{most} tokens; take at most that many"
@@ -96,7 +98,6 @@ def _backbone_problems(plan: Plan) -> list[str]:
     ]
     if config.get("model_type") == static.MODEL_TYPE:
         problems += _word_vector_problems(plan.pipeline)
-    depth = config.get("num_hidden_layers") or config.get("n_layers") or 0
     asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in plan.pipeline.evaluation.layers]
     asked += [("student_pooling", plan.pipeline.student_pooling)] if plan.pipeline.sed else []
     asked += [(f"{name}.layers", recipe.layers) for name, recipe in plan.pipeline.recipes.items()]

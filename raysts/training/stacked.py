@@ -112,7 +112,8 @@ def _train_groups(jobs: Sequence[Job], runtime: Callable[[Job], Runtime], failur
 def _shape(run: Run) -> Hashable:
     """What runs must have in common to be trained as one."""
     shapes = tuple((name, parameter.shape) for name, parameter in run.objective.named_parameters())
-    return run.job.recipe, run.state.step, run.order.rows, run.precision, shapes
+    alone = None if run.objective.encoder.family.packed else run.job.folder  # transformers' own attention knows no vmap
+    return run.job.recipe, run.state.step, run.order.rows, run.precision, shapes, alone
 
 
 class Stack:

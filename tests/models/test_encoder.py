@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
+from raysts.models.families import FAMILIES, without_pooler
 from raysts.models.packing import cut, pack
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
@@ -39,7 +40,7 @@ def reference_of(encoder: Encoder) -> Any:
     config = copy.deepcopy(encoder.backbone.config)
     config._attn_implementation = "eager"
     kind = type(encoder.backbone)
-    model = kind(config) if kind.__name__.startswith("Distil") else kind(config, add_pooling_layer=False)
+    model = kind(config, **without_pooler(kind))
     model.load_state_dict(encoder.backbone.state_dict())
     return model.eval()
 
@@ -171,7 +172,7 @@ def test_cuts_are_the_cheapest(lengths: list[int], overhead: int) -> None:
     assert cost(found) <= cost([(0, len(lengths))])
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "deberta-v2"])
 @torch.no_grad()
 def test_families_against_transformers_own_masked_pass(family: str, tmp_path: Any) -> None:
     backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))

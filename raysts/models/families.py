@@ -1,0 +1,92 @@
+"""What must be known of an encoder's family: one entry each, read wherever model types differ."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raysts.models.static import MODEL_TYPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A Hugging Face model type; the defaults hold of most, and are safe for those that have no entry.
+
+    Attributes:
+        packed: many texts in one row give each text what it gets alone: positions come from ``position_ids`` alone, and
+            nothing but transformers' attention function looks from one token to another. Otherwise texts are padded and
+            masked, and members are not trained as one.
+        kernels: the layers of ``raysts.models.kernels`` may stand for torch's: nothing changes in place what they return.
+        positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
+        width: key of config.json for the dimensions of a token vector.
+        depth: its key for the number of layers.
+    """
+
+    packed: bool = False
+    kernels: bool = False
+    positions: Literal["absolute", "after-padding"] = "absolute"
+    width: str = "hidden_size"
+    depth: str = "num_hidden_layers"
+
+    def most_tokens(self, config: Mapping[str, Any]) -> int:
+        """Tokens per text that an encoder of this configuration has positions for."""
+        limit = int(config.get("max_position_embeddings") or 512)
+        return limit - 2 if self.positions == "after-padding" else limit
+
+
+ROBERTA = Family(packed=True, kernels=True, positions="after-padding")
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(packed=True, kernels=True),
+    "distilbert": Family(packed=True, kernels=True, width="dim", depth="n_layers"),
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "mpnet": Family(kernels=True, positions="after-padding"),
+    "modernbert": Family(kernels=True),
+}
+"""By ``model_type``. Before an entry says ``packed``, test_encoder.py must find its packed texts equal to masked ones."""
+
+WORD_VECTORS = Family(packed=True)
+
+
+def family_of(model_type: object) -> Family:
+    """The family of a ``model_type``; an encoder that transformers knows and that has no entry here is padded.
+
+    Raises:
+        ValueError: it is no encoder of text.
+    """
+    if model_type == MODEL_TYPE:
+        return WORD_VECTORS
+    if model_type in FAMILIES:
+        return FAMILIES[str(model_type)]
+    if isinstance(model_type, str) and _is_encoder(model_type):
+        return Family()
+    raise ValueError(
+        f"is of type '{model_type}': it must be an encoder of one of the families {', '.join(FAMILIES)}, or of another that "
+        f"transformers has as a masked language model"
+    )
+
+
+def _is_encoder(model_type: str) -> bool:
+    """Whether transformers trains the type to fill in masked tokens, its model reads tokens and a mask, and it is measured by
+    the usual keys."""
+    from transformers import CONFIG_MAPPING, MODEL_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type not in CONFIG_MAPPING:
+        return False
+    config = CONFIG_MAPPING[model_type]
+    model = MODEL_MAPPING[config]
+    if not isinstance(model, type) or {Family.width, Family.depth} & set(config.attribute_map):
+        return False
+    reads = inspect.signature(model.forward).parameters
+    return {"input_ids", "attention_mask"} <= set(reads) and "decoder_input_ids" not in reads
+
+
+def without_pooler(model: Any) -> dict[str, bool]:
+    """Arguments that make a transformers class (or that of an encoder) leave out the layer behind the first token."""
+    kind = model if isinstance(model, type) else type(model)
+    return {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
