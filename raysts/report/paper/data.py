@@ -21,7 +21,7 @@ from raysts.recipes import names
 from raysts.recipes.tree import set_path
 from raysts.report.paper import published
 from raysts.report.paper.figures import Figure, figures
-from raysts.report.paper.match import Measured, PaperTable, paper_tables
+from raysts.report.paper.match import MeasuredRow, PaperTable, paper_tables
 from raysts.report.paper.published import Paper
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
@@ -64,10 +64,10 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
     if paper not in published.PAPERS:
         known = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
-    tables = paper_tables(paper, measured(storage))
+    tables = paper_tables(paper, measured_rows(storage))
     if numbers is not None:
         return PaperData(published.load(paper), [shown for shown in tables if shown.table.number in numbers])
-    return PaperData(published.load(paper), tables, figures(paper, tables, measured(storage, subsets=True)))
+    return PaperData(published.load(paper), tables, figures(paper, tables, measured_rows(storage, subsets=True)))
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
                     "run_ids": list(beside.source.ids),
                     "remarks": list(beside.source.remarks),
                 }
-                for backbone, beside in shown.found.get((i, j, k), {}).items()
+                for backbone, beside in shown.measured.get((i, j, k), {}).items()
             ],
         }
         for i, row in enumerate(shown.table.rows)
@@ -102,7 +102,7 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
     ]
 
 
-def measured(storage: Path, subsets: bool = False) -> list[Measured]:
+def measured_rows(storage: Path, subsets: bool = False) -> list[MeasuredRow]:
     """Every value of a whole data set in the storage's results, where the system is what it is called.
 
     With ``subsets`` those of parts of data sets instead.
@@ -119,7 +119,7 @@ def measured(storage: Path, subsets: bool = False) -> list[Measured]:
     backbones = {record["backbone_id"]: record["pipeline"]["backbone"] for record in records}
     named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     runs = {path.parent.name for path in store.get_all("runs", "run.json", "recipe.json") if path.name == "run.json"}
-    rows: list[Measured] = []
+    rows: list[MeasuredRow] = []
     for path in store.get_all("results", "*.parquet"):
         evaluation = path.stem.startswith(results.EVALUATION)
         for row in results.read_part(storage, path.stem):
@@ -152,10 +152,10 @@ def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
     return any(run.startswith(backbone) for run in runs)
 
 
-def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> Measured:
+def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     tree = record["pipeline"]
     of_student = {**({"sed": tree["sed"]} if tree.get("sed") else {}), **tree.get("post", {})}
-    return Measured(
+    return MeasuredRow(
         row=row,
         run=record["name"],
         backbone=tree["backbone"],
@@ -164,7 +164,7 @@ def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> Measured:
     )
 
 
-def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, str]) -> Measured:
+def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, str]) -> MeasuredRow:
     """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say."""
     ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
     stages: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, st
     evaluation = part.startswith(results.EVALUATION)
     # What has no run on record is itself what it started from
     unnamed = row["system"] if evaluation and row["role"] == "backbone" else NOT_ON_RECORD
-    return Measured(
+    return MeasuredRow(
         row=row,
         run="/".join(text for text in (row["study"], row["trial"]) if text)
         or f"evaluation {part.removeprefix(results.EVALUATION)[:8]}",
@@ -187,7 +187,7 @@ def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, st
     )
 
 
-def _of_studies(store: Store) -> Iterator[Measured]:
+def _of_studies(store: Store) -> Iterator[MeasuredRow]:
     """The scores of trials on SNLI dev: the only searches that a paper has a table of."""
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
@@ -216,7 +216,7 @@ def _of_studies(store: Store) -> Iterator[Measured]:
                 "similarity": NAMES[recipe["settings"]["similarity"]], "selected_by": "snli-dev", "value": trial["value"],
                 "n": size, "created_at": trial["finished_at"],
             }  # fmt: skip
-            yield Measured(
+            yield MeasuredRow(
                 row=row,
                 run=study["name"],
                 backbone=tree["backbone"],
@@ -225,7 +225,7 @@ def _of_studies(store: Store) -> Iterator[Measured]:
             )
 
 
-def _told_apart(rows: list[Measured]) -> list[Measured]:
+def _told_apart(rows: list[MeasuredRow]) -> list[MeasuredRow]:
     """With the last part of a backbone's path for its name, and the beginning of its id where two have that name."""
     labels = {row.backbone: _label(row.backbone) for row in rows}
     ids: dict[str, set[str]] = {}

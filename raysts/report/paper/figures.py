@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raysts.report.paper.match import Measured, PaperTable
+from raysts.report.paper.match import MeasuredRow, PaperTable
 
 PUBLISHED = "published"
 
@@ -43,7 +43,7 @@ class Figure:
     charts: tuple[Chart, ...]
 
 
-def figures(paper: str, tables: Sequence[PaperTable], of_subsets: Sequence[Measured]) -> list[Figure]:
+def figures(paper: str, tables: Sequence[PaperTable], of_subsets: Sequence[MeasuredRow]) -> list[Figure]:
     """The figures of a paper; ``of_subsets`` are the measurements of parts of data sets."""
     if paper == "latte-mix":
         by_number = {shown.table.number: shown for shown in tables}
@@ -93,7 +93,7 @@ def _by_layer(tables: Sequence[PaperTable], first: str, suffix: Callable[[str], 
                     continue
                 place, after = int(layer[1]), suffix(row.system)
                 lines.setdefault((True, f"{row.backbone}{after}"), {})[place] = (value.value, value.std)
-                for backbone, found in shown.found.get((i, j, 0), {}).items():
+                for backbone, found in shown.measured.get((i, j, 0), {}).items():
                     std = None if found.std is None else 100 * found.std
                     lines.setdefault((False, f"{backbone}{after}"), {})[place] = (100 * found.value, std)
         if all(published for published, _ in lines):
@@ -123,7 +123,7 @@ _SETS = {"snli-direction": "SNLI", "sick-direction": "SICK"}
 _LONGER = "the longer sentence is the premise"
 
 
-def _by_ratio(rows: Sequence[Measured]) -> tuple[Chart, ...]:
+def _by_ratio(rows: Sequence[MeasuredRow]) -> tuple[Chart, ...]:
     """The histogram of both sets, and per set the accuracy in each class of ratios; of each set the data measured last."""
     last: dict[str, tuple[str, str]] = {}
     for each in rows:

@@ -49,7 +49,7 @@ _NAMED = 6  # changed settings that a remark names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRow:
     """One results row, with what the results table does not say of it.
 
     Attributes:
@@ -71,8 +71,25 @@ class Measured:
         """What it measures, in the words of the grammar; None where it has no name there."""
         return system_of(self.row["system"] or "", self.row["role"])
 
+    @property
+    def created_at(self) -> str:
+        """ISO time; empty where it is not on record."""
+        return self.row["created_at"] or ""
 
-Fitting = Mapping[tuple[str, str, str], Sequence[Measured]]
+    @property
+    def column(self) -> str:
+        """The column in which it stands: its backbone, apart where its data are not the paper's."""
+        dataset, split = self.row["dataset"], self.row["split"]
+        size = PAIRS.get(dataset if split in ("test", "cv") else f"{dataset}-{split}")
+        other = size is not None and self.row["n"] is not None and abs(self.row["n"] - size) > size / 50
+        return f"{self.backbone}, {OTHER_DATA}" if other else self.backbone
+
+    def setting(self, path: str) -> Any:
+        """The value at a dotted path of its stages; None where there is none."""
+        return _at(self.stages, path)
+
+
+Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 """Measurements by system, data set and metric."""
 
 
@@ -96,7 +113,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class MeasuredValue:
     """What was measured for one value, not times 100: over ``n`` models, with their standard deviation (ddof 1)."""
 
     value: float
@@ -112,68 +129,68 @@ class PaperTable:
     Attributes:
         table: as published.
         backbones: names of the columns of measurements.
-        found: by index of row, column and metric, then by name of the column of measurements.
+        measured: by index of row, column and metric, then by name of the column of measurements.
     """
 
     table: Table
     backbones: tuple[str, ...]
-    found: Mapping[tuple[int, int, int], Mapping[str, Found]]
+    measured: Mapping[tuple[int, int, int], Mapping[str, MeasuredValue]]
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """Every run behind a measurement, in order of appearance."""
-        return tuple(dict.fromkeys(each.source for cell in self.found.values() for each in cell.values()))
+        return tuple(dict.fromkeys(value.source for values in self.measured.values() for value in values.values()))
 
 
-def paper_tables(paper: str, rows: Iterable[Measured]) -> list[PaperTable]:
+def paper_tables(paper: str, rows: Iterable[MeasuredRow]) -> list[PaperTable]:
     """The tables of a paper (``sed``, ``gausscse``, ``latte-mix``) with the measurements that fit their cells."""
-    fitting: dict[tuple[str, str, str], list[Measured]] = {}
-    for each in rows:
-        if each.system is not None:
-            fitting.setdefault((each.system, each.row["dataset"], each.row["metric"]), []).append(each)
+    fitting: dict[tuple[str | None, str, str], list[MeasuredRow]] = {}
+    for row in sorted(rows, key=lambda row: row.created_at):  # what is measured again replaces what was before
+        fitting.setdefault((row.system, row.row["dataset"], row.row["metric"]), []).append(row)
     return [_filled(table, fitting) for table in published.load(paper).tables]
 
 
 def _filled(table: Table, fitting: Fitting) -> PaperTable:
-    there = {row.backbone for row in table.rows}
-    found: dict[tuple[int, int, int], Mapping[str, Found]] = {}
-    for i, row in enumerate(table.rows):
-        for j, cell in enumerate(row.cells):
-            for k, value in enumerate(cell):
-                if value is not None and row.system is not None and row.backbone is not None:
-                    beside = _beside(value, row.system, row.backbone, there, fitting)
-                    if beside:
-                        found[i, j, k] = beside
-    columns = dict.fromkeys(column for cell in found.values() for column in cell)
-    return PaperTable(table=table, backbones=tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), found=found)
+    backbones = {row.backbone for row in table.rows}
+    measured = {
+        (i, j, k): values
+        for i, row in enumerate(table.rows)
+        for j, cell in enumerate(row.cells)
+        for k, value in enumerate(cell)
+        if value is not None and row.system is not None and row.backbone is not None
+        if (values := _beside(value, row.system, row.backbone, backbones, fitting))
+    }
+    columns = {column for values in measured.values() for column in values}
+    return PaperTable(
+        table=table, backbones=tuple(sorted(columns, key=lambda c: (OTHER_DATA in c, c))), measured=measured
+    )
 
 
-def _beside(value: Value, system: str, backbone: str, there: set[str | None], fitting: Fitting) -> dict[str, Found]:
+def _beside(
+    value: Value, system: str, backbone: str, backbones: set[str | None], fitting: Fitting
+) -> dict[str, MeasuredValue]:
     """What stands beside one value: per column of measurements the latest run that has all of it."""
-    runs: dict[tuple[str, str], list[dict[tuple[Any, ...], Measured]]] = {}
+    runs: dict[tuple[str, str], list[dict[tuple[Any, ...], MeasuredRow]]] = {}
     for index, measure in enumerate(value.measures):
-        for each in fitting.get((system, measure.dataset, measure.metric), ()):
-            if _fits(each, measure, value.settings) and _stands_beside(each.backbone, backbone, there):
-                parts = runs.setdefault((_column(each), each.run), [{} for _ in value.measures])
-                individual = tuple(each.row[name] for name in ("run_id", "member", "seed"))
-                earlier = parts[index].get(individual)
-                if earlier is None or _time(earlier) <= _time(each):
-                    parts[index][individual] = each
-    latest: dict[str, tuple[str, Found]] = {}
+        for row in fitting.get((system, measure.dataset, measure.metric), ()):
+            if _fits(row, measure, value.settings) and _stands_beside(row.backbone, backbone, backbones):
+                parts = runs.setdefault((row.column, row.run), [{} for _ in value.measures])
+                parts[index][tuple(row.row[name] for name in ("run_id", "member", "seed"))] = row
+    latest: dict[str, tuple[str, MeasuredValue]] = {}
     for (column, _), parts in runs.items():
-        complete = [[part[who] for part in parts] for who in parts[0] if all(who in part for part in parts)]
-        result = _over_models(complete, value)
-        if result is not None:
-            when = max(_time(each) for model in complete for each in model)
+        complete = [[part[model] for part in parts] for model in parts[0] if all(model in part for part in parts)]
+        measured = _over_models(complete, value)
+        if measured is not None:
+            when = max(row.created_at for rows in complete for row in rows)
             if column not in latest or latest[column][0] <= when:
-                latest[column] = (when, result)
-    return {column: result for column, (_, result) in latest.items()}
+                latest[column] = when, measured
+    return {column: measured for column, (_, measured) in latest.items()}
 
 
-def _fits(each: Measured, measure: Measure, settings: Mapping[str, Any]) -> bool:
+def _fits(row: MeasuredRow, measure: Measure, settings: Mapping[str, Any]) -> bool:
     wanted = ((name, getattr(measure, name)) for name in ("split", "aggregation", "pooling", "layers", "similarity"))
-    return all(value is None or each.row[name] == value for name, value in wanted) and all(
-        _at(each.stages, path) == value for path, value in settings.items()
+    return all(value is None or row.row[name] == value for name, value in wanted) and all(
+        row.setting(path) == value for path, value in settings.items()
     )
 
 
@@ -183,44 +200,33 @@ def _at(tree: Any, path: str) -> Any:
     return tree
 
 
-def _stands_beside(measured: str, published_backbone: str, there: set[str | None]) -> bool:
+def _stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
     name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
     identity = next((known for known, names in BACKBONES.items() if re.fullmatch(names, name)), None)
-    if identity is not None and identity in there:
+    if identity is not None and identity in backbones:
         return identity == published_backbone
     return (identity in STATIC) == (published_backbone in STATIC)
 
 
-def _column(each: Measured) -> str:
-    dataset, split = each.row["dataset"], each.row["split"]
-    size = PAIRS.get(dataset if split in ("test", "cv") else f"{dataset}-{split}")
-    other = size is not None and each.row["n"] is not None and abs(each.row["n"] - size) > size / 50
-    return f"{each.backbone}, {OTHER_DATA}" if other else each.backbone
-
-
-def _time(each: Measured) -> str:
-    return each.row["created_at"] or ""
-
-
-def _over_models(models: Sequence[Sequence[Measured]], value: Value) -> Found | None:
+def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> MeasuredValue | None:
     """The value's statistic over models, each of which has one row per measure."""
     if not models or (value.statistic == "std" and len(models) < 2):
         return None
-    values = [statistics.fmean(each.row["value"] for each in model) for model in models]
+    values = [statistics.fmean(row.row["value"] for row in model) for model in models]
     std = statistics.stdev(values) if len(values) > 1 else None
     number = {"mean": statistics.fmean(values), "max": max(values), "std": std}[value.statistic]
     assert number is not None
-    return Found(
+    return MeasuredValue(
         value=number, std=std if value.statistic == "mean" else None, n=len(values), source=_source(models, value)
     )
 
 
-def _source(models: Sequence[Sequence[Measured]], value: Value) -> Source:
+def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     first = models[0][0]
-    rows = [each.row for model in models for each in model]
+    rows = [row.row for model in models for row in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
     remarks = list(scores.remarks(rows))
-    if OTHER_DATA in _column(first):
+    if OTHER_DATA in first.column:
         remarks.append(f"{OTHER_DATA} than the paper's, by their number of rows")
     changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))
     if changes:
@@ -235,28 +241,28 @@ def _source(models: Sequence[Sequence[Measured]], value: Value) -> Source:
     )
 
 
-def _stated(each: Measured, value: Value) -> set[str]:
+def _stated(row: MeasuredRow, value: Value) -> set[str]:
     """Settings of the run that the cell states itself: the table is about them."""
-    last = list(each.stages)[-1] if each.stages else ""
-    fitted = last and OBJECTIVES[each.stages[last]["objective"]].post
+    last = list(row.stages)[-1] if row.stages else ""
+    fitted = last and OBJECTIVES[row.stages[last]["objective"]].post
     layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
     return {*value.settings, *layers}
 
 
-def _changes(each: Measured, stated: set[str]) -> list[str]:
+def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
     """``ct.batch=32`` for every setting that is neither stated, nor that of the named recipe, nor of its paper scale."""
-    usual = _recipes(each.row["system"])
+    usual = _recipes(row.row["system"])
     return [
-        f"{path}={_at(each.stages, path)}"
+        f"{path}={row.setting(path)}"
         for path in paths(usual[0])
-        if path.split(".")[0] in each.stages
+        if path.split(".")[0] in row.stages
         and path not in stated
         and not isinstance(_at(usual[0], path), Mapping)
-        and _at(each.stages, path) not in [_at(tree, path) for tree in usual]
+        and row.setting(path) not in [_at(tree, path) for tree in usual]
     ]
 
 
 @lru_cache
 def _recipes(system: str) -> list[dict[str, Any]]:
-    made = [names.pipeline(name) for name in (system, f"{system}@paper")]
-    return [{stage: to_plain(recipe) for stage, recipe in each.recipes.items()} for each in made]
+    recipes = [names.pipeline(name).recipes for name in (system, f"{system}@paper")]
+    return [{stage: to_plain(recipe) for stage, recipe in by_stage.items()} for by_stage in recipes]

@@ -29,7 +29,7 @@ def render(data: PaperData) -> str:
         paper=data.paper,
         tables=data.tables,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        measurements=sum(len(cell) for table in data.tables for cell in table.found.values()),
+        measurements=sum(len(cell) for table in data.tables for cell in table.measured.values()),
         figures=[(figure, _styles(figure)) for figure in data.figures],
         mark=MARK,
         caption=caption,

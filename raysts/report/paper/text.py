@@ -82,7 +82,7 @@ def printed(cell: Sequence[Value | None]) -> str:
 
 def measured_cells(shown: PaperTable, row: int, column: int) -> list[str]:
     """What was measured for a cell, times 100, with the number of its run; per backbone of the table, empty for nothing."""
-    cell = [shown.found.get((row, column, k), {}) for k in range(len(shown.table.rows[row].cells[column]))]
+    cell = [shown.measured.get((row, column, k), {}) for k in range(len(shown.table.rows[row].cells[column]))]
     texts = []
     for backbone in shown.backbones:
         values = [by_backbone.get(backbone) for by_backbone in cell]

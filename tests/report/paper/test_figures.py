@@ -12,7 +12,7 @@ from raysts.cli import execute
 from raysts.evaluation import results
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.data import PaperData, measured
+from raysts.report.paper.data import PaperData, measured_rows
 from raysts.report.paper.figures import Chart, Figure, figures
 from raysts.report.paper.match import paper_tables
 from raysts.report.paper.page import render
@@ -45,7 +45,7 @@ def write_runs(storage: Path, system: str, ids: tuple[str, ...]) -> None:
 
 
 def of(paper: str, storage: Path) -> list[Figure]:
-    return figures(paper, paper_tables(paper, measured(storage)), measured(storage, subsets=True))
+    return figures(paper, paper_tables(paper, measured_rows(storage)), measured_rows(storage, subsets=True))
 
 
 def lines(chart: Chart, published: bool = False) -> dict[str, list[tuple[str, float, float | None]]]:
@@ -57,7 +57,7 @@ def lines(chart: Chart, published: bool = False) -> dict[str, list[tuple[str, fl
 
 
 def drawn(paper: str, storage: Path) -> ElementTree.Element:
-    page = render(PaperData(load(paper), paper_tables(paper, measured(storage)), of(paper, storage)))
+    page = render(PaperData(load(paper), paper_tables(paper, measured_rows(storage)), of(paper, storage)))
     return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
 
 
@@ -178,7 +178,7 @@ def test_a_member_measured_again_is_one_of_its_pipeline(small_world: Path, tmp_p
     found = result("run", "nli", *where, *settings, "--set", "evaluation.tasks=[stsb]", "--address", "none")["results"]
     member = next(row["run_id"] for row in found if row["role"] == "member")
     assert raysts("evaluate", member, *where, "--tasks", "sts12", "--resamples", 0).code == 0
-    again = [each for each in measured(tmp_path) if each.row["dataset"] == "sts12"]
+    again = [each for each in measured_rows(tmp_path) if each.row["dataset"] == "sts12"]
     assert again and {(each.run, each.backbone, each.row["role"]) for each in again} == {("nli", "tiny", "member")}
     named = raysts("run", "nli", *where, *settings, "--set", "evaluation.tasks=[words]", "--address", "none")
     assert named.code == 2 and "evaluation.tasks: 'words' is measured on a model itself" in named.err

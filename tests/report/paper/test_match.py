@@ -16,8 +16,8 @@ from raysts.evaluation import results
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.data import PaperData, measured
-from raysts.report.paper.match import Found, Measured, PaperTable, paper_tables
+from raysts.report.paper.data import PaperData, measured_rows
+from raysts.report.paper.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
 from raysts.report.paper.page import render
 from raysts.report.paper.published import load
 from raysts.report.paper.text import format_paper
@@ -38,18 +38,18 @@ def row(system: str, dataset: str, value: float, **columns: Any) -> dict[str, An
     return dict.fromkeys(RESULTS.names) | given | columns
 
 
-def of(made: dict[str, Any], backbone: str = "some-encoder", run: str = "a run", **settings: Any) -> Measured:
+def of(made: dict[str, Any], backbone: str = "some-encoder", run: str = "a run", **settings: Any) -> MeasuredRow:
     """A row as it comes from a storage, made by the recipe of its system with some settings changed."""
     tree = to_plain(pipeline(made["system"], settings))
-    return Measured(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["stages"])
+    return MeasuredRow(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["stages"])
 
 
-def filled(paper: str, *rows: Measured) -> dict[tuple[int, str, str, str], dict[str, Found]]:
+def filled(paper: str, *rows: MeasuredRow) -> dict[tuple[int, str, str, str], dict[str, MeasuredValue]]:
     """What stands beside published values, by table, row, column and metric."""
     return {
         (shown.table.number, shown.table.rows[i].name, column.name, column.metrics[k]): dict(found)
         for shown in paper_tables(paper, rows)
-        for (i, j, k), found in shown.found.items()
+        for (i, j, k), found in shown.measured.items()
         for column in [shown.table.columns[j]]
     }
 
@@ -200,13 +200,13 @@ def filled_storage(storage: Path) -> None:
 
 def test_a_storage_says_which_run_and_which_backbone(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    found = {(each.run, each.backbone, each.row["value"]) for each in measured(tmp_path)}
+    found = {(each.run, each.backbone, each.row["value"]) for each in measured_rows(tmp_path)}
     assert found == {
         ("mine", "some-encoder", 0.59), ("mine", "some-encoder", 0.6), ("mine", "some-encoder", 0.62),
         ("mine", "some-encoder", 0.7), ("evaluation of-no-pi", "other/encoder", 0.5),
         ("evaluation nobody-k", "backbone not on record", 0.3),
     }  # fmt: skip
-    assert {tuple(each.stages) for each in measured(tmp_path)} == {("ct",), ("ct", "sed"), ()}
+    assert {tuple(each.stages) for each in measured_rows(tmp_path)} == {("ct",), ("ct", "sed"), ()}
 
 
 def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> No
         write_json(folder / "trials" / f"t{number}.json", trial | {"finished_at": "2026-01-01T00:00:00+00:00"})
     other = {**study, "name": "bounds", "pipeline": to_plain(pipeline("sts"))}
     write_json(tmp_path / "studies" / "bounds" / "study.json", other)
-    found = filled("gausscse", *measured(tmp_path))
+    found = filled("gausscse", *measured_rows(tmp_path))
     assert set(found) == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, (
         "what the paper did not try is not there"
     )
@@ -238,7 +238,7 @@ def test_encoders_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
     store(tmp_path, "b", "ct", "part-b", [CT], backbone="/second/encoder")
     record = json.loads((tmp_path / "pipelines" / "b.json").read_text())
     write_json(tmp_path / "pipelines" / "b.json", record | {"backbone_id": "0123456789"})
-    assert {each.backbone for each in measured(tmp_path)} == {"encoder (content-)", "encoder (01234567)"}
+    assert {each.backbone for each in measured_rows(tmp_path)} == {"encoder (content-)", "encoder (01234567)"}
 
 
 def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> None:
@@ -246,11 +246,11 @@ def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> No
     record = json.loads((tmp_path / "pipelines" / "a.json").read_text())
     record["pipeline"]["stages"]["nli"] = to_plain(pipeline("nli").stages["nli"])
     write_json(tmp_path / "pipelines" / "a.json", record)
-    assert [each.row["role"] for each in measured(tmp_path)] == ["backbone"]
+    assert [each.row["role"] for each in measured_rows(tmp_path)] == ["backbone"]
 
 
 def shown(storage: Path) -> list[PaperTable]:
-    return paper_tables("sed", measured(storage))
+    return paper_tables("sed", measured_rows(storage))
 
 
 def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> None:
