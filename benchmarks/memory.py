@@ -39,8 +39,8 @@ with connected("local"):
 """
 EMBED = """
 import sys
-from raysts.commands import context as api
-print(api.embed(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local", say=lambda text: None)["rows"])
+from raysts.commands.embed import embed as embed_files
+print(embed_files(sys.argv[3], sys.argv[1], "sentence", sys.argv[2], address="local", say=lambda text: None)["rows"])
 """
 
 

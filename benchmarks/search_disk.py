@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from raysts.commands import tune as api_tune
+from raysts.commands.tune import tune as run_search
 
 
 def bytes_in(storage: Path) -> int:
@@ -68,7 +68,7 @@ def main() -> None:
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
-        found = api_tune.tune("lower-bound", overrides, options.data, storage, address=options.address, say=say)
+        found = run_search("lower-bound", overrides, options.data, storage, address=options.address, say=say)
         end.set()
         watcher.join()
         left = bytes_in(storage)

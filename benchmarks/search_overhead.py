@@ -21,7 +21,9 @@ from typing import Any
 import measure
 import psutil
 
-from raysts.commands import tune as api_tune
+from raysts.commands.options import RunOptions
+from raysts.commands.study import planned as planned_study
+from raysts.commands.tune import tune as run_search
 from raysts.pipeline.local import Here, train_chain
 from raysts.search.space import grid
 from raysts.search.study import Study
@@ -39,7 +41,7 @@ def overrides_of(args: Any, model: str) -> dict[str, Any]:
 
 def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float]:
     """A loop over the trials' jobs."""
-    study: Study = api_tune.planned("lower-bound", overrides, args.data, folder)
+    study: Study = planned_study("lower-bound", overrides, RunOptions(data=args.data, storage=folder))
     study.plan.write_backbone()
     study.tokenize(Here(threads=args.threads), measure.say)
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
@@ -61,7 +63,7 @@ def on_ray(args: Any, overrides: dict[str, Any], folder: Path, concurrency: int 
             ends.note()
 
     began = time.perf_counter()
-    found = api_tune.tune(
+    found = run_search(
         "lower-bound", {**overrides, "concurrency": concurrency}, args.data, folder, address="local", say=said
     )
     if found["trials"] != args.trials:

@@ -11,16 +11,11 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-_API = {
-    **dict.fromkeys(("embed", "evaluate", "export", "load", "plan"), "context"),
-    "compare": "compare",
-    "tune": "tune",
-    **dict.fromkeys(("distill", "run"), "study_run"),
-}
-__all__ = list(_API)
+__all__ = ["compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _API:
-        return getattr(importlib.import_module(f"raysts.commands.{_API[name]}"), name)
+    if name in __all__:
+        module = "context" if name == "load" else name  # one command, one file
+        return getattr(importlib.import_module(f"raysts.commands.{module}"), name)
     raise AttributeError(f"module 'raysts' has no attribute '{name}'")

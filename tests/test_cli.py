@@ -16,8 +16,9 @@ from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import __version__, cli
 from raysts.recipes.experiments import EXPERIMENTS
-from raysts.recipes.names import COMPOSED, RECIPES
+from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS
+from raysts.search.named import COMPOSED
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
 RUN = {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped"}
@@ -149,10 +150,10 @@ def test_without_json_people_get_text(name: str, finished: run_commands.Finished
 
 
 def test_recipes_lists_names_with_source_and_cost() -> None:
-    experiments = {name: experiment.entry for name, experiment in EXPERIMENTS.items()}
-    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED, *experiments]
+    several = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
+    assert result("recipes")["recipes"] == [*RECIPES, *COMPOSED, *EXPERIMENTS]
     text = raysts("recipes").out
-    for name, entry in (RECIPES | COMPOSED | experiments).items():
+    for name, entry in (RECIPES | several).items():
         (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
         assert entry.source in line and entry.shows in line and entry.cost in line
 
@@ -198,12 +199,11 @@ def test_an_unexpected_error_is_no_traceback(
     small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its details go to a file that the message names; where no file can be written the message comes all the same."""
-    from raysts.commands import context as api
 
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("something nobody thought of")
 
-    monkeypatch.setattr(api, "plan", broken)
+    monkeypatch.setattr("raysts.commands.context.checked_plan", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outcome = raysts("plan", "nli", "--data", small_world)
     assert outcome.code == 3 and "RuntimeError: something nobody thought of" in outcome.err

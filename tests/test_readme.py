@@ -73,14 +73,14 @@ def test_the_readme_has_commands() -> None:
 def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
     options = cli.parser().parse_args(arguments)
     if hasattr(options, "recipe"):
-        from raysts.commands.study_run import GRID_SED
         from raysts.recipes.overrides import parse_overrides
+        from raysts.search.named import COMPOSED
 
         # The grid and what follows from it: the second half is the system whose members it chooses.
-        name = options.recipe if options.recipe != GRID_SED else "sts-sed"
+        name = COMPOSED[options.recipe].system if options.recipe in COMPOSED else options.recipe
         pipeline(name, parse_overrides(options.set))
     if getattr(options, "tables", None):
-        for wanted in options.tables.split(","):
+        for wanted in options.tables:
             assert any(name == wanted or name.startswith(f"{wanted}/") for name in SOURCES), wanted
 
 

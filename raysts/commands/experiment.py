@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import raysts.pipeline.run
-from raysts.commands import context as api
+from raysts.commands.context import check_name, check_storage, checked_plan, executor, locate, run_on, storage_of
+from raysts.commands.options import Result, RunOptions
 from raysts.data.world.generate import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained
 from raysts.models.families import family_of
-from raysts.pipeline import overlap
-from raysts.pipeline.local import Say
 from raysts.pipeline.plan import Plan, describe
 from raysts.pipeline.validate import TINY
 from raysts.recipes import experiments
-from raysts.recipes.recipe import Pipeline, name_problem
+from raysts.recipes.recipe import Pipeline
+from raysts.report.paper.data import report_data
+from raysts.report.paper.page import write_report
 from raysts.storage.store import location
 
 
-def pipelines(recipe: str, overrides: Mapping[str, Any] | None, storage: str | Path | None) -> dict[str, Pipeline]:
+def pipelines(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Pipeline]:
     """The pipelines of an experiment by point; the backbone may be a run id of the storage."""
 
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return tiny_config().num_hidden_layers
-        config = pretrained.check(api.locate(backbone, api.storage_of(storage)))
+        config = pretrained.check(locate(backbone, storage_of(options.storage)))
         return int(config[family_of(config["model_type"]).depth])
 
-    return experiments.pipelines(recipe, dict(overrides or {}), depth)
+    return experiments.pipelines(recipe, overrides, depth)
 
 
-def planned(
-    recipe: str,
-    overrides: Mapping[str, Any] | None,
-    data: str | Path | None,
-    storage: str | Path | None,
-    strict_contamination: bool = False,
-    skip_bad: bool = False,
-) -> dict[str, Plan]:
+def planned(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Plan]:
     """The checked plans of an experiment by point.
 
     Raises:
@@ -48,11 +41,9 @@ def planned(
     """
     plans: dict[str, Plan] = {}
     problems: list[str] = []
-    for point, made in pipelines(recipe, overrides, storage).items():
+    for point, pipeline in pipelines(recipe, overrides, options).items():
         try:
-            plans[point] = api.plan(made, None, data, storage, skip_bad)
-            if strict_contamination:
-                overlap.refuse(plans[point])
+            plans[point] = checked_plan(pipeline, options)
         except InputError as error:
             problems += error.problems
     if problems:
@@ -60,23 +51,11 @@ def planned(
     return plans
 
 
-def run(
-    recipe: str,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    *,
-    name: str | None = None,
-    address: str | None = None,
-    command: str | None = None,
-    strict_contamination: bool = False,
-    skip_bad: bool = False,
-    say: Say = api.say_on_stderr,
-) -> dict[str, Any]:
+def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Result:
     """Run the pipelines of an experiment in turn, and write the paper's tables that they fill.
 
     Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
-    others. Arguments as :func:`raysts.run`.
+    others.
 
     Returns:
         as :func:`raysts.run`: ``report`` is the page of the tables, ``model`` is None, and the rows of ``results``
@@ -86,29 +65,28 @@ def run(
         InputError: anything that would stop one of them later, in one message; nothing has started.
         RunFailed: some of them failed.
     """
-    plans = planned(recipe, overrides, data, storage, strict_contamination, skip_bad)
-    own = recipe.partition("@")[0]
-    name = name or own
+    plans = planned(recipe, overrides, options)
+    experiment = recipe.partition("@")[0]
+    name = options.name or experiment
     for point in plans:
-        if problem := name_problem(f"{name}.{point}"):
-            raise InputError(f"--{problem}")
-    folder = api.storage_of(storage)
-    api.check_storage(folder)
-    shown = command or f"raysts.run({recipe!r}, {dict(overrides or {})!r})"
+        check_name(f"{name}.{point}")
+    folder = storage_of(options.storage)
+    check_storage(folder)
     rows: list[dict[str, Any]] = []
-    gone: list[dict[str, Any]] = []
+    left_out: list[dict[str, Any]] = []
     failures: list[str] = []
-    with api.executor(address, *plans.values()) as chosen:
+    with executor(options.address, *plans.values()) as chosen:
         for number, (point, plan) in enumerate(plans.items(), start=1):
-            say(f"{name}: {point}, {number} of {len(plans)}")
+            options.say(f"{name}: {point}, {number} of {len(plans)}")
             try:
-                found = raysts.pipeline.run.run(plan, chosen, f"{name}.{point}", shown, say)
+                result = run_on(chosen, plan, replace(options, name=f"{name}.{point}"))
             except RunFailed as error:
                 failures.append(f"{name}.{point}: {error}")
                 continue
-            rows += [{**row, "study": name, "trial": point} for row in found["results"]]
-            gone += [{**each, "trial": point} for each in found["left_out"]]
-    report = _report(own, name, folder)
+            rows += [{**row, "study": name, "trial": point} for row in result["results"]]
+            left_out += [{**member, "trial": point} for member in result["left_out"]]
+    entry = experiments.EXPERIMENTS[experiment]
+    report = write_report(report_data(entry.paper, folder, entry.tables), folder / "reports" / name)
     if failures:
         raise RunFailed("\n".join(failures))
     return {
@@ -118,33 +96,19 @@ def run(
         "model": None,
         "report": str(report),
         "results": rows,
-        "left_out": gone,
+        "left_out": left_out,
         "skipped": _skipped(plans),
     }
 
 
 def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """What is left out of any of the plans, once."""
-    return list({each["file"]: each for plan in plans.values() for each in plan.skipped}.values())
+    return list({skipped["file"]: skipped for plan in plans.values() for skipped in plan.skipped}.values())
 
 
-def _report(experiment: str, name: str, storage: Path) -> Path:
-    from raysts.report.paper.data import report_data
-    from raysts.report.paper.page import write_report
-
-    found = experiments.EXPERIMENTS[experiment]
-    return write_report(report_data(found.paper, storage, found.tables), storage / "reports" / name)
-
-
-def described(
-    recipe: str,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    skip_bad: bool = False,
-) -> dict[str, Any]:
+def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:
     """The plan of an experiment as plain data: every node of its pipelines once."""
-    plans = planned(recipe, overrides, data, storage, skip_bad=skip_bad)
+    plans = planned(recipe, overrides, options)
     nodes: dict[str, dict[str, Any]] = {}
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:

@@ -1,38 +1,47 @@
-"""Searches from Python: the function behind ``raysts tune``."""
+"""``raysts tune``: a search to its end."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysts.commands import context as api
-from raysts.data.shards import skipped_line
-from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.run_metric import LOSS, reported
-from raysts.pipeline.local import Executor, Here, Say
-from raysts.pipeline.plan import Plan
-from raysts.recipes.recipe import name_problem
-from raysts.report.study.data import report_data
-from raysts.report.study.page import write_report
-from raysts.search import named, scores
-from raysts.search.disk import disk_bound
-from raysts.search.local import LocalOptuna, run_locally
-from raysts.search.progress import SearchProgress
-from raysts.search.queue import MakeSampler, TrialQueue
-from raysts.search.record import Record, read_records
-from raysts.search.sampler import View
-from raysts.search.search import Search, configured
-from raysts.search.space import Point
-from raysts.search.study import Study
-from raysts.search.tracking import Trackers
-from raysts.storage.atomic import read_json
-from raysts.storage.store import fetch, location, lock
+from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
 
-RunTrials = Callable[[TrialQueue, SearchProgress], None]
+if TYPE_CHECKING:
+    from raysts.search.search import Search
+
+
+HELP = "search what matters, on Ray Tune with Optuna"
+EXAMPLE = "raysts tune lower-bound --data DATA --set backbone=bert-base-uncased --set seeds=3"
+
+
+class _SearchNames(str):
+    """Help that names the searches when it is shown: they import torch, which no other command's help should wait for."""
+
+    def __mod__(self, values: Any) -> str:
+        from raysts.search.named import SEARCHES
+
+        *others, last = SEARCHES
+        return f"{', '.join(others)} or {last}"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("search", metavar="NAME", help=_SearchNames("name of a search"))
+    command.add_argument("--name", help="name of the study in the storage (default: the search's name)")
+    command.add_argument(
+        "--warm-start", metavar="STUDY", help="learn from the points of this earlier study (searches that sample)"
+    )
+    command.add_argument("--mlflow", metavar="URI", help="also log every trial as a run of this MLflow")
+    command.add_argument("--wandb", metavar="PROJECT", help="also log every trial as a run of Weights & Biases")
+    command.description = (
+        "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
+        "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
+        "metric=pearson (what trials are compared by: a dev score, or loss), asha=true or asha.grace=0.3, and its\n"
+        "space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
+    )
+    add(command, "--set", "--data", "--storage", "--address", "--skip-bad")
 
 
 def tune(
@@ -48,12 +57,12 @@ def tune(
     address: str | None = None,
     command: str | None = None,
     skip_bad: bool = False,
-    say: Say = api.say_on_stderr,
-) -> dict[str, Any]:
+    say: Callable[[str], None] = say_on_stderr,
+) -> Result:
     """Run a search to its end; trials that have ended are not run again, killed ones go on from their checkpoints.
 
     Args:
-        search: ``lower-bound``, ``latte-mix``, ``gausscse``, or a Search.
+        search: a name (``raysts.search.named.SEARCHES``), or a Search.
         overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
             (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
         data: as :func:`raysts.run`.
@@ -77,201 +86,27 @@ def tune(
         InputError: anything that would stop it later, or a study of this name that is of another search.
         RunFailed: trials failed for reasons that are not their points', or none finished.
     """
-    study = planned(search, overrides, data, storage, name, skip_bad)
-    earlier = _earlier(study, warm_start) if warm_start else []
-    if address == api.IN_PROCESS and study.search.asha is not None:
-        raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
-    trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=say)
-    api.check_storage(study.plan.storage)
-    line = command or f"raysts.tune({study.search.name!r}, {dict(overrides or {})!r})"
-    with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
-        fetch(study.folder)
-        study.open(line)
-        return _run(study, earlier, trackers, address, say)
+    from raysts.commands.study import planned, run_study
 
-
-def planned(
-    search: str | Search,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    name: str | None = None,
-    skip_bad: bool = False,
-) -> Study:
-    """The checked study of a search: what there is to do. Starts nothing and writes nothing.
-
-    Raises:
-        InputError: anything that would stop it later.
-    """
-    chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides or {})
-    if name and name_problem(name):
-        raise InputError(f"--{name_problem(name)}")
-    folder = api.storage_of(storage)
-    plan = Plan(
-        pipeline=replace(chosen.pipeline, members=chosen.seeds),
-        corpus=api.corpus_of(data, skip_bad=skip_bad),
-        storage=folder,
-        locate=lambda model: api.locate(model, folder),
+    given = dict(overrides or {})
+    options = RunOptions(
+        data=data,
+        storage=storage,
+        name=name,
+        address=address,
+        command=command or f"raysts.tune({search if isinstance(search, str) else search.name!r}, {given!r})",
+        skip_bad=skip_bad,
+        say=say,
     )
-    plan.check()
-    study = Study(chosen, plan, name or chosen.name)
-    if study.dev is None and chosen.metric != LOSS:
-        raise InputError(
-            f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
-            f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
-        )
-    if study.dev is None and chosen.asha is not None:
-        raise InputError(
-            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
-        )
-    fetch(study.folder)
-    study.check_data()
-    study.check()
-    return study
+    return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
-def _run(
-    study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, address: str | None, say: Say
-) -> dict[str, Any]:
-    study.reuse_grid()
-    study.cleanup()
-    view = View(study.folder / "optuna.db", study.name, study.search, say)
-    view.rebuild(study.records.values())
-    failures: list[str] = []
-    with SearchProgress(study, say) as progress, trackers:
-        trackers.say = progress.say
-        for record in study.records.values():
-            trackers.ended(record, partial(study.metrics, record))
-        for each in study.plan.skipped:
-            progress.say(skipped_line(each))
-        progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
-        if not study.complete:
-
-            def said(record: Record) -> None:
-                view.add(record)
-                trackers.ended(record, partial(study.metrics, record))
-                progress.ended(record)
-
-            with _place(study, address, progress.say) as (make, run):
-                queue = TrialQueue(study, make, earlier, said)
-                run(queue, progress)
-                failures = queue.failures
-    found = scores.by_mean(study.scores(), study.search.objective.mode)
-    study.close("failed" if failures or found is None else "done")
-    report = write_report(report_data(study), study.plan.storage / "reports" / f"study-{study.name}")
-    if failures:
-        raise RunFailed(
-            "\n".join(failures)
-            + f"\n{len(study.records)} of {progress.total} trials have ended; run the same command again to go on from there"
-        )
-    if found is None:
-        reasons = dict.fromkeys(record.reason for record in study.records.values() if record.reason)
-        raise RunFailed(f"no trial of {study.name} finished: {'; '.join(reasons) or 'all were stopped early'}")
-    return _result(study, report)
+def _text(result: Result) -> str:
+    lines = [result.pop("table"), f"study:  {result['study']}", f"report: {result['report']}"]
+    lines.append(f"dashboard: optuna-dashboard sqlite:///{result['study']}/optuna.db")
+    lines.append(f"scalars: tensorboard --logdir {result['study']}/tensorboard")
+    lines.append(f"next:   raysts distill --from-study {result['name']} --storage {result['storage']}")
+    return "\n".join(lines)
 
 
-@contextlib.contextmanager
-def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSampler, RunTrials]]:
-    """Where trials train, for the length of the block, with the data and the backbone made ready."""
-    cpus = study.search.pipeline.resources.cpus
-    if address == api.IN_PROCESS:
-        executor: Executor = Here(threads=cpus)
-        _prepare(study, executor, 1, say)
-        yield LocalOptuna, lambda queue, progress: run_locally(queue, progress, cpus)
-        return
-    try:
-        from raysts.cluster import capacity
-        from raysts.cluster import tune as on_tune
-        from raysts.cluster.connect import connected
-        from raysts.cluster.executor import OnRay, check_resources
-    except ImportError as error:
-        raise InputError(
-            f"Ray is not installed here ({error}); install it with pip install 'ray[default,data,train,tune]', or run in "
-            f"this process with --address none"
-        ) from None
-    with connected(address) as private:
-        study.plan.write_backbone()
-        resources = on_tune.per_trial(study)
-        check_resources(resources, private)
-        capacity.announce(resources, say)
-        at_once = capacity.at_once(resources)
-        _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
-        yield on_tune.optuna_search, lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
-
-
-def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
-    study.plan.write_backbone()
-    study.tokenize(executor, say)
-    keep, megabytes = study.search.keep, disk_bound(study, concurrent) / 1e6
-    unit = "point with all its seeds" if study.search.by == "point" else "trial"
-    say(
-        f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"
-    )
-
-
-def _result(study: Study, report: Path) -> dict[str, Any]:
-    every, metric = study.scores(), study.search.objective
-    best, run = scores.by_mean(every, metric.mode), scores.by_best_run(every, metric.mode)
-    return {
-        "status": "done",
-        "storage": location(study.plan.storage),
-        "name": study.name,
-        "study": str(study.folder),
-        "report": str(report),
-        "metric": metric.name,
-        "mode": metric.mode,
-        "trials": sum(len(each.finished) for each in every),
-        "best": {"overrides": best.point, "value": best.mean} if best else None,
-        "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
-        "points": [
-            {"overrides": r.point, "seed": r.seed, "value": r.value, "status": r.status, "run": r.id}
-            for each in every
-            for r in each.records
-        ],
-        "table": scores.table(every, metric),
-        "skipped": study.plan.skipped,
-    }
-
-
-def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]]:
-    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials.
-
-    Raises:
-        InputError: there is none.
-    """
-    fetch(storage / "studies")
-    found = read_json(storage / "studies" / name / "study.json")
-    if found is None:
-        there = sorted(path.parent.name for path in (storage / "studies").glob("*/study.json"))
-        raise InputError(
-            f"no study '{name}' in {storage}{nearest(name, there)}; it holds: {', '.join(there) or 'none'}"
-        )
-    return found, read_records(storage / "studies" / name)
-
-
-def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
-    """Points of another study that lie in this one's space, with their mean scores."""
-    if study.search.num_samples is None:
-        raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
-    if name == study.name:
-        raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
-    known, records = study_record(study.plan.storage, name)
-    metric = known.get("metric", reported(study.kind.dev)[0])
-    if metric != study.search.metric:
-        raise InputError(
-            f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"
-        )
-    space = study.search.space
-    fitting = [
-        (each.point, each.mean)
-        for each in scores.grouped(records, known["seeds"])
-        if each.whole
-        and each.mean is not None
-        and each.point.keys() == space.keys()
-        and all(space[key].holds(value) for key, value in each.point.items())
-    ]
-    if not fitting:
-        raise InputError(
-            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); leave it out"
-        )
-    return fitting
+COMMANDS = (Command("tune", HELP, EXAMPLE, _arguments, tune, _text),)

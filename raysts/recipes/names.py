@@ -81,16 +81,6 @@ RECIPES: dict[str, Entry] = {
 """The papers' rows that have a name here; every other sensible combination of stages runs too."""
 
 
-COMPOSED: dict[str, Entry] = {
-    "sts-grid-sed": Entry(
-        "SED 5.5 and Table 4: lower bounds, the best one's ensemble, its student",
-        "88.50 for the grid and 88.29 for the student on STS-B test, RoBERTa-L",
-        "20 bounds x 10 x sts, then 100,000 sentences",
-    ),
-}
-"""Recipes that are more than one pipeline: a search, and what follows from what it finds."""
-
-
 SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
 """What a scale changes in a pipeline, beside what each objective says of its own recipe (``Objective.scales``).
 

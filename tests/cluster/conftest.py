@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raysts.cluster.connect import SETTINGS
-from raysts.commands import context as api
+from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.
@@ -53,6 +53,6 @@ def planned(small_world: Path) -> PlanMaker:
     """Plans a system on the small world: ``planned(storage, "nli-ct-sed", {"members": 2})``."""
 
     def make(storage: Path, system: str, overrides: dict[str, Any] | None = None) -> Plan:
-        return api.plan(system, overrides, small_world, storage)
+        return plan_recipe(system, overrides, small_world, storage)
 
     return make

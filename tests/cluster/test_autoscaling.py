@@ -16,7 +16,7 @@ import torch
 from heads import Head, running_head
 from processes import Command, describe, wait_until, writer_of
 
-from raysts.commands import context as api
+from raysts.commands.run import run as run_recipe
 from raysts.storage.atomic import read_json
 
 SMALL = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "min_workers": 0}
@@ -71,7 +71,7 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
     torch.set_num_threads(1)
     calm, storage = tmp_path / "calm", tmp_path / "storage"
     overrides = {**ENSEMBLE, "evaluation.tasks": ["stsb"]}
-    expected = api.run("nli", overrides, small_world, calm, address="none", say=lambda text: None)
+    expected = run_recipe("nli", overrides, small_world, calm, address="none", say=lambda text: None)
     assert len(raylets(growing)) == 1
 
     command = run(growing, tmp_path / "run.log", small_world, storage, ENSEMBLE)

@@ -138,7 +138,8 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
 
     from raysts.cluster import embed, tune
     from raysts.cluster.capacity import at_once
-    from raysts.commands import tune as api_tune
+    from raysts.commands.options import RunOptions
+    from raysts.commands.study import planned as planned_study
     from raysts.search.local import LocalOptuna
     from raysts.search.queue import TrialQueue
 
@@ -169,7 +170,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     wide = Resources(cpus=16, gpus=0)  # 3 a large node
     for more, most in (({}, None), ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 40}, 16)):
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
-        study = api_tune.planned("lower-bound", given, small_world, tmp_path / str(most))
+        study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path / str(most)))
         study.open("raysts tune")
         tasks = TrialQueue(study, LocalOptuna)
         with pytest.raises(Looked):

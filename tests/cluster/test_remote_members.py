@@ -12,7 +12,9 @@ import ray
 import s3_server
 import torch
 
-from raysts.commands import context as api
+from raysts.commands.context import storage_of
+from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.run import run as run_recipe
 from raysts.pipeline.local import Here
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
@@ -67,17 +69,17 @@ def test_members_bring_what_they_need_and_send_what_they_made(
     from raysts.cluster.members import train_members
 
     given = {"backbone": str(tiny_backbone), **SHORT}
-    here = prepared(api.plan("nli", given, small_world, tmp_path / "here"))
+    here = prepared(plan_recipe("nli", given, small_world, tmp_path / "here"))
     assert Here(threads=1).train([[n.job for n in c if n.job] for c in here.chains], Resources(), quiet) == [None, None]
 
-    there = prepared(api.plan("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
+    there = prepared(plan_recipe("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
     shutil.rmtree(there.storage)
     assert train_members([[n.job for n in c if n.job] for c in there.chains], Resources(), quiet) == [None, None]
     assert weights_of(there) == weights_of(here)
     assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
 
     shutil.rmtree(there.storage)
-    again = api.plan("nli", given, small_world, storage.location(there.storage))
+    again = plan_recipe("nli", given, small_world, storage.location(there.storage))
     assert [node.status for chain in again.chains for node in chain] == ["done", "done"]
     assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
 
@@ -89,12 +91,12 @@ def test_a_whole_system_on_ray_goes_on_from_the_bucket_alone(
     """Members, then, without the mirror, teacher means by actors, a student, evaluation: the bits of a local run."""
     given: dict[str, Any] = {"backbone": str(tiny_backbone), **SHORT}
     uri = f"s3://{s3_server.new_bucket()}/x"
-    api.run("nli-ensemble", given, small_world, uri, say=quiet)
+    run_recipe("nli-ensemble", given, small_world, uri, say=quiet)
     shutil.rmtree(mirrors)
     given["sed.data.sample"] = 100
-    found = api.run("nli-sed", given, small_world, uri, say=quiet)
-    calm = api.run("nli-sed", given, small_world, tmp_path / "calm", address="none", say=quiet)
+    found = run_recipe("nli-sed", given, small_world, uri, say=quiet)
+    calm = run_recipe("nli-sed", given, small_world, tmp_path / "calm", address="none", say=quiet)
     assert [row["value"] for row in found["results"]] == [row["value"] for row in calm["results"]]
-    root = api.storage_of(uri)
+    root = storage_of(uri)
     for path in (tmp_path / "calm/runs").iterdir():
         assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 import damage
 import pytest
 
-from raysts.commands import context as api
+from raysts.commands.plan import plan as plan_recipe
 from raysts.errors import RunFailed
 
 
@@ -16,7 +16,7 @@ def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tm
 
     data = Path(shutil.copytree(small_world, tmp_path / "data"))
     paths = damage.shards(data, "nli/train", 2)
-    plan = api.plan("nli", {"members": 1, "backbone": "tiny"}, data, tmp_path / "storage")
+    plan = plan_recipe("nli", {"members": 1, "backbone": "tiny"}, data, tmp_path / "storage")
     plan.write_backbone()
     (spec,) = plan.specs.values()
     groups, folder = plan.groups(spec), plan.store_folder(spec)

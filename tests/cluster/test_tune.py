@@ -16,7 +16,7 @@ import torch
 from processes import Command, trainer, wait_until, writer_of
 
 from raysts.cluster import capacity
-from raysts.commands import tune as api_tune
+from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import ASIDE, read_json
@@ -64,14 +64,14 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
         "train.max_steps": 3, "train.max_length": 24, "train.precision": "fp32", "data.sample": 64, "data.sources": [],
         "settings.dims": 4, "keep": 3,
     }  # fmt: skip
-    here = api_tune.tune("latte-mix", overrides, small_world, tmp_path / "here", address="none", say=quiet)
+    here = run_search("latte-mix", overrides, small_world, tmp_path / "here", address="none", say=quiet)
     names: set[tuple[str, str]] = set()
 
     def look(text: str) -> None:
         if text.startswith("1/6"):
             names.update(processes_shown())
 
-    there = api_tune.tune("latte-mix", overrides, small_world, tmp_path / "there", say=look)
+    there = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=look)
     assert ("RaystsTrial", "trials of latte-mix") in names, names  # what Ray's dashboard shows
     classes = "latte.settings.classes"
     status = [(point["overrides"][classes], point["seed"], point["status"]) for point in there["points"]]
@@ -91,7 +91,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert all(read_json(run / "run.json")["where"].startswith("Ray Tune") for run in runs if run.name in kept)
     assert not (Path(there["study"]) / "tune").exists() and not (Path.home() / "ray_results").exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("there/runs/*/run.json")}
-    again = api_tune.tune("latte-mix", overrides, small_world, tmp_path / "there", say=quiet)
+    again = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=quiet)
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -104,7 +104,7 @@ def test_early_stopping_stops_some_and_says_so(
         "seeds": 1, "train.epochs": 10, "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4,
         "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
-    found = api_tune.tune("lower-bound", overrides, small_world, tmp_path, say=quiet)
+    found = run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
     stopped = [rate for rate, point in points.items() if point["status"] == "stopped"]
@@ -126,7 +126,7 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     with pytest.raises(
         InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
     ):
-        api_tune.tune("lower-bound", overrides, small_world, tmp_path, say=quiet)
+        run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
     assert not list(tmp_path.glob("runs/*"))
 
 
@@ -186,7 +186,7 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
     overrides = {**FOUR, "train.max_steps": 30, "train.checkpoint_every": 5, "train.eval_every": 10}
-    expected = api_tune.tune(
+    expected = run_search(
         "lower-bound", {**overrides, "backbone": str(tiny_backbone)}, small_world, tmp_path / "calm", address="none", say=quiet
     )  # fmt: skip
     search = Search(small_world, tiny_backbone, tmp_path, commands, overrides)
@@ -218,7 +218,7 @@ def test_ten_kills_at_random_moments(
         **SHORT, "space.lower_bound": "0,0.2,0.4,0.6,0.8", "seeds": 4, "train.max_steps": 40, "train.checkpoint_every": 5,
         "train.eval_every": 10,
     }  # fmt: skip
-    expected = api_tune.tune(
+    expected = run_search(
         "lower-bound", {**overrides, "backbone": str(tiny_backbone)}, small_world, tmp_path / "calm", address="none", say=quiet
     )  # fmt: skip
     search, dice = Search(small_world, tiny_backbone, tmp_path, commands, overrides), random.Random(7)

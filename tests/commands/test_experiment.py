@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from raysts.commands import context as api
-from raysts.commands import study_run as api_study
+from raysts.commands.plan import described as described_plan
+from raysts.commands.run import run as run_recipe
+from raysts.commands.show import show as show_recipe
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.pipeline.plan import Plan
@@ -24,7 +25,7 @@ QUICK: dict[str, Any] = {
 
 
 def run(recipe: str, overrides: dict[str, Any], data: Path, storage: Path) -> dict[str, Any]:
-    return api_study.run(recipe, overrides, data, storage, address="none", say=lambda text: None)
+    return run_recipe(recipe, overrides, data, storage, address="none", say=lambda text: None)
 
 
 def cells(paper: str, number: int, storage: Path) -> dict[tuple[str | None, str, str], Any]:
@@ -113,12 +114,12 @@ def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: 
 def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}
-    before = api_study.described("latte-layers", overrides, small_world, tmp_path)
-    assert set(before) == {"storage", "name", "backbone", "skipped", "nodes"} and not any(tmp_path.iterdir())
+    before = described_plan("latte-layers", overrides, small_world, tmp_path)
+    assert set(before) == {"status", "storage", "name", "backbone", "skipped", "nodes"} and not any(tmp_path.iterdir())
     assert [node["title"] for node in before["nodes"] if node["kind"] == "train"] == [
         f"latte.layers=only-{layer}: member {member}: latte" for layer in (1, 2) for member in (0, 1)
     ]
-    assert set(api_study.shown("latte-layers", overrides)) == {"latte.layers=only-1", "latte.layers=only-2"}
+    assert set(show_recipe("latte-layers", overrides)["recipe"]) == {"latte.layers=only-1", "latte.layers=only-2"}
     found = run("latte-layers", overrides, small_world, tmp_path)
     assert found["left_out"] == []  # what the command line prints of a run it prints of an experiment
     assert found["model"] is None and Path(found["report"]) == tmp_path / "reports" / "latte-layers" / "index.html"
@@ -135,11 +136,11 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
         assert len({each["value"] for each in filled.values()}) == len(filled)
         noted = filled[None, f"BERT-{backbone}, Layer 1 + Latte-Mix + Cosine", "STSb"]["remarks"][-1]
         assert "latte.settings.hidden=8" in noted and "latte.layers" not in noted, "the table is about the layers"
-    after = api_study.described("latte-layers", overrides, small_world, tmp_path)
+    after = described_plan("latte-layers", overrides, small_world, tmp_path)
     assert {node["status"] for node in after["nodes"]} == {"done"}
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")}
     assert run("latte-layers", overrides, small_world, tmp_path)["results"] == found["results"]
-    own = api.run(
+    own = run_recipe(
         "latte", {**overrides, "latte.layers": "only-1"}, small_world, tmp_path, address="none", say=lambda text: None
     )
     assert {r["run_id"] for r in own["results"]} < {r["run_id"] for r in found["results"]} | {None}

@@ -11,7 +11,11 @@ import pytest
 import s3_server
 import torch
 
-from raysts.commands import context as api
+from raysts.commands.context import run_record
+from raysts.commands.data import prepare as prepare_data
+from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.report import report as write_reports
+from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
@@ -56,22 +60,22 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Pa
     shutil.rmtree(shards.root)
 
     options: dict[str, Any] = {"address": "none", "say": lambda text: None}
-    expected = api.run("nli", SMALL, folder, tmp_path / "a", **options)
-    found = api.run("nli", SMALL, data, tmp_path / "b", **options)
+    expected = run_recipe("nli", SMALL, folder, tmp_path / "a", **options)
+    found = run_recipe("nli", SMALL, data, tmp_path / "b", **options)
     assert [row["value"] for row in found["results"]] == [row["value"] for row in expected["results"]]
     assert {path.name for path in (tmp_path / "b" / "runs").iterdir()} == {
         path.name for path in (tmp_path / "a" / "runs").iterdir()
     }
-    assert api.run_record(tmp_path / "b", "nli")["data"] == canonical(data)
+    assert run_record(tmp_path / "b", "nli")["data"] == canonical(data)
     assert not list(shards.root.rglob("sentences.parquet")), "nobody asked for it"
     shutil.rmtree(shards.root)
-    assert api.report("nli", storage=tmp_path / "b")["status"] == "done"
+    assert write_reports("nli", storage=tmp_path / "b")["status"] == "done"
 
 
 def test_another_node_brings_the_shard_that_it_tokenises(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_backbone: Path
 ) -> None:
-    made = api.plan("nli", SMALL | {"backbone": str(tiny_backbone)}, data, tmp_path)
+    made = plan_recipe("nli", SMALL | {"backbone": str(tiny_backbone)}, data, tmp_path)
     (spec,) = made.specs.values()
     groups = select(made.corpus, spec.table, spec.data)
     assert [Path(group.path).name for group in groups] == ["0.parquet", "1.parquet"]
@@ -97,9 +101,9 @@ def test_what_cannot_be_done_is_said_first(data: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"table 'sick/sick_test' is missing: expected s3://.*/sick/sick_test.parquet"):
         Corpus(data).require(["sick/sick_test"])
     with pytest.raises(InputError, match=r"--data 's3://[^']*': there is no bucket 'nowhere-at-all'"):
-        api.run("nli", SMALL, "s3://nowhere-at-all/x", tmp_path / "s", address="none")
+        run_recipe("nli", SMALL, "s3://nowhere-at-all/x", tmp_path / "s", address="none")
     with pytest.raises(InputError, match=r"--data 'ftp://there/x': must be a path or begin with"):
         Corpus("ftp://there/x")
     with pytest.raises(InputError, match="is written to here; give a folder"):
-        api.data_prepare(data)
+        prepare_data(data)
     assert not (tmp_path / "s").exists()

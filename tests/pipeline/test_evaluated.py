@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_runs import Interrupted
 
-from raysts.commands import context as api
+from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline import run as driver
 from raysts.pipeline.evaluated import Evaluated
 from raysts.pipeline.local import Here
@@ -52,7 +52,7 @@ def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_every_start_evaluates_one_model_more(small_world: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    calm, short = (api.plan("nli-sed", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
+    calm, short = (plan_recipe("nli-sed", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
     whole = Short(most=100)
     driver.run(calm, whole, "calm", "", lambda line: None)
 

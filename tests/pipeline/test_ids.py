@@ -240,10 +240,10 @@ def test_objective_versions_count(plan: Planner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tmp_path: Path) -> None:
-    from raysts.commands import context as api
+    from raysts.commands.plan import plan as plan_recipe
 
     base: Pipeline = apply_overrides(pipeline("nli"), {"members": 2})
-    made = api.plan(base, {"members": 3}, data=small_world, storage=tmp_path)
+    made = plan_recipe(base, {"members": 3}, data=small_world, storage=tmp_path)
     assert made.pipeline.members == 3
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from raysts.commands import tune as api_tune
+from raysts.commands.options import RunOptions
+from raysts.commands.study import planned as planned_study
+from raysts.commands.tune import tune as run_search
 from raysts.models.pretrained import load
 from raysts.search import disk
 
@@ -66,7 +68,7 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
     }  # fmt: skip
     said: list[str] = []
     with Peak(tmp_path) as peak:
-        found = api_tune.tune("latte-mix", overrides, small_world, tmp_path, address="none", say=said.append)
+        found = run_search("latte-mix", overrides, small_world, tmp_path, address="none", say=said.append)
     (line,) = [text for text in said if "MB on disk" in text]
     stated = float(re.search(r"at most ([\d.,]+) MB", line)[1].replace(",", "")) * 1e6  # type: ignore[index]
     best = sorted(found["points"], key=lambda point: -point["value"])[:2]
@@ -82,7 +84,7 @@ def test_the_size_of_a_trial_is_that_of_the_largest_point(
 ) -> None:
     def sizes(classes: list[int]) -> disk.Sizes:
         overrides = {"backbone": str(tiny_backbone), "space.settings.classes": classes}
-        return disk.sizes(api_tune.planned("latte-mix", overrides, small_world, tmp_path))
+        return disk.sizes(planned_study("latte-mix", overrides, RunOptions(data=small_world, storage=tmp_path)))
 
     small, large = sizes([4]), sizes([4, 400])
     encoder = load(tiny_backbone, device="cpu").encoder

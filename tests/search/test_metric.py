@@ -13,7 +13,9 @@ import torch
 from run_commands import overrides as sets
 from run_commands import raysts
 
-from raysts.commands import tune as api_tune
+from raysts.commands.options import RunOptions
+from raysts.commands.study import planned as planned_study
+from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.search import named
@@ -92,7 +94,7 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     def tune(metric: str, **options: Any) -> dict[str, Any]:
         given = {**base, "metric": metric}
-        return api_tune.tune("lower-bound", given, small_world, tmp_path, address="none", say=quiet, **options)
+        return run_search("lower-bound", given, small_world, tmp_path, address="none", say=quiet, **options)
 
     found = tune("loss")
     runs = {point["run"]: point for point in found["points"]}
@@ -122,24 +124,24 @@ def test_one_grid_by_its_loss_and_by_pearson_is_trained_once(
 
     sampled = {**base, "num_samples": 2, "metric": "pearson"}
     with pytest.raises(InputError, match="--warm-start lower-bound: goes by loss, this search by pearson"):
-        api_tune.tune("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound", say=quiet)
+        run_search("lower-bound", sampled, small_world, tmp_path, name="third", warm_start="lower-bound", say=quiet)
 
 
 def test_a_study_of_before_there_was_a_choice_goes_on(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     base = {**THREE, "backbone": str(tiny_backbone)}
-    made = api_tune.planned("lower-bound", base, small_world, tmp_path)
+    made = planned_study("lower-bound", base, RunOptions(data=small_world, storage=tmp_path))
     made.open("raysts tune")
     known = read_json(made.folder / "study.json")
     del known["identity"]["metric"]
     write_json(made.folder / "study.json", known)
-    api_tune.planned("lower-bound", base, small_world, tmp_path)
+    planned_study("lower-bound", base, RunOptions(data=small_world, storage=tmp_path))
     with pytest.raises(InputError, match="metric was spearman, is loss"):
-        api_tune.planned("lower-bound", {**base, "metric": "loss"}, small_world, tmp_path)
+        planned_study("lower-bound", {**base, "metric": "loss"}, RunOptions(data=small_world, storage=tmp_path))
 
 
 def test_without_a_dev_set_the_loss_is_left(without_dev: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     given = {**THREE, "backbone": str(tiny_backbone), "metric": "loss", "train.keep": "last"}
-    found = api_tune.tune("lower-bound", given, without_dev, tmp_path, address="none", say=quiet)
+    found = run_search("lower-bound", given, without_dev, tmp_path, address="none", say=quiet)
     assert found["trials"] == 3 and found["best"]["value"] == min(point["value"] for point in found["points"])
     lines = [read_metrics(tmp_path / "runs" / point["run"] / "metrics.jsonl")[-1] for point in found["points"]]
     assert [line["loss"] for line in lines] == [point["value"] for point in found["points"]]
@@ -152,7 +154,7 @@ def test_samplers_and_early_stopping_go_the_metrics_way(
 ) -> None:
     tune = pytest.importorskip("raysts.cluster.tune")
     given = {**THREE, "backbone": str(tiny_backbone), "metric": metric, "asha.grace": 0.5, "asha.reduction": 2}
-    study: Study = api_tune.planned("lower-bound", given, small_world, tmp_path)
+    study: Study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
     for number, value in enumerate((0.2, 0.4, 0.6, 0.8)):
         study.records[str(number)] = Record(
             id=str(number), point={BOUND: 0.0}, seed=0, status="finished", steps=4, curve=((2, value),), finished_at=""

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from raysts.commands import tune as api_tune
+from raysts.commands.options import RunOptions
+from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
 from raysts.search import named, scores
@@ -48,8 +50,10 @@ def study(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> StudyMaker:
     """study(search, overrides) with the tiny backbone; an equal call finds what the last one has written."""
 
     def made(search: str, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
-        found = api_tune.planned(
-            search, {"backbone": str(tiny_backbone), **(overrides or {})}, small_world, tmp_path / "storage", name
+        found = planned_study(
+            search,
+            {"backbone": str(tiny_backbone), **(overrides or {})},
+            RunOptions(data=small_world, storage=tmp_path / "storage", name=name),
         )
         found.open("raysts tune")
         return found
@@ -183,7 +187,7 @@ def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backb
     for keep in ("best", "last"):
         overrides = {"backbone": str(tiny_backbone), "train.keep": keep}
         with pytest.raises(InputError, match="sts/stsb_dev"):
-            api_tune.planned("lower-bound", overrides, data, tmp_path / "storage")
+            planned_study("lower-bound", overrides, RunOptions(data=data, storage=tmp_path / "storage"))
     assert not (tmp_path / "storage").exists()
 
 
@@ -201,11 +205,10 @@ def test_a_trial_is_the_run_that_a_pipeline_with_that_recipe_makes(
     study: StudyMaker, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     made = study("lower-bound", SHORT)
-    from raysts.commands import context as api
 
     short = {f"sts.{key.removeprefix('sts.')}": value for key, value in SHORT.items()}
     overrides = {"backbone": str(tiny_backbone), "members": 3, BOUND: 0.35, **short}
-    plan = api.plan("sts-sed", overrides, small_world, tmp_path / "elsewhere")
+    plan = plan_recipe("sts-sed", overrides, small_world, tmp_path / "elsewhere")
     assert [made.trial({BOUND: 0.35}, seed).id for seed in range(3)] == [chain[0].id for chain in plan.chains]
     assert made.trial({BOUND: 0.3}, 0).id != made.trial({BOUND: 0.35}, 0).id
 

@@ -14,7 +14,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 import torch
 
-from raysts.commands import tune as api_tune
+from raysts.commands.tune import tune as run_search
 from raysts.search import tracking
 from raysts.search.record import Record
 from raysts.search.tracking import Trackers
@@ -197,7 +197,7 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
     # Nothing listens on this port: the tool is dead from the beginning.
     dead = {"mlflow": "http://127.0.0.1:9"} if importlib.util.find_spec("mlflow") else {}
     base = {**TWO, "backbone": str(tiny_backbone)}
-    found = api_tune.tune("lower-bound", base, small_world, storage, address="none", say=say, **dead)
+    found = run_search("lower-bound", base, small_world, storage, address="none", say=say, **dead)
     assert found["trials"] == 4 and seen == [["Complete"], ["Complete"] * 3]
     assert sum("no more trials are sent there, the search goes on" in text for text in said) == len(dead)
 
@@ -220,7 +220,7 @@ def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
         ]
 
     before = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
-    api_tune.tune("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none", say=lambda text: None)
+    run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none", say=lambda text: None)
     after = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
     assert len(after) == 6 and {path: after[path] for path in before} == before  # what was there is not written again
     assert len(trials()) == 6

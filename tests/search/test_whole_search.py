@@ -13,8 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from raysts.commands import study_run as api_study
-from raysts.commands import tune as api_tune
+from raysts.commands.distill import distill as distill_models
+from raysts.commands.plan import described as described_plan
+from raysts.commands.run import run as run_recipe
+from raysts.commands.show import show as show_recipe
+from raysts.commands.tune import tune as run_search
 from raysts.data.batches import read_batches
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation.run_metric import RunMetric
@@ -90,7 +93,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     said: list[str] = []
     storage, options = tmp_path / "storage", {"address": "none", "say": said.append}
     base = {**TWO, "backbone": str(tiny_backbone)}
-    found = api_tune.tune("lower-bound", base, small_world, storage, **options)
+    found = run_search("lower-bound", base, small_world, storage, **options)
     assert found["status"] == "done" and found["trials"] == 4 == len(found["points"])
     assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
     means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
@@ -109,13 +112,13 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
 
     before = written(storage)
-    again = api_tune.tune("lower-bound", base, small_world, storage, **options)
+    again = run_search("lower-bound", base, small_world, storage, **options)
     assert written(storage) == before and again["points"] == found["points"]
-    more = api_tune.tune("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
+    more = run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
     assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
 
     sed = {"sed.data.sample": 40, "sed.train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 4}
-    ended = api_study.distill((), sed, None, storage, from_study="lower-bound", top=4, **options)
+    ended = distill_models((), sed, None, storage, from_study="lower-bound", top=4, **options)
     kept = {p["run"] for p in more["points"] if p["overrides"] == more["best"]["overrides"]}
     members = {row["run_id"] for row in ended["results"] if row["role"] == "member"}
     assert len(members) == 4 and kept < members  # the best bound's three, and a fourth that was trained for it
@@ -131,14 +134,14 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
         **TWO, "backbone": str(tiny_backbone), "members": 3, "sed.data.sample": 40, "evaluation.tasks": ["stsb"],
         "evaluation.resamples": 4,
     }  # fmt: skip
-    planned = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    planned = described_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     runs = [node for node in planned["nodes"] if node["kind"] == "train"]
     assert len(runs) == 4 + 2 and {node["status"] for node in runs} == {
         "waiting"
     }  # the grid, a third member, the student
-    shown = api_study.shown("sts-grid-sed@small", overrides)
+    shown = show_recipe("sts-grid-sed@small", overrides)["recipe"]
     assert shown["search"]["space"] == {BOUND: "0.0,0.6"} and shown["then"]["members"] == 3
-    found = api_study.run(
+    found = run_recipe(
         "sts-grid-sed", overrides, small_world, tmp_path / "storage", address="none", say=lambda text: None
     )
     assert found["best"]["overrides"][BOUND] in (0.0, 0.6) and len(found["points"]) == 4
@@ -147,7 +150,7 @@ def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path
     assert len(members) == 3 and chosen < members
     assert {row["split"] for row in found["results"]} == {"test"} and Path(found["report"]).is_file()
     assert len(list((tmp_path / "storage" / "runs").iterdir())) == 4 + 1 + 1  # one more member, the student
-    again = api_study.described("sts-grid-sed", overrides, small_world, tmp_path / "storage")
+    again = described_plan("sts-grid-sed", overrides, small_world, tmp_path / "storage")
     assert {node["status"] for node in again["nodes"]} == {"done"}
 
 
@@ -158,24 +161,24 @@ def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_star
     base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
     space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
     space |= {f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")}
-    found = api_tune.tune("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
+    found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
     assert found["trials"] == 3 and len(list(storage.glob("runs/*/model"))) == 2
     assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 3
     warm = {**base, **space, "latte.data.sources": [], "optim.lr": 2e-3}
-    other = api_tune.tune("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
+    other = run_search("latte-mix", warm, small_world, storage, name="second", warm_start="latte-mix", **options)
     assert other["trials"] == 3
     with pytest.raises(InputError, match="no study 'third'"):
-        api_tune.tune("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
+        run_search("latte-mix", warm, small_world, storage, name="fourth", warm_start="third", **options)
     with pytest.raises(InputError, match="models that study 'latte-mix' keeps, 2"):
-        api_study.distill((), None, None, storage, from_study="latte-mix", top=3, **options)
+        distill_models((), None, None, storage, from_study="latte-mix", top=3, **options)
 
 
 def test_a_search_in_which_nothing_finishes_says_why(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**TWO, "backbone": str(tiny_backbone), "optim.lr": 1e30, "seeds": 1}
     with pytest.raises(RunFailed, match="no trial of lower-bound finished: .*lower sts.optim.lr"):
-        api_tune.tune("lower-bound", overrides, small_world, tmp_path, address="none", say=lambda text: None)
+        run_search("lower-bound", overrides, small_world, tmp_path, address="none", say=lambda text: None)
     with pytest.raises(InputError, match="asha: needs trials that train at once"):
-        api_tune.tune("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
+        run_search("lower-bound", {**overrides, "asha": True}, small_world, tmp_path / "x", address="none")
     assert not (tmp_path / "x").exists()
 
 

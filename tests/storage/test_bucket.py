@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raysts.commands import context as api
+from raysts.commands.context import storage_of
+from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError, StoreFailed
 from raysts.storage import bucket as object_store
 from raysts.storage import store as storage
@@ -86,7 +87,7 @@ def test_a_store_that_is_not_there_is_said_before_anything_starts(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(object_store.time, "sleep", lambda seconds: pytest.fail("no patience before a run has begun"))
     with pytest.raises(InputError, match=why) as error:
-        api.run("quickstart", data=small_world, storage=uri, address="none")
+        run_recipe("quickstart", data=small_world, storage=uri, address="none")
     assert "testing" not in str(error.value)
     assert not (tmp_path / "mirrors").exists()
 
@@ -100,11 +101,11 @@ def test_wrong_credentials_are_said_without_repeating_them(s3: str, s3_endpoint:
     ask_for_signatures_after("0")
     try:
         with pytest.raises(InputError) as error:
-            api.storage_of(s3)
+            storage_of(s3)
     finally:
         ask_for_signatures_after("inf")
     assert "credentials" in str(error.value) and "testing" not in str(error.value)
-    api.storage_of(s3)
+    storage_of(s3)
 
 
 def test_transient_errors_are_tried_again_and_final_ones_are_not(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import s3_server
 import torch
 from run_commands import overrides, raysts
 
-from raysts.commands import context as api
-from raysts.commands import tune as api_tune
+from raysts.commands.context import load as load_model
+from raysts.commands.context import storage_of
+from raysts.commands.run import run as run_recipe
+from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.storage import store as storage
 from raysts.storage.atomic import read_json
@@ -42,7 +44,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(where: Any, backbone: Path, world: Path, **options: Any) -> dict[str, Any]:
     given = {"backbone": str(backbone), **SHORT}
-    return api.run("nli-sed", given, world, where, address="none", say=lambda text: None, **options)
+    return run_recipe("nli-sed", given, world, where, address="none", say=lambda text: None, **options)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
 ) -> None:
     uri, first = done
     assert values(first) == values(calm) and first["storage"].startswith(uri)
-    root = api.storage_of(uri)
+    root = storage_of(uri)
     same_weights(root, calm)
     held = bucket_of(root).listed("runs", recursive=True)
     assert not [name for name in held if "checkpoints" in name or "writer.lock" in name]
@@ -142,19 +144,19 @@ def test_a_run_id_is_a_model_wherever_the_bucket_is(
     after = {tuple(r[w] for w in wanted): r["value"] for r in printed["results"]}
     assert before.items() <= after.items()
     shutil.rmtree(tmp_path / "mirrors")
-    assert api.load(run_id[:8], uri).encode(["a sentence"]).shape == (1, 32)
+    assert load_model(run_id[:8], uri).encode(["a sentence"]).shape == (1, 32)
     with pytest.raises(InputError, match="is not there|beginning of"):
-        api.load("0" * 16, uri)
+        load_model("0" * 16, uri)
     assert raysts("export", run_id, "--to", tmp_path / "exported", "--storage", uri).code == 0
     assert (tmp_path / "exported/README.md").read_text() == storage.remote(
-        api.storage_of(uri) / f"runs/{run_id}/model/README.md"
+        storage_of(uri) / f"runs/{run_id}/model/README.md"
     ).decode()  # type: ignore[union-attr]
     assert raysts("report", "--storage", uri).code == 0
 
 
 KILLED = """
 import os, sys
-from raysts.commands import context as api
+from raysts.commands.run import run
 from raysts.storage.bucket import Bucket
 real, left = Bucket.write, [2]
 
@@ -166,7 +168,7 @@ def write(self, path, content):
     real(self, path, content)
 
 Bucket.write = write
-api.run("nli-sed", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", say=lambda text: None)
+run("nli-sed", eval(sys.argv[1]), sys.argv[2], sys.argv[3], address="none", say=lambda text: None)
 """
 
 
@@ -181,7 +183,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     given = repr({"backbone": str(tiny_backbone), **SHORT})
     program = [sys.executable, "-c", KILLED, given, str(small_world), s3]
     assert subprocess.run(program, check=False).returncode == -9
-    root = api.storage_of(s3)
+    root = storage_of(s3)
     (run_id,) = bucket_of(root).folders("runs")
     there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
     assert {"step-0000003.pt", "step-0000006.pt"} <= there.keys(), "torn: the new checkpoint without its manifest"
@@ -200,7 +202,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
 def test_a_second_driver_is_refused_from_this_machine_and_from_another(
     s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = api.storage_of(s3)
+    root = storage_of(s3)
     with storage.lock(root / "locks/nli-sed.lock", "raysts run nli-sed"):
         with pytest.raises(InputError, match="held by raysts run nli-sed"):
             run(s3, tiny_backbone, small_world)
@@ -214,7 +216,7 @@ def test_what_is_done_here_but_not_in_the_bucket_is_sent_or_made_again(
     s3: str, calm: dict[str, Any], small_world: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody has emptied the bucket: runs and results are sent again, what others read piece by piece is made again."""
-    root = api.storage_of(s3)
+    root = storage_of(s3)
     shutil.copytree(calm["storage"], root)
     monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
     found = run(s3, tiny_backbone, small_world)
@@ -237,12 +239,12 @@ def test_a_search_goes_on_without_its_mirror(
     }
 
     def tune(where: Any) -> dict[str, Any]:
-        return api_tune.tune("lower-bound", given, small_world, where, address="none", say=lambda text: None)
+        return run_search("lower-bound", given, small_world, where, address="none", say=lambda text: None)
 
     expected = tune(tmp_path / "local")
     found = tune(s3)
     assert found["points"] == expected["points"] and found["best"] == expected["best"]
-    root = api.storage_of(s3)
+    root = storage_of(s3)
     stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
     assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
     kept = [name for name in bucket_of(root).folders("runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
@@ -256,9 +258,9 @@ def test_a_search_goes_on_without_its_mirror(
 
 
 KILLED_SEARCH = KILLED.replace("left = Bucket.write, [2]", "left = Bucket.write, [4]").replace(
-    'api.run("nli-sed", ', 'api_tune.tune("lower-bound", '
+    'run("nli-sed", ', 'tune("lower-bound", '
 )
-KILLED_SEARCH = KILLED_SEARCH.replace("import context as api\n", "import tune as api_tune\n")
+KILLED_SEARCH = KILLED_SEARCH.replace("commands.run import run\n", "commands.tune import tune\n")
 
 
 def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
@@ -275,7 +277,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     program = [sys.executable, "-c", KILLED_SEARCH, repr(given), str(small_world), s3]
     ended = subprocess.run(program, check=False, capture_output=True, text=True)
     assert ended.returncode == -9, ended.stderr
-    root = api.storage_of(s3)
+    root = storage_of(s3)
     bucket, study = bucket_of(root), "studies/lower-bound"
     (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
     record = bucket.read(f"{study}/trials/{first}")
@@ -286,7 +288,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     shutil.rmtree(tmp_path / "mirrors")
     monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
     steps = restored(monkeypatch)
-    found = api_tune.tune("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
+    found = run_search("lower-bound", given, small_world, s3, address="none", say=lambda text: None)
     assert steps == [2, 0, 0], "the second trial from its checkpoint, two more from the start, and not the first"
     assert found["trials"] == 4 == len({point["overrides"][lr] for point in found["points"]})
     assert [point["overrides"] for point in found["points"][:2]] == asked
@@ -301,7 +303,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
         assert {trial.params[lr] for trial in view.trials} == {point["overrides"][lr] for point in found["points"]}
 
     grid = {**given, "space.optim.lr": [point[lr] for point in asked], "num_samples": None}
-    calm = api_tune.tune("lower-bound", grid, small_world, tmp_path / "calm", address="none", say=lambda text: None)
+    calm = run_search("lower-bound", grid, small_world, tmp_path / "calm", address="none", say=lambda text: None)
     values = {point["run"]: point["value"] for point in found["points"]}
     assert {point["run"]: point["value"] for point in calm["points"]}.items() <= values.items()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysts.commands import context as api
+from raysts.commands.run import run as run_recipe
 from raysts.storage.atomic import aside
 
 
@@ -16,7 +16,7 @@ def test_a_driver_leaves_what_another_one_is_writing(
 ) -> None:
     with aside(tmp_path / folder / "of-another-run") as draft:
         draft.write_text("half")
-        found = api.run(
+        found = run_recipe(
             "raw",
             {"backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"], "evaluation.resamples": 0},
             data=small_world, storage=tmp_path, address="none", say=lambda text: None,

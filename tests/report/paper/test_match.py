@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysts.cli import execute
-from raysts.commands import context as api
+from raysts.commands.report import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
 from raysts.pipeline.outcome import system_of
@@ -304,6 +304,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert execute(["report", "--paper", "latte", "--storage", str(tmp_path / "wrong")]) == 2
     assert "did you mean 'latte-mix'?" in capsys.readouterr().err and not (tmp_path / "wrong").exists()
     with pytest.raises(InputError, match="sed, gausscse, latte-mix"):
-        api.report(paper="bert", storage=tmp_path)
+        write_reports(paper="bert", storage=tmp_path)
     with pytest.raises(SystemExit):
         execute(["report", "--paper", "sed", "--name", "mine"])

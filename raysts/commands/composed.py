@@ -1,0 +1,86 @@
+"""Recipes that begin with a search: it, the choice of its best point, and the system that is made with that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from raysts.commands.context import checked_plan, pipeline_of, run_plan
+from raysts.commands.options import Result, RunOptions
+from raysts.commands.study import planned, run_study
+from raysts.pipeline.plan import describe
+from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import to_plain
+from raysts.search import named, scores
+from raysts.search.search import OWN
+from raysts.search.space import grid, text_of
+from raysts.storage.store import location
+
+_OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine")
+"""Options of a pipeline that are about what is made of trained members, so that a trial has no use for them."""
+
+
+def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Result:
+    """Run the search, then the system with the point that has the best mean over its seeds."""
+    entry, search, system = _parts(recipe)
+    name = options.name or system.name
+    before, after = split_overrides(overrides)
+    checked_plan(pipeline_of(system, after), options)  # both halves are checked before the first one starts
+    options = replace(options, name=name)
+    study = run_study(planned(search, before, options), options)
+    options.say(study["table"])
+    options.say(f"{name}: {text_of(study['best']['overrides'])}, then {entry.then}")
+    chosen = pipeline_of(system, {**after, **entry.overrides(study["best"]["overrides"])})
+    result = run_plan(checked_plan(chosen, replace(options, strict_contamination=False)), options)
+    return {**result, **{key: study[key] for key in ("study", "best", "best_run", "points")}}
+
+
+def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:
+    """The plan of the search, and of what follows: with the best point as soon as the search is done."""
+    entry, search, system = _parts(recipe)
+    before, after = split_overrides(overrides)
+    study = planned(search, before, replace(options, name=system.name))
+    study.read()
+    nodes = list(study.plan.token_nodes)
+    for point in grid(study.search.space) or []:
+        for seed in range(study.search.seeds):
+            nodes.append(replace(study.node(point, seed), title=f"{text_of(point)} seed {seed}"))
+    result = describe(study.plan, nodes)
+    for node in result["nodes"]:
+        node["status"] = "done" if node["id"] in study.records else node["status"]
+    best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None
+    chosen = {**after, **entry.overrides(best.point)} if best else after
+    ids = {node["id"] for node in result["nodes"]}
+    later = [
+        node for node in describe(checked_plan(pipeline_of(system, chosen), options))["nodes"] if node["id"] not in ids
+    ]
+    if best is None:  # which runs, the search decides: what they cost is known, their ids are not
+        later = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(later)]
+    return {"storage": location(study.plan.storage), **result, "name": system.name, "nodes": [*result["nodes"], *later]}
+
+
+def shown(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The search and the system that follows as plain data."""
+    _, search, system = _parts(recipe)
+    before, after = split_overrides(overrides)
+    resolved = named.search(search, before)
+    space = {key: dimension.text for key, dimension in resolved.space.items()}
+    return {"search": {**to_plain(resolved), "space": space}, "then": to_plain(pipeline_of(system, after))}
+
+
+def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Overrides as those of the search and those of the system that follows; most hold for both."""
+    of_system = {key for key in overrides if key.split(".")[0] in _OF_THE_SYSTEM}
+    of_search = {key for key in overrides if key in OWN or key.split(".")[0] in ("space", "asha")}
+    return (
+        {key: value for key, value in overrides.items() if key not in of_system},
+        {key: value for key, value in overrides.items() if key not in of_search},
+    )
+
+
+def _parts(recipe: str) -> tuple[named.Composed, str, Pipeline]:
+    """What a recipe is made of, with the search and the system at its scale."""
+    name, at, scale = recipe.partition("@")
+    entry = named.COMPOSED[name]
+    return entry, f"{entry.search}{at}{scale}", replace(pipeline_of(f"{entry.system}{at}{scale}", None), name=name)

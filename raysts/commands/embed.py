@@ -1,0 +1,96 @@
+"""``raysts embed``: a column of Parquet files into Parquet shards of vectors."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+
+HELP = "embed a column of Parquet files, resumable by shard"
+EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add(command, "model")
+    command.add_argument("--input", required=True, metavar="FILE_OR_DIR", help="a Parquet file or a folder of them")
+    command.add_argument("--column", required=True, metavar="NAME", help="the text column")
+    command.add_argument(
+        "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
+    )
+    add_layers(command, "the model's own")
+    add(command, "--storage", "--address")
+
+
+def embed(
+    model: str | Path,
+    input: str | Path,  # noqa: A002
+    column: str,
+    output: str | Path,
+    *,
+    storage: str | Path | None = None,
+    layers: int | str | None = None,
+    address: str | None = None,
+    say: Callable[[str], None] = say_on_stderr,
+) -> Result:
+    """Embed a text column of Parquet files into Parquet shards, streaming; a killed job goes on shard by shard.
+
+    Args:
+        model: a MODEL.
+        input: a Parquet file or a folder of them.
+        column: the text column.
+        output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
+        storage: where run ids are looked up.
+        layers: pool these layers instead of the model's own.
+        address: as :func:`raysts.run`.
+        say: takes progress.
+
+    Returns:
+        status, output, rows, shards, dim.
+    """
+    from raysts.commands.context import check_writable, executor, locate, storage_of
+    from raysts.ids import folder_id
+    from raysts.models import pretrained
+    from raysts.pipeline import embed as bulk
+    from raysts.recipes.recipe import Resources
+    from raysts.storage.atomic import lock
+
+    source, target = Path(input).absolute(), Path(output).absolute()
+    path = locate(model, storage_of(storage))
+    units = bulk.units(source, column, target)
+    loaded = pretrained.load(path, layers=layers, device="cpu")
+    check_writable(target.parent, "--output")
+    with lock(target.parent / f".{target.name}.lock", f"raysts embed --output {target}"):
+        spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
+        bulk.open_output(target, spec)
+        waiting = [unit for unit in units if not Path(unit.target).exists()]
+        finished = len(units) - len(waiting)
+        say(f"embed: {len(units)} shards, {finished} done")
+        if waiting:
+            with executor(address) as chosen:
+                began = time.monotonic()
+                for done in chosen.embed_files(waiting, path, layers, column, Resources()):
+                    rate = sum(unit.rows for unit in waiting[:done]) / (time.monotonic() - began)
+                    say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")
+        manifest = bulk.close_output(target, units, loaded)
+    return {
+        "status": "done",
+        "output": str(target),
+        "rows": manifest["rows"],
+        "shards": len(units),
+        "dim": manifest["dim"],
+    }
+
+
+COMMANDS = (
+    Command(
+        "embed",
+        HELP,
+        EXAMPLE,
+        _arguments,
+        embed,
+        lambda result: f"{result['rows']:,} rows in {result['shards']} shards: {result['output']}",
+    ),
+)

@@ -1,0 +1,224 @@
+"""``raysts evaluate``: a model on tasks, or on a file of scored pairs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from raysts.models.encoder import PoolingMode
+    from raysts.models.head import Similarity
+    from raysts.models.layers import Layers
+    from raysts.models.sentence_model import SentenceModel
+
+
+HELP = "measure a model"
+EXAMPLE = "raysts evaluate MODEL --data DATA --tasks sts12,stsb"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add(command, "model")
+    what = command.add_mutually_exclusive_group()
+    add(what, "--tasks")
+    what.add_argument(
+        "--pairs",
+        metavar="FILE",
+        help="score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score",
+    )
+    command.add_argument("--pooling", choices=["mean", "cls", "max"], help="pooling over tokens (default: the model's)")
+    which = command.add_mutually_exclusive_group()
+    add_layers(which, "1, 2 and the model's own")
+    which.add_argument(
+        "--layer",
+        dest="layers",
+        type=_layer,
+        metavar="I",
+        help="pool layer I alone; 0 is the embedding layer; 'all': each layer alone",
+    )
+    command.add_argument("--similarity", help="cosine, l2, or another that the model has (default: all that it has)")
+    command.add_argument(
+        "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
+    )
+    command.add_argument("--mteb", metavar="DIR", help="write the STS results to DIR in MTEB's format as well")
+    add(command, "--strict-contamination", "--data", "--storage")
+
+
+def _layer(text: str) -> str:
+    """``3`` or ``all`` -> the choice of that layer alone, or of each alone."""
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' must be the number of a layer, or 'all'")
+    return f"only-{text}"
+
+
+def evaluate(
+    model: str | Path,
+    tasks: Sequence[str] | None = None,
+    *,
+    pairs: str | Path | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    pooling: PoolingMode | None = None,
+    layers: Layers | None = None,
+    similarity: str | None = None,
+    resamples: int = 1000,
+    strict_contamination: bool = False,
+    mteb: str | Path | None = None,
+) -> Result:
+    """Measure a model on tasks, or on a file of scored pairs.
+
+    What is measured on tasks becomes part of the storage's results, so that reports find it; measured again, it is
+    replaced.
+
+    Args:
+        model: a MODEL.
+        tasks: names; default: every task whose files exist.
+        pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
+        data: as :func:`raysts.run`.
+        storage: where run ids are looked up and results are kept.
+        pooling: other pooling than the model's own.
+        layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
+            alone, ``only-all``; default: 1, 2 and the model's own (of the task ``words`` every one alone).
+        similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
+        resamples: bootstrap resamples of an interval.
+        strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
+            searched.
+        mteb: folder to write the results of the STS tasks to in MTEB's format as well.
+
+    Returns:
+        status, storage, model, results (rows), contamination (one per task, see
+        ``evaluation.contamination``), notes (the same in words); with ``mteb`` also mteb (paths of the files).
+    """
+    from raysts.commands.context import check_writable, corpus_of, locate, storage_of
+    from raysts.evaluation import harness, mteb_results, results
+    from raysts.evaluation.contamination.contamination import Contamination
+    from raysts.evaluation.contamination.lineage import trained_on
+    from raysts.evaluation.pairs_file import load_pairs_file
+    from raysts.ids import content_id, folder_id
+    from raysts.models import pretrained
+    from raysts.models.layers import EVERY_LAYER, single_layers
+    from raysts.storage.atomic import read_json
+    from raysts.storage.store import location
+
+    folder = storage_of(storage)
+    if resamples < 0:
+        raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
+    if pairs is not None:
+        scored_pairs, corpus = load_pairs_file(Path(pairs)), None
+        if mteb is not None:
+            raise InputError(
+                "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out"
+            )
+    else:
+        corpus = corpus_of(data)
+        tasks = harness.check_tasks(corpus, tasks)
+        for line in harness.left_out(corpus, tasks):
+            say_on_stderr(line)
+    path = locate(model, folder)
+    contamination = Contamination()
+    if corpus is not None:
+        assert tasks is not None
+        contamination = harness.searched(corpus, tasks, trained_on(path))
+        problems = contamination.refuse(f"'{model}'") if strict_contamination else []
+        if mteb is not None:
+            problems += mteb_results.problems(tasks, similarity)
+        if problems:
+            raise InputError(problems)
+    if mteb is not None:
+        check_writable(Path(mteb).absolute(), "--mteb")
+    loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
+    record = read_json(path.parent / "run.json") or {}
+    content = folder_id(path)
+    context = _context(record, str(model), content)
+    chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
+    by = _similarities(loaded, similarity)
+    if mteb is not None and "cosine" not in by:
+        raise InputError(
+            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
+        )
+    result: Result = {"status": "done", "storage": location(folder), "model": str(path)}
+    if corpus is None:
+        rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
+        return {**result, "results": rows}
+    rows = harness.evaluate(
+        loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=contamination
+    )
+    sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
+    part = content_id([content, sets, loaded.pooling, layers, list(by), resamples])
+    try:
+        results.write(folder, f"{results.EVALUATION}{part}", rows)
+    except OSError as error:  # what was measured is shown all the same
+        say_on_stderr(f"the results are not kept for reports: {folder} cannot be written to ({error.strerror})")
+    result["results"] = rows
+    result["contamination"] = contamination.entries(str(model))
+    result["notes"] = contamination.lines(str(model)) + _silent(tasks or (), rows)
+    if mteb is not None:
+        revision = str(record.get("run_id") or content)
+        files = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
+        result["mteb"] = [str(file) for file in files]
+    return result
+
+
+def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, Any]:
+    """Columns of the results rows that say which model was measured; ``content``: its content id."""
+    from raysts.evaluation.results import git_commit
+
+    return {
+        "run_id": record.get("run_id"),
+        "parent_run_ids": record.get("parents") or [content],
+        "system": record.get("system") or model,
+        "recipe": record.get("stage"),
+        "role": record.get("role") or "backbone",
+        "member": record.get("member"),
+        "seed": record.get("seed"),
+        "transductive": bool(record.get("transductive")),
+        "selected_by": record.get("selected_by"),
+        "step": (record.get("kept") or {}).get("step"),
+        "git_commit": git_commit(),
+    }
+
+
+def _silent(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tasks on which the model itself has no value, with the reason."""
+    own = {row["dataset"] for row in rows if row["role"] != "baseline"}
+    return [
+        f"{name}: the model has neither a variance nor a similarity that depends on the order of two sentences, so it says "
+        f"nothing about the direction; the rows are those of the baseline"
+        for name in tasks
+        if name not in own and any(row["dataset"] == name for row in rows)
+    ]
+
+
+def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
+    """What a model is measured by: all that it has, or the one called ``name``."""
+    from raysts.models.head import cosine_of_vectors, l2_of_vectors
+
+    if name is None:
+        return model.similarities
+    similarities = {"cosine": cosine_of_vectors, "l2": l2_of_vectors, **model.similarities}
+    if name == "variance":
+        raise InputError(
+            f"--similarity variance: it compares no two texts; the direction tasks measure by variance, unasked, where a "
+            f"model has one (gausscse); this model has {', '.join(similarities)}"
+        )
+    if name not in similarities:
+        raise InputError(
+            f"--similarity '{name}': this model has {', '.join(similarities)}{nearest(name, similarities)}"
+        )
+    return {name: similarities[name]}
+
+
+def _text(result: Result) -> str:
+    from raysts.evaluation.results import format_results
+
+    lines = [format_results(result["results"]), *result.get("notes", [])]
+    if files := result.get("mteb"):  # <folder>/<model>/<revision>/<task>.json
+        lines.append(f"MTEB results: {len(files)} files in {Path(files[0]).parents[2]}")
+    return "\n".join(lines)
+
+
+COMMANDS = (Command("evaluate", HELP, EXAMPLE, _arguments, evaluate, _text),)

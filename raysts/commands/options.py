@@ -1,0 +1,112 @@
+"""What commands have in common that costs nothing to import: a command's record, shared arguments, ``RunOptions``.
+
+The files of commands import at their top what their arguments need, and what does the work inside the functions, so that
+``raysts COMMAND --help`` is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raysts.models.layers import as_layers
+
+Result = dict[str, Any]
+"""The fields of the JSON line."""
+
+
+class Command(NamedTuple):
+    """One command of ``raysts``.
+
+    Attributes:
+        name: its words (``data fetch``).
+        help: its line in ``raysts --help``.
+        example: a command line that parses.
+        arguments: adds its arguments to a parser. An argument's name is that of the function's parameter; ``--set`` is
+            ``overrides``.
+        function: what it does.
+        text: its result for people; may take out what only they read.
+    """
+
+    name: str
+    help: str
+    example: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    function: Callable[..., Result]
+    text: Callable[[Result], str]
+
+
+def say_on_stderr(text: str) -> None:
+    """Progress goes to stderr; stdout is for results."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How something is run, whatever it is; :func:`raysts.run` says what each option means."""
+
+    data: str | Path | None = None
+    storage: str | Path | None = None
+    name: str | None = None
+    address: str | None = None
+    command: str | None = None
+    strict_contamination: bool = False
+    skip_bad: bool = False
+    say: Callable[[str], None] = say_on_stderr
+
+
+def names(text: str) -> list[str] | None:
+    """The names in ``a, b``; none where there is none."""
+    return [name for name in map(str.strip, text.split(",")) if name] if text else None
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "recipe": {"metavar": "NAME", "help": "a system's name, quickstart, or a YAML file ('raysts recipes' lists)"},
+    "model": {"metavar": "MODEL", "help": "a run id, a directory, a Hugging Face name, or word vectors"},
+    "--set": {
+        "action": "append",
+        "default": [],
+        "metavar": "a.b=value",
+        "help": "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
+    },
+    "--tasks": {"type": names, "help": "comma-separated task names (default: every task whose files exist)"},
+    "--data": {
+        "metavar": "PATH",
+        "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded "
+        "world)",
+    },
+    "--storage": {
+        "metavar": "PATH",
+        "help": "where runs and results live: a folder, s3://... or gs://... (default ./raysts-storage)",
+    },
+    "--address": {
+        "metavar": "ADDRESS",
+        "help": "Ray cluster (default: the running one, else a local one); 'none' works in this process without Ray",
+    },
+    "--strict-contamination": {
+        "action": "store_true",
+        "help": "refuse test sets that hold training rows (default: say how many, and score the other rows as well)",
+    },
+    "--skip-bad": {
+        "action": "store_true",
+        "help": "go on without files that cannot be read of training tables that have others, and list them (default: "
+        "refuse); development and test sets are never cut",
+    },
+}
+"""Arguments that several commands have."""
+
+
+def add(command: Any, *shared: str) -> None:
+    """Add arguments of ``SHARED`` to a parser, or to a group of one."""
+    for name in shared:
+        command.add_argument(name, **SHARED[name])
+
+
+def add_layers(command: Any, default: str, of: str = "") -> None:
+    """Add ``--layers``."""
+    text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
+    command.add_argument("--layers", type=as_layers, metavar="K", help=text)

@@ -1,0 +1,88 @@
+"""``raysts plan``: what a run would do, what that costs, and what is done already."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysts.commands.options import Command, Result, RunOptions, add
+
+if TYPE_CHECKING:
+    from raysts.pipeline.plan import Plan
+    from raysts.recipes.recipe import Pipeline
+
+
+HELP = "print every node, its cost and what is done; starts nothing"
+EXAMPLE = "raysts plan quickstart"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add(command, "recipe", "--set", "--data", "--storage", "--skip-bad")
+
+
+def plan(
+    recipe: str | Pipeline,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    skip_bad: bool = False,
+) -> Plan:
+    """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
+
+    Raises:
+        InputError: anything that would stop it later, in one message.
+    """
+    from raysts.commands.context import checked_plan, pipeline_of
+
+    return checked_plan(pipeline_of(recipe, overrides), RunOptions(data=data, storage=storage, skip_bad=skip_bad))
+
+
+def described(
+    recipe: str | Pipeline,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    skip_bad: bool = False,
+) -> Result:
+    """The plan of a recipe as plain data; of one that begins with a search that, and once it is done what follows.
+
+    Returns:
+        status, storage, name, backbone (name, id), skipped, nodes (id, kind, title, status, resources, sentences, needs).
+    """
+    from raysts.commands import composed, experiment
+    from raysts.commands.context import checked_plan, pipeline_of
+    from raysts.pipeline.plan import describe
+    from raysts.recipes.experiments import is_experiment
+    from raysts.search.named import is_composed
+    from raysts.storage.store import location
+
+    given, options = overrides or {}, RunOptions(data=data, storage=storage, skip_bad=skip_bad)
+    if is_experiment(recipe):
+        return {"status": "done", **experiment.described(recipe, given, options)}
+    if is_composed(recipe):
+        return {"status": "done", **composed.described(recipe, given, options)}
+    checked = checked_plan(pipeline_of(recipe, given), options)
+    return {"status": "done", "storage": location(checked.storage), **describe(checked)}
+
+
+def _text(result: Result) -> str:
+    from raysts.data.shards import skipped_line
+
+    lines = [f"{result['name']}: backbone {result['backbone']['name']} ({result['backbone']['id']})"]
+    for node in result["nodes"]:
+        needs = node["resources"]
+        gpus = ", GPU if any" if needs["gpus"] is None else f", {needs['gpus']:g} GPU" if needs["gpus"] else ""
+        lines.append(
+            f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
+            f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus})"
+        )
+    lines += map(skipped_line, result["skipped"])
+    waiting = [node for node in result["nodes"] if node["status"] != "done"]
+    sentences = sum(node["sentences"] for node in waiting)
+    lines.append(f"{len(result['nodes'])} nodes, {len(waiting)} left, {sentences:,} sentences to process")
+    return "\n".join(lines)
+
+
+COMMANDS = (Command("plan", HELP, EXAMPLE, _arguments, described, _text),)

@@ -1,0 +1,45 @@
+"""``raysts recipes``: the recipes that have a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysts.commands.options import Command, Result
+
+if TYPE_CHECKING:
+    from raysts.recipes.names import Entry
+
+
+HELP = "list the named recipes: source, what they should show, cost"
+EXAMPLE = "raysts recipes"
+
+
+def recipes() -> Result:
+    """The names of recipes, searches with what follows from them, and experiments.
+
+    Returns:
+        status, recipes.
+    """
+    return {"status": "done", "recipes": list(_entries())}
+
+
+def _entries() -> dict[str, Entry]:
+    from raysts.recipes.experiments import EXPERIMENTS
+    from raysts.recipes.names import RECIPES
+    from raysts.search.named import COMPOSED
+
+    several = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
+    return RECIPES | several
+
+
+def _text(result: Result) -> str:
+    entries = _entries()
+    width = max(map(len, entries))
+    lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in entries.items()]
+    lines.append(
+        "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
+    )
+    return "\n".join(lines)
+
+
+COMMANDS = (Command("recipes", HELP, EXAMPLE, lambda command: None, recipes, _text),)

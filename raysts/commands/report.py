@@ -1,0 +1,89 @@
+"""``raysts report``: the HTML reports of a storage again, or a paper's tables with what was measured."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from raysts.commands.options import Command, Result, RunOptions, add
+from raysts.errors import InputError
+
+HELP = "write the HTML reports of a storage again, or a paper's tables"
+EXAMPLE = "raysts report --paper sed"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--name", help="of this run only (default: all runs in the storage)")
+    what.add_argument(
+        "--paper", metavar="NAME", help="sed, gausscse or latte-mix: its published tables with what was measured beside"
+    )
+    add(command, "--storage")
+
+
+def report(name: str | None = None, *, paper: str | None = None, storage: str | Path | None = None) -> Result:
+    """Write the HTML report of one run, or of every run in the storage, again; or that of a paper's tables.
+
+    Args:
+        name: of this run only.
+        paper: ``sed``, ``gausscse`` or ``latte-mix``: its published tables with what this storage measured beside them.
+        storage: as :func:`raysts.run`.
+
+    Returns:
+        status, reports (paths); for a paper also text, and what :meth:`raysts.report.paper.data.PaperData.as_plain` says.
+    """
+    from raysts.commands.context import check_writable, storage_of
+    from raysts.report.paper import data as paper_data
+    from raysts.report.paper import page as paper_page
+    from raysts.report.paper.text import format_paper
+    from raysts.storage.store import fetch, location
+
+    folder = storage_of(storage)
+    if paper is not None:
+        check_writable(folder, "--storage")
+        shown = paper_data.report_data(paper, folder)
+        path = paper_page.write_report(shown, folder / "reports" / f"paper-{paper}")
+        text = f"{format_paper(shown)}\n\nreport: {path}"
+        return {"status": "done", "storage": location(folder), "reports": [str(path)], **shown.as_plain(), "text": text}
+    fetch(folder / "pipelines")
+    runs = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
+    if not runs:
+        raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
+    return {"status": "done", "storage": location(folder), "reports": [_written_again(run, folder) for run in runs]}
+
+
+def _written_again(name: str, folder: Path) -> str:
+    """Path of a run's report, which is written from what the storage holds."""
+    from raysts.commands.context import plan_of, run_record
+    from raysts.pipeline.refresh import refresh
+    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.tree import build
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
+    record = run_record(folder, name)
+    problems: list[str] = []
+    pipeline = build(Pipeline, record["pipeline"], problems)
+    if pipeline is None:
+        raise InputError(problems)
+    plan = plan_of(pipeline, RunOptions(data=record["data"], storage=folder, skip_bad=record.get("skip_bad", False)))
+    if [node.id for node in plan.nodes] != record["nodes"]:
+        raise InputError(
+            f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
+            f"report cannot be made again; the one it has stays ({folder / 'reports' / name / 'index.html'})"
+        )
+    refresh(plan.nodes)
+    data = report_data(plan, name, record["command"], record["seconds"])
+    return str(write_report(data, folder / "reports" / name))
+
+
+COMMANDS = (
+    Command(
+        "report",
+        HELP,
+        EXAMPLE,
+        _arguments,
+        report,
+        lambda result: result.pop("text", None) or "\n".join(result["reports"]),
+    ),
+)

@@ -1,0 +1,102 @@
+"""``raysts run``: a pipeline, a search with what follows from it, or an experiment, to its end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
+
+if TYPE_CHECKING:
+    from raysts.recipes.recipe import Pipeline
+
+
+HELP = "run a pipeline to its end"
+EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add(command, "recipe", "--set", "--data", "--storage", "--address")
+    command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
+    add(command, "--strict-contamination", "--skip-bad")
+
+
+def run(
+    recipe: str | Pipeline,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    *,
+    name: str | None = None,
+    address: str | None = None,
+    command: str | None = None,
+    strict_contamination: bool = False,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = say_on_stderr,
+) -> Result:
+    """Run a pipeline to its end; what is done already is not done again.
+
+    Args:
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search
+            with what follows from it (``sts-grid-sed``) or of an experiment (``sed-stability``).
+        overrides: ``{"nli.batch": 32, ...}``.
+        data: folder in the canonical layout, or its URI in an object store; default ``$RAYSTS_DATA``, else the embedded world.
+        storage: default ``./raysts-storage``.
+        name: name of the run in the storage; default the recipe's.
+        address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
+            local one.
+        command: what the report shows as the exact command.
+        strict_contamination: refuse to begin where training rows occur in a test set that would be evaluated.
+        skip_bad: go on without files that cannot be read of training tables that have others; what is made has other
+            ids than that of the whole tables. Tables that select or are reported on are never cut.
+        say: takes progress, a line at a time.
+
+    Returns:
+        status, storage, name, model (path or None), report (path), results (rows), contamination (one per model and
+        task, see ``evaluation.contamination``), notes (the same in words), left_out (members that failed where
+        ``min_members`` allows it: number and reason), skipped (files that ``skip_bad`` left out: table, file, rows,
+        reason). After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
+        is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
+    """
+    from raysts.commands import composed, experiment
+    from raysts.commands.context import checked_plan, pipeline_of, run_plan
+    from raysts.recipes.experiments import is_experiment
+    from raysts.search.named import is_composed
+
+    given = dict(overrides or {})
+    options = RunOptions(
+        data=data,
+        storage=storage,
+        name=name,
+        address=address,
+        command=command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})",
+        strict_contamination=strict_contamination,
+        skip_bad=skip_bad,
+        say=say,
+    )
+    if is_experiment(recipe):
+        return experiment.run(recipe, given, options)
+    if is_composed(recipe):
+        return composed.run(recipe, given, options)
+    return run_plan(checked_plan(pipeline_of(recipe, given), options), options)
+
+
+def text(result: Result) -> str:
+    """What came of a run, for people."""
+    from raysts.data.shards import skipped_line
+    from raysts.evaluation.results import format_table, summary
+
+    lines = [format_table(summary(result["results"])), *result.get("notes", [])]
+    lines += map(skipped_line, result["skipped"])
+    lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]
+    if result["model"]:
+        lines.append(f"model:  {result['model']}")
+    lines.append(f"report: {result['report']}")
+    if result["model"]:
+        lines.append(f"next:   raysts embed {result['model']} --input FILE.parquet --column TEXT --output DIR")
+    return "\n".join(lines)
+
+
+COMMANDS = (Command("run", HELP, EXAMPLE, _arguments, run, text),)

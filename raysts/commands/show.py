@@ -1,0 +1,52 @@
+"""``raysts show``: the resolved tree of a recipe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from raysts.commands.options import Command, Result, RunOptions, add
+
+HELP = "print the resolved recipe tree as YAML"
+EXAMPLE = "raysts show nli-ct-sed --set members=4"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add(command, "recipe", "--set")
+
+
+def show(recipe: str, overrides: Mapping[str, Any] | None = None) -> Result:
+    """The resolved tree of a recipe as plain data.
+
+    Args:
+        recipe: as :func:`raysts.run`.
+        overrides: as :func:`raysts.run`.
+
+    Returns:
+        status, recipe: of a recipe that begins with a search that and the system that follows, of an experiment every
+        pipeline by its point.
+    """
+    from raysts.commands import composed, experiment
+    from raysts.recipes import names
+    from raysts.recipes.experiments import is_experiment
+    from raysts.recipes.tree import to_plain
+    from raysts.search.named import is_composed
+
+    given = overrides or {}
+    if is_experiment(recipe):
+        tree = to_plain(experiment.pipelines(recipe, given, RunOptions()))
+    elif is_composed(recipe):
+        tree = composed.shown(recipe, given)
+    else:
+        tree = to_plain(names.pipeline(recipe, given))
+    return {"status": "done", "recipe": tree}
+
+
+def _text(result: Result) -> str:
+    import yaml
+
+    return yaml.safe_dump(result["recipe"], sort_keys=False, allow_unicode=True).rstrip()
+
+
+COMMANDS = (Command("show", HELP, EXAMPLE, _arguments, show, _text),)

@@ -1,0 +1,216 @@
+"""What commands do with a study: plan it, run its trials, and read what the storage remembers of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raysts.commands.context import IN_PROCESS, check_name, check_storage, on_ray, plan_of
+from raysts.commands.options import Result, RunOptions
+from raysts.data.shards import skipped_line
+from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.run_metric import LOSS, reported
+from raysts.pipeline.local import Executor, Here, Say
+from raysts.report.study.data import report_data
+from raysts.report.study.page import write_report
+from raysts.search import named, scores
+from raysts.search.disk import disk_bound
+from raysts.search.local import LocalOptuna, run_locally
+from raysts.search.progress import SearchProgress
+from raysts.search.queue import MakeSampler, TrialQueue
+from raysts.search.record import Record, read_records
+from raysts.search.sampler import View
+from raysts.search.search import Search, configured
+from raysts.search.space import Point
+from raysts.search.study import Study
+from raysts.search.tracking import Trackers
+from raysts.storage.atomic import read_json
+from raysts.storage.store import fetch, location, lock
+
+RunTrials = Callable[[TrialQueue, SearchProgress], None]
+
+
+def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
+    """The checked study of a search: what there is to do. Starts nothing and writes nothing.
+
+    Raises:
+        InputError: anything that would stop it later.
+    """
+    chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides)
+    check_name(options.name)
+    plan = plan_of(replace(chosen.pipeline, members=chosen.seeds), options)
+    plan.check()
+    study = Study(chosen, plan, options.name or chosen.name)
+    if study.dev is None and chosen.metric != LOSS:
+        raise InputError(
+            f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
+            f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
+        )
+    if study.dev is None and chosen.asha is not None:
+        raise InputError(
+            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
+        )
+    fetch(study.folder)
+    study.check_data()
+    study.check()
+    return study
+
+
+def run_study(
+    study: Study,
+    options: RunOptions,
+    *,
+    warm_start: str | None = None,
+    mlflow: str | None = None,
+    wandb: str | None = None,
+) -> Result:
+    """Run a planned study to its end; arguments and result as :func:`raysts.tune`."""
+    earlier = _earlier(study, warm_start) if warm_start else []
+    if options.address == IN_PROCESS and study.search.asha is not None:
+        raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
+    trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
+    check_storage(study.plan.storage)
+    with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
+        fetch(study.folder)
+        study.open(options.command or f"raysts tune {study.search.name}")
+        return _run(study, earlier, trackers, options)
+
+
+def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, options: RunOptions) -> Result:
+    study.reuse_grid()
+    study.cleanup()
+    view = View(study.folder / "optuna.db", study.name, study.search, options.say)
+    view.rebuild(study.records.values())
+    failures: list[str] = []
+    with SearchProgress(study, options.say) as progress, trackers:
+        trackers.say = progress.say
+        for record in study.records.values():
+            trackers.ended(record, partial(study.metrics, record))
+        for skipped in study.plan.skipped:
+            progress.say(skipped_line(skipped))
+        progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
+        if not study.complete:
+
+            def ended(record: Record) -> None:
+                view.add(record)
+                trackers.ended(record, partial(study.metrics, record))
+                progress.ended(record)
+
+            with _place(study, options.address, progress.say) as (make, run):
+                queue = TrialQueue(study, make, earlier, ended)
+                run(queue, progress)
+                failures = queue.failures
+    best = scores.by_mean(study.scores(), study.search.objective.mode)
+    study.close("failed" if failures or best is None else "done")
+    report = write_report(report_data(study), study.plan.storage / "reports" / f"study-{study.name}")
+    if failures:
+        raise RunFailed(
+            "\n".join(failures)
+            + f"\n{len(study.records)} of {progress.total} trials have ended; run the same command again to go on from there"
+        )
+    if best is None:
+        reasons = dict.fromkeys(record.reason for record in study.records.values() if record.reason)
+        raise RunFailed(f"no trial of {study.name} finished: {'; '.join(reasons) or 'all were stopped early'}")
+    return _result(study, report)
+
+
+@contextlib.contextmanager
+def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSampler, RunTrials]]:
+    """Where trials train, for the length of the block, with the data and the backbone made ready."""
+    cpus = study.search.pipeline.resources.cpus
+    if address == IN_PROCESS:
+        _prepare(study, Here(threads=cpus), 1, say)
+        yield LocalOptuna, lambda queue, progress: run_locally(queue, progress, cpus)
+        return
+    with on_ray(address) as private:
+        from raysts.cluster import capacity
+        from raysts.cluster import tune as on_tune
+        from raysts.cluster.executor import OnRay, check_resources
+
+        study.plan.write_backbone()
+        resources = on_tune.per_trial(study)
+        check_resources(resources, private)
+        capacity.announce(resources, say)
+        at_once = capacity.at_once(resources)
+        _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
+        yield on_tune.optuna_search, lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
+
+
+def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
+    study.plan.write_backbone()
+    study.tokenize(executor, say)
+    keep, megabytes = study.search.keep, disk_bound(study, concurrent) / 1e6
+    unit = "point with all its seeds" if study.search.by == "point" else "trial"
+    say(
+        f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"
+    )
+
+
+def _result(study: Study, report: Path) -> Result:
+    points, metric = study.scores(), study.search.objective
+    best, run = scores.by_mean(points, metric.mode), scores.by_best_run(points, metric.mode)
+    return {
+        "status": "done",
+        "storage": location(study.plan.storage),
+        "name": study.name,
+        "study": str(study.folder),
+        "report": str(report),
+        "metric": metric.name,
+        "mode": metric.mode,
+        "trials": sum(len(point.finished) for point in points),
+        "best": {"overrides": best.point, "value": best.mean} if best else None,
+        "best_run": {"overrides": run.point, "seed": run.seed, "value": run.value, "run": run.id} if run else None,
+        "points": [
+            {"overrides": r.point, "seed": r.seed, "value": r.value, "status": r.status, "run": r.id}
+            for point in points
+            for r in point.records
+        ],
+        "table": scores.table(points, metric),
+        "skipped": study.plan.skipped,
+    }
+
+
+def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]]:
+    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials.
+
+    Raises:
+        InputError: there is none.
+    """
+    fetch(storage / "studies")
+    record = read_json(storage / "studies" / name / "study.json")
+    if record is None:
+        held = sorted(path.parent.name for path in (storage / "studies").glob("*/study.json"))
+        raise InputError(f"no study '{name}' in {storage}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
+    return record, read_records(storage / "studies" / name)
+
+
+def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
+    """Points of another study that lie in this one's space, with their mean scores."""
+    if study.search.num_samples is None:
+        raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
+    if name == study.name:
+        raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
+    record, trials = study_record(study.plan.storage, name)
+    metric = record.get("metric", reported(study.kind.dev)[0])
+    if metric != study.search.metric:
+        raise InputError(
+            f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"
+        )
+    space = study.search.space
+    fitting = [
+        (scored.point, scored.mean)
+        for scored in scores.grouped(trials, record["seeds"])
+        if scored.whole
+        and scored.mean is not None
+        and scored.point.keys() == space.keys()
+        and all(space[key].holds(value) for key, value in scored.point.items())
+    ]
+    if not fitting:
+        raise InputError(
+            f"--warm-start {name}: none of its points lies in this search's space ({', '.join(space)}); leave it out"
+        )
+    return fitting
