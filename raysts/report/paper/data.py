@@ -21,7 +21,7 @@ from raysts.recipes import names
 from raysts.recipes.tree import set_path
 from raysts.report.paper import published
 from raysts.report.paper.figures import Figure, figures
-from raysts.report.paper.match import MeasuredRow, PaperTable, paper_tables
+from raysts.report.paper.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
 from raysts.report.paper.published import Paper
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
@@ -83,16 +83,8 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
             "std": value.std,
             "remark": value.remark or row.remark,
             "measured": [
-                {
-                    "backbone": backbone,
-                    "value": beside.value,
-                    "std": beside.std,
-                    "n": beside.n,
-                    "run": beside.source.run,
-                    "run_ids": list(beside.source.ids),
-                    "remarks": list(beside.source.remarks),
-                }
-                for backbone, beside in shown.measured.get((i, j, k), {}).items()
+                {"backbone": backbone, **_plain(measured)}
+                for backbone, measured in shown.measured.get((i, j, k), {}).items()
             ],
         }
         for i, row in enumerate(shown.table.rows)
@@ -100,6 +92,12 @@ def _cells(shown: PaperTable) -> list[dict[str, Any]]:
         for k, value in enumerate(cell)
         if value is not None
     ]
+
+
+def _plain(measured: MeasuredValue) -> dict[str, Any]:
+    source = measured.source
+    numbers = {"value": measured.value, "std": measured.std, "n": measured.n}
+    return {**numbers, "run": source.run, "run_ids": list(source.ids), "remarks": list(source.remarks)}
 
 
 def measured_rows(storage: Path, subsets: bool = False) -> list[MeasuredRow]:

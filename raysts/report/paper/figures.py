@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raysts.report.paper.match import MeasuredRow, PaperTable
@@ -78,40 +78,38 @@ def _by_layer(tables: Sequence[PaperTable], first: str, suffix: Callable[[str], 
     """A chart per column that has measurements, the paper's own first: what was measured, and what was published."""
     charts = []
     columns = [column.name for column in tables[0].table.columns]
-    for column in sorted(columns, key=lambda name: name != first):
-        lines: dict[tuple[bool, str], dict[int, tuple[float, float | None]]] = {}
-        metric = ""
+    for name in sorted(columns, key=lambda name: name != first):
+        metric, lines = "", dict[tuple[bool, str], dict[int, tuple[float, float | None]]]()
         for shown in tables:
-            j = [each.name for each in shown.table.columns].index(column)
+            j = [column.name for column in shown.table.columns].index(name)
             metric = shown.table.columns[j].metrics[0]
             for i, row in enumerate(shown.table.rows):
                 value = row.cells[j][0]
-                layer = (
-                    re.fullmatch(r"only-(\d+)", value.measures[0].layers or "") if value and value.measures else None
-                )
+                layers = value.measures[0].layers if value and value.measures else None
+                layer = re.fullmatch(r"only-(\d+)", layers or "")
                 if value is None or layer is None or row.system is None:
                     continue
                 place, after = int(layer[1]), suffix(row.system)
                 lines.setdefault((True, f"{row.backbone}{after}"), {})[place] = (value.value, value.std)
-                for backbone, found in shown.measured.get((i, j, 0), {}).items():
-                    std = None if found.std is None else 100 * found.std
-                    lines.setdefault((False, f"{backbone}{after}"), {})[place] = (100 * found.value, std)
+                for backbone, beside in shown.measured.get((i, j, 0), {}).items():
+                    std = None if beside.std is None else 100 * beside.std
+                    lines.setdefault((False, f"{backbone}{after}"), {})[place] = (100 * beside.value, std)
         if all(published for published, _ in lines):
             continue
         depth = max(place for points in lines.values() for place in points)
         charts.append(
             Chart(
-                title=column,
+                title=name,
                 quantity=f"{metric} × 100",
                 across="layer",
                 places=tuple(map(str, range(1, depth + 1))),
                 lines=tuple(
                     Line(
-                        name=f"{name}, {PUBLISHED}" if published else name,
+                        name=f"{line}, {PUBLISHED}" if published else line,
                         points=tuple((place - 1, *points[place]) for place in sorted(points)),
                         published=published,
                     )
-                    for (published, name), points in sorted(lines.items())
+                    for (published, line), points in sorted(lines.items())
                 ),
             )
         )
@@ -120,58 +118,54 @@ def _by_layer(tables: Sequence[PaperTable], first: str, suffix: Callable[[str], 
 
 _CLASS = re.compile(r"log length ratio \[(\S+), (\S+)\)")
 _SETS = {"snli-direction": "SNLI", "sick-direction": "SICK"}
+_PAIRS = "pairs of entailment"
 _LONGER = "the longer sentence is the premise"
 
 
 def _by_ratio(rows: Sequence[MeasuredRow]) -> tuple[Chart, ...]:
     """The histogram of both sets, and per set the accuracy in each class of ratios; of each set the data measured last."""
-    last: dict[str, tuple[str, str]] = {}
-    for each in rows:
-        name, when = each.row["dataset"], each.row["created_at"] or ""
-        if name in _SETS and _CLASS.fullmatch(each.row["subset"]) and when >= last.get(name, ("",))[0]:
-            last[name] = (when, each.row["dataset_sha256"])
+    rows = sorted((row for row in rows if row.row["dataset"] in _SETS), key=lambda row: row.created_at)
+    by_class = [(row, edges) for row in rows if (edges := _CLASS.fullmatch(row.row["subset"]))]
+    last = {row.row["dataset"]: row.row["dataset_sha256"] for row, _ in by_class}
     counts: dict[str, dict[float, int]] = {}
     shares: dict[str, dict[str, dict[float, dict[tuple[object, ...], float]]]] = {}
-    for each in sorted(rows, key=lambda each: each.row["created_at"] or ""):
-        row, edges = each.row, _CLASS.fullmatch(each.row["subset"])
-        if edges is None or row["dataset"] not in last or row["dataset_sha256"] != last[row["dataset"]][1]:
+    for measured, edges in by_class:
+        row = measured.row
+        if row["dataset_sha256"] != last[row["dataset"]]:
             continue
         low, high = float(edges[1]), float(edges[2])
         centre = high - 0.25 if low == float("-inf") else low + 0.25
         counts.setdefault(row["dataset"], {})[centre] = row["n"]
-        baseline = row["role"] == "baseline"
-        system = _LONGER if baseline else f"{each.system or row['system']} on {each.backbone}, {row['similarity']}"
-        who = () if baseline else (each.run, row["run_id"], row["member"], row["seed"])
-        shares.setdefault(row["dataset"], {}).setdefault(system, {}).setdefault(centre, {})[who] = row["value"]
+        system, model = _LONGER, tuple[object, ...]()
+        if row["role"] != "baseline":
+            system = f"{measured.system or row['system']} on {measured.backbone}, {row['similarity']}"
+            model = (measured.run, row["run_id"], row["member"], row["seed"])
+        shares.setdefault(row["dataset"], {}).setdefault(system, {}).setdefault(centre, {})[model] = row["value"]
     if not counts:
         return ()
-    centres = sorted({centre for found in counts.values() for centre in found})
+    centres = sorted(set().union(*counts.values()))
     places = tuple(
         f"≤ {centre + 0.25:g}" if centre < -1.75 else f"≥ {centre - 0.25:g}" if centre > 1.75 else f"{centre:g}"
         for centre in centres
     )
     across = "ln(words of the premise / words of the hypothesis)"
-    histogram = Chart(
-        title="SNLI and SICK", quantity="pairs of entailment", across=across, places=places, bars=True,
-        lines=tuple(
-            Line(name=_SETS[name], points=tuple((centres.index(c), float(counts[name][c]), None) for c in sorted(counts[name])))
-            for name in _SETS
-            if name in counts
-        ),
-    )  # fmt: skip
-    return histogram, *(
-        Chart(
-            title=_SETS[name], quantity="accuracy × 100", across=across, places=places,
-            lines=tuple(
-                Line(
-                    name=system,
-                    points=tuple((centres.index(c), *_over_models(list(found[c].values()))) for c in sorted(found)),
-                )
-                for system, found in sorted(shares[name].items())
-            ),
-        )
-        for name in _SETS
-        if name in shares
+
+    def points(values: Mapping[float, tuple[float, float | None]]) -> tuple[tuple[int, float, float | None], ...]:
+        return tuple((centres.index(centre), *values[centre]) for centre in sorted(values))
+
+    def chart(title: str, quantity: str, values: Mapping[str, Mapping[float, tuple[float, float | None]]]) -> Chart:
+        lines = tuple(Line(name=name, points=points(by_centre)) for name, by_centre in values.items())
+        bars = quantity == _PAIRS
+        return Chart(title=title, quantity=quantity, across=across, places=places, lines=lines, bars=bars)
+
+    present = [name for name in _SETS if name in counts]
+    histogram = {_SETS[name]: {c: (float(n), None) for c, n in counts[name].items()} for name in present}
+    return chart("SNLI and SICK", _PAIRS, histogram), *(
+        chart(_SETS[name], "accuracy × 100", {
+            system: {c: _over_models(list(values.values())) for c, values in by_centre.items()}
+            for system, by_centre in sorted(shares[name].items())
+        })
+        for name in present
     )  # fmt: skip
 
 

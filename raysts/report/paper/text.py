@@ -119,7 +119,7 @@ def describe_source(source: Source) -> str:
 
 def caption(table: Table) -> str:
     """Metrics, and the conditions that most rows share, in words."""
-    metrics = dict.fromkeys(" / ".join(map(_metric, column.metrics)) for column in table.columns)
+    metrics = dict.fromkeys(" / ".join(METRICS.get(name, name) for name in column.metrics) for column in table.columns)
     usual = _usual(table)
     parts = [f"{', '.join(metrics)} × 100", *(_words(name, usual[name]) for name in _CONDITIONS if name in usual)]
     return ", ".join(parts)
@@ -133,10 +133,6 @@ def system_label(table: Table, row: Row) -> str:
         _words(name, own[name]) for name in _CONDITIONS if name in usual and own.get(name, usual[name]) != usual[name]
     ]
     return ", ".join([row.system or "", *others])
-
-
-def _metric(name: str) -> str:
-    return METRICS.get(name, name)
 
 
 def _words(condition: str, value: str) -> str:

@@ -14,8 +14,12 @@ from raysts.models.layers import Layers
 from raysts.pipeline import overlap
 from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
 from raysts.recipes.overrides import dump
-from raysts.storage.store import location
+from raysts.storage.store import Store
 from raysts.training.record import read_metrics
+
+ABOUT_TINY = (
+    "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +120,6 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         seconds: by node, of those that do not train.
     """
     trained = [node for node in plan.nodes if node.kind == "train" and node.record]
-    first = trained[0].record if trained else {}
-    environment = {
-        **(first.get("versions") or {}),
-        "device": first.get("device", ""),
-        "host": os.uname().nodename,
-        "data": plan.corpus.where,
-        "storage": location(plan.storage),
-        "git commit": git_commit() or "",
-    }
     return ReportData(
         name=name,
         command=command,
@@ -134,9 +129,17 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         runs=[_run(node) for node in trained],
         rows=stored_rows(plan),
         compare_layers=plan.pipeline.evaluation.compare,
-        environment={key: value for key, value in environment.items() if value},
+        environment=environment(
+            trained[0].record if trained else {}, data=plan.corpus.where, storage=Store.of(plan.storage).uri
+        ),
         notes=_notes(plan),
     )
+
+
+def environment(record: Mapping[str, Any], **more: str) -> dict[str, str]:
+    """What a reader needs to judge times and numbers: of the first run's record and this machine, and ``more``."""
+    where = {"device": record.get("device", ""), "host": os.uname().nodename, **more, "git commit": git_commit()}
+    return {key: value for key, value in {**(record.get("versions") or {}), **where}.items() if value}
 
 
 def _node(node: Node, seconds: Mapping[str, float]) -> NodeSummary:
@@ -154,6 +157,8 @@ def _node(node: Node, seconds: Mapping[str, float]) -> NodeSummary:
 
 def _run(node: Node) -> RunSummary:
     record = node.record
+    folder = node.marker.parent.absolute()
+    metrics = Store.of(folder).get(folder / "metrics.jsonl")
     return RunSummary(
         id=node.id,
         stage=record.get("stage", ""),
@@ -161,16 +166,14 @@ def _run(node: Node) -> RunSummary:
         # A student that is one of several here may have been trained as the only one.
         member=node.job.facts["member"] if node.job else record.get("member"),
         record=record,
-        metrics=read_metrics(node.marker.parent / "metrics.jsonl"),
+        metrics=read_metrics(metrics) if metrics else [],
     )
 
 
 def _notes(plan: Plan) -> list[str]:
     notes = []
     if plan.pipeline.backbone == TINY:
-        notes.append(
-            "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
-        )
+        notes.append(ABOUT_TINY)
     for gone in plan.left_out:
         notes.append(
             f"Member {gone['member']} failed and is left out: ensemble and student are made of the "

@@ -17,6 +17,9 @@ _ROW, _MEMBER_ROW, _TOP, _BOTTOM = 24.0, 10.0, 8.0, 24.0
 _FAR = 1.5
 """A single standing this many spans of the others away from them is shown by an arrow, so that the rest has room."""
 
+_SHAPES = {"ensemble": "M-4.5,-4.5 h9 v9 h-9 z", "student": "M0,-6 l6,6 l-6,6 l-6,-6 z"}
+_CIRCLE = "M-5,0 a5,5 0 1,0 10,0 a5,5 0 1,0 -10,0 z"
+
 
 def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
     """The standings that have a value on ``dataset``, one band each.
@@ -90,16 +93,8 @@ def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Mar
     if value.low is not None and value.high is not None:
         ends = {"x1": scale(100 * value.low), "x2": scale(100 * value.high)}
         interval = tag("line", **ends, y1=y, y2=y, class_="interval thin" if several else "interval")
-    size = 3.4 if several else 5.0
-    if role == "ensemble":
-        side = 2 * size - 1
-        mark = tag("rect", x=x - side / 2, y=y - side / 2, width=side, height=side, class_="mark")
-    elif role == "student":
-        half = size + 1
-        corner = f"M{x:.2f},{y - half:.2f}"
-        mark = tag("path", d=f"{corner} l{half},{half} l-{half},{half} l-{half},-{half} z", class_="mark")
-    else:
-        mark = tag("circle", cx=x, cy=y, r=size, class_="mark")
+    place = f"translate({x:.2f},{y:.2f}) scale({0.7 if several else 1})"
+    mark = tag("path", d=_SHAPES.get(role, _CIRCLE), transform=place, class_="mark")
     who = role if value.member is None else f"{role} {value.member}"
     return tag("g", tag("title", f"{who}: {value.text}"), interval, mark)
 

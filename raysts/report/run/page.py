@@ -14,11 +14,10 @@ from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
 from raysts.report.charts.lines import Dot, line
 from raysts.report.charts.svg import drawing, figure, tag
-from raysts.report.run.data import NodeSummary, ReportData, RunSummary, throughput
+from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
 from raysts.report.run.grid import pipeline_grid
-from raysts.report.run.headline import headline
-from raysts.report.run.scores import AVERAGE, Standing, Table, Value, pooled, standings, views
+from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, pooled, standings, views
 from raysts.training.monitor import duration
 
 _LOG_ABOVE = 40.0
@@ -53,7 +52,7 @@ def render(data: ReportData) -> str:
             for number, stage in enumerate(stages)
         },
         stage_rows=stage_rows(data.runs),
-        failures=_failures(data),
+        failed=[run for run in data.runs if run.failed],
     )
 
 
@@ -116,15 +115,16 @@ def training_curves(name: str, stage: str, runs: Sequence[RunSummary]) -> list[M
         lines = []
         for run in runs:
             kept = (run.record.get("kept") or {}).get("step") if key == "dev" else None
-            points = [(step["step"], factor * step[key]) for step in run.metrics if step.get(key) is not None]
-            lines.append([_dot(run, step, value, step == kept) for step, value in points])
+            steps = [step for step in run.metrics if step.get(key) is not None]
+            lines.append([_dot(run, step["step"], factor * step[key], kept) for step in steps])
         if key == "loss" or any(lines):
             charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines))
     return charts
 
 
-def _dot(run: RunSummary, step: float, value: float, kept: bool) -> Dot:
-    return Dot(x=step, y=value, text=f"{run.name}, step {step:g}: {value:.4g}{' (kept)' if kept else ''}", ring=kept)
+def _dot(run: RunSummary, step: float, value: float, kept: float | None) -> Dot:
+    said = f"{run.name}, step {step:g}: {value:.4g}{' (kept)' if step == kept else ''}"
+    return Dot(x=step, y=value, text=said, ring=step == kept)
 
 
 def _curve(name: str, quantity: str, stage: str, runs: Sequence[RunSummary], lines: Sequence[Sequence[Dot]]) -> Markup:
@@ -185,15 +185,3 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _distinct(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "–"
-
-
-def _failures(data: ReportData) -> list[tuple[str, str]]:
-    """What failed, and why."""
-    failed = [run for run in data.runs if run.failed]
-    nodes: list[NodeSummary] = [
-        node for node in data.nodes if node.status == "failed" and node.id not in {run.id for run in failed}
-    ]
-    no_reason = "The run record gives no reason."
-    return [(f"{run.stage}, {run.name}, run {run.id}", run.record.get("reason") or no_reason) for run in failed] + [
-        (f"{node.title}, {node.kind} node {node.id}", node.detail) for node in nodes
-    ]

@@ -1,12 +1,13 @@
-"""Results rows -> the standings that tables, dot plots and the headline share."""
+"""Results rows -> the standings that tables, dot plots and the headline share, and the headline in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from raysts.evaluation.results import AVERAGED, Cell, Line, ResultRow, summary
+from raysts.evaluation.results import AVERAGED, Line, ResultRow, summary
 from raysts.models.layers import Layers, as_layers, in_words
 from raysts.report.html import hundredfold, with_spread
 
@@ -36,6 +37,11 @@ class View:
     aggregation: str | None
     split: str = "test"
     rows: str = "all"
+
+    @classmethod
+    def of(cls, row: ResultRow) -> View:
+        """The view that a row belongs to."""
+        return cls(row["layers"], row["metric"], row["aggregation"], row["split"], row["rows"])
 
     @property
     def described(self) -> str:
@@ -123,7 +129,6 @@ def usable(rows: Iterable[ResultRow]) -> list[ResultRow]:
 
 def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     """Every view that has rows, the one to show first in front: Spearman, all, test, at ``compare_layers``."""
-    found = {View(*(row[c] for c in ("layers", "metric", "aggregation", "split", "rows"))) for row in usable(rows)}
 
     def rank(view: View) -> tuple[object, ...]:
         return (
@@ -135,64 +140,128 @@ def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
             *(str(field or "") for field in (view.layers, view.metric, view.aggregation, view.split, view.rows)),
         )
 
-    return sorted(found, key=rank)
+    return sorted(set(map(View.of, usable(rows))), key=rank)
 
 
 def standings(rows: Sequence[ResultRow], view: View) -> Table:
     """The systems of ``rows`` in one view, averaged by ``raysts.evaluation.results.summary``."""
-    chosen = [row for row in usable(rows) if row["layers"] == view.layers]
-    # ``summary`` compares the aggregation for equality, so the null of tasks without one works as well.
-    found = summary(chosen, view.metric, view.aggregation, view.split, view.rows)  # type: ignore[arg-type]
-    wanted = [
-        row
-        for row in chosen
-        if (row["metric"], row["aggregation"], row["split"], row["rows"])
-        == (view.metric, view.aggregation, view.split, view.rows)
-    ]
+    own = [row for row in usable(rows) if View.of(row) == view]
+    found = summary(own, view.metric, view.aggregation, view.split, view.rows)
     averaged = tuple(name for name in found.datasets if name in AVERAGED)
     columns = (*found.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
-    sizes = {row["dataset"]: row["n"] for row in wanted if row["n"]}
-    return Table(view, columns, averaged, sizes, tuple(_standing(line, wanted, averaged) for line in found.lines))
+    sizes = {row["dataset"]: row["n"] for row in own if row["n"]}
+    return Table(view, columns, averaged, sizes, tuple(_standing(line, own, averaged) for line in found.lines))
 
 
 def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) -> Standing:
-    mine = [row for row in rows if all(row[column] == getattr(line, column) for column in _LINE)]
+    own = [row for row in rows if all(row[column] == getattr(line, column) for column in _LINE)]
     latest: dict[str, dict[tuple[object, ...], ResultRow]] = {}
-    for row in sorted(mine, key=lambda row: row["created_at"] or ""):
+    for row in sorted(own, key=lambda row: row["created_at"] or ""):
         latest.setdefault(row["dataset"], {})[(row["run_id"], row["member"], row["seed"])] = row
     individuals = {
-        name: [_value(row) for row in sorted(by_individual.values(), key=_member_order)]
+        name: [
+            Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
+            for row in sorted(
+                by_individual.values(),
+                key=lambda row: (-1 if row["member"] is None else row["member"], row["seed"] or 0),
+            )
+        ]
         for name, by_individual in latest.items()
     }
-    cells: dict[str, Cell] = dict(line.cells)
     best = {name: max(values, key=lambda value: value.value) for name, values in individuals.items()}
+    cells = dict(line.cells)
     if len(averaged) > 1 and line.average:
         cells[AVERAGE] = line.average
-        best[AVERAGE] = Value(max(_averages(latest, averaged)))
+        complete = set.intersection(*(set(latest.get(name, {})) for name in averaged))
+        best[AVERAGE] = Value(max(fmean(latest[name][who]["value"] for name in averaged) for who in complete))
     mean = {
         name: individuals[name][0] if name in individuals and cell.n == 1 else Value(cell.mean, cell.std, cell.n)
         for name, cell in cells.items()
     }
-    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, remarks(mine))
-
-
-def _averages(latest: dict[str, dict[tuple[object, ...], ResultRow]], averaged: Sequence[str]) -> list[float]:
-    complete = set.intersection(*(set(latest.get(name, {})) for name in averaged))
-    return [sum(latest[name][who]["value"] for name in averaged) / len(averaged) for who in complete]
-
-
-def _member_order(row: ResultRow) -> tuple[int, int]:
-    return row["member"] if row["member"] is not None else -1, row["seed"] or 0
-
-
-def _value(row: ResultRow) -> Value:
-    return Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
+    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, remarks(own))
 
 
 def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     """Labels or test sentences that rows say were used."""
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
-    found = [f"checkpoints chosen by {' and '.join(chose)} labels"] if chose else []
+    said = [f"checkpoints chosen by {' and '.join(chose)} labels"] if chose else []
     if any(row["transductive"] for row in rows):
-        found.append("fitted on the sentences of the test sets (transductive)")
-    return tuple(found)
+        said.append("fitted on the sentences of the test sets (transductive)")
+    return tuple(said)
+
+
+def headline(table: Table | None) -> list[str]:
+    """The result in words: one sentence on the main data set, and one on the average where there is one; for no result, that."""
+    if table is None or not table.standings:
+        return ["There is no result on a test set yet."]
+    for role in ("student", "ensemble", "member", "baseline", "backbone"):
+        subject = table.first(role)
+        if subject is None:
+            continue
+        main = "stsb" if "stsb" in subject.mean else next(name for name in table.columns if name in subject.mean)
+        sentences = [_sentence(table, subject, main)]
+        if AVERAGE in subject.mean:
+            sentences.append(_sentence(table, subject, AVERAGE))
+        return sentences
+    return ["There is no result on a test set yet."]
+
+
+def _sentence(table: Table, subject: Standing, column: str) -> str:
+    view, value = table.view, subject.mean[column]
+    if column == AVERAGE:
+        who = _who(subject)
+        return (
+            f"Averaged over {len(table.averaged)} sets, {who[0].lower()}{who[1:]} {_verb(subject)} {_number(value)}"
+            f"{_against(table, subject, column)}."
+        )
+    how = [view.aggregation, view.metric.capitalize(), pooled(view.layers)]
+    how_text = ", ".join(part for part in how if part)
+    return (
+        f"{_who(subject)} {_verb(subject)} {_number(value)} on {column} {view.split} ({how_text})"
+        f"{_against(table, subject, column)}."
+    )
+
+
+def _who(subject: Standing) -> str:
+    return f"The {subject.n} {subject.role}s" if subject.n > 1 else f"The {subject.role}"
+
+
+def _verb(subject: Standing) -> str:
+    return "score" if subject.n > 1 else "scores"
+
+
+def _number(value: Value) -> str:
+    if value.n > 1:
+        return f"{with_spread(value.value, value.std)} on average"
+    return f"{hundredfold(value.value)} {value.interval}".rstrip()
+
+
+def _against(table: Table, subject: Standing, column: str) -> str:
+    own = subject.mean[column].value
+    names: dict[str, Callable[[Value], str]] = {
+        "member": _members,
+        "ensemble": lambda value: f"the ensemble ({hundredfold(value.value)})",
+        "backbone": lambda value: f"the backbone ({hundredfold(value.value)})",
+    }
+    parts = []
+    for role, name in names.items():
+        other = table.first(role, column)
+        if other is not None and role != subject.role:
+            parts.append(f"{difference(own, other.mean[column].value)} {name(other.mean[column])}")
+    if not parts:
+        return ""
+    return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+
+
+def _members(value: Value) -> str:
+    if value.n == 1:
+        return f"the member ({hundredfold(value.value)})"
+    return f"the members' mean {with_spread(value.value, value.std)} (n={value.n})"
+
+
+def difference(a: float, b: float) -> str:
+    """``2.10 above``, ``0.30 below``, or ``equal to`` as far as two decimals show."""
+    points = round(100 * (a - b), 2)
+    if points == 0:
+        return "equal to"
+    return f"{abs(points):.2f} {'above' if points > 0 else 'below'}"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from raysts.evaluation.results import git_commit
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.pipeline.validate import TINY
+from raysts.report.run.data import ABOUT_TINY, environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance
 from raysts.search.scores import PointScores, by_best_run, by_mean
@@ -98,16 +97,11 @@ def report_data(study: Study) -> StudyData:
         ),
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
-        facts={
-            **(first.get("versions") or {}),
-            "device": first.get("device", ""),
-            "host": os.uname().nodename,
-            "objective": about.get("objective", ""),
-            "data": study.plan.corpus.where,
-            "study": str(study.folder),
-            "git commit": git_commit() or "",
-        },
-        notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark] + _tiny(study),
+        facts=environment(
+            first, objective=about.get("objective", ""), data=study.plan.corpus.where, study=str(study.folder)
+        ),
+        notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
+        + [ABOUT_TINY] * (study.search.pipeline.backbone == TINY),
     )
 
 
@@ -139,11 +133,3 @@ def _winning(study: Study, best: PointScores) -> str:
     options = {"backbone": search.pipeline.backbone, **best.point, "members": search.seeds}
     settings = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
     return shlex.join(["raysts", "run", search.pipeline.name, *settings])
-
-
-def _tiny(study: Study) -> list[str]:
-    if study.search.pipeline.backbone != TINY:
-        return []
-    return [
-        "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
-    ]

@@ -14,9 +14,8 @@ import pytest
 from raysts.report.charts.axes import fitted
 from raysts.report.run.data import NodeSummary, ReportData, RunSummary, throughput
 from raysts.report.run.grid import cells
-from raysts.report.run.headline import headline
 from raysts.report.run.page import render, write_report
-from raysts.report.run.scores import standings, views
+from raysts.report.run.scores import headline, standings, views
 from raysts.schema import RESULTS
 
 DATASETS = ("sts12", "stsb", "sickr")
