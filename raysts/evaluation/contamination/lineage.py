@@ -14,7 +14,7 @@ from raysts.recipes.recipe import Data
 from raysts.recipes.tree import build
 from raysts.storage.atomic import read_json
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store
+from raysts.storage.store import BucketStore, Store
 
 TINY = "tiny"
 STARTS = ("member", "average")
@@ -88,11 +88,20 @@ def _of_run(run: Path, what: str, seen: set[Path]) -> TrainedOn:
 def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
     if name == TINY:
         return TrainedOn()
-    store = Store.of(runs)
-    named = Path(name) if Path(name).is_absolute() else None
-    models = [named] if named else [run / "model" for run in store.list(runs) if run.name.startswith(name)]
+    if Path(name).is_absolute():
+        models = [_on_this_machine(Path(name))]
+        if _is_untrained(models[0]):
+            return TrainedOn()
+    else:
+        models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
     models = [model for model in models if RunFolder(model.parent).record() and Store.of(model).exists(model)]
     return _of(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
+
+
+def _on_this_machine(path: Path) -> Path:
+    """A path that a record names; of an object store it may be that of another machine's mirror."""
+    store = Store.of(path)
+    return Store.open(store.uri).path(store.key(path)) if isinstance(store, BucketStore) else path
 
 
 def _is_untrained(folder: Path) -> bool:
