@@ -62,8 +62,8 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
         InputError: no such paper, or results that cannot be read.
     """
     if paper not in published.PAPERS:
-        known = ", ".join(published.PAPERS)
-        raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {known}")
+        choices = ", ".join(published.PAPERS)
+        raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
     tables = paper_tables(paper, measured_rows(storage))
     if numbers is not None:
         return PaperData(published.load(paper), [shown for shown in tables if shown.table.number in numbers])

@@ -202,7 +202,7 @@ def _at(tree: Any, path: str) -> Any:
 
 def _stands_beside(measured: str, published_backbone: str, backbones: set[str | None]) -> bool:
     name = measured.rsplit("/", 1)[-1].split(" ")[0].lower()
-    identity = next((known for known, names in BACKBONES.items() if re.fullmatch(names, name)), None)
+    identity = next((paper for paper, names in BACKBONES.items() if re.fullmatch(names, name)), None)
     if identity is not None and identity in backbones:
         return identity == published_backbone
     return (identity in STATIC) == (published_backbone in STATIC)

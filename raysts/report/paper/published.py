@@ -174,15 +174,15 @@ def _row(
         levels = [{"settings": by_system.get(system or "", {})}, table, column, row]
         numbers = text.split("/") if text != "-" else ["-"] * len(column["metrics"])
         assert len(numbers) == len(column["metrics"]), f"{where}: {text}"
-        known: dict[str, Any] = {
+        shared: dict[str, Any] = {
             "statistic": column.get("statistic", "mean"),
             "settings": _merged("settings", levels),
             "remark": remark_on(name),
         }
-        assert known["statistic"] in get_args(Statistic), where
+        assert shared["statistic"] in get_args(Statistic), where
         cells.append(
             tuple(
-                _value(number, {**known, "measures": _measures(column, index, columns, table, row) if system else ()})
+                _value(number, {**shared, "measures": _measures(column, index, columns, table, row) if system else ()})
                 for index, number in enumerate(numbers)
             )
         )
@@ -191,9 +191,9 @@ def _row(
     )
 
 
-def _value(text: str, known: Mapping[str, Any]) -> Value | None:
+def _value(text: str, fields: Mapping[str, Any]) -> Value | None:
     number, _, std = text.partition("±")
-    return None if text == "-" else Value(value=float(number), std=float(std) if std else None, **known)
+    return None if text == "-" else Value(value=float(number), std=float(std) if std else None, **fields)
 
 
 def _measures(
@@ -214,5 +214,5 @@ def _merged(key: str, levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for level in levels for name, value in level.get(key, {}).items()}
 
 
-def _expect(plain: Mapping[str, Any], *known: str) -> None:
-    assert plain.keys() <= set(known), f"unknown: {plain.keys() - set(known)}"
+def _expect(plain: Mapping[str, Any], *allowed: str) -> None:
+    assert plain.keys() <= set(allowed), f"unknown: {plain.keys() - set(allowed)}"

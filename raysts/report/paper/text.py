@@ -111,7 +111,7 @@ def notes(shown: PaperTable) -> list[str]:
 
 def describe_source(source: Source) -> str:
     """``nli-ct-sed on bert-base-uncased: 10 members (ids); checkpoints chosen by stsb-dev labels``."""
-    ids = ", ".join(each[:8] for each in source.ids)
+    ids = ", ".join(run[:8] for run in source.ids)
     several = source.role in ("member", "student") and len(source.ids) > 1
     who = f"{len(source.ids)} {source.role}s" if several else source.role
     return "; ".join([f"{source.run} on {source.backbone}: {who} ({ids})", *source.remarks])
@@ -144,8 +144,8 @@ def _words(condition: str, value: str) -> str:
 def _own(row: Row) -> dict[str, str]:
     """The conditions that are the same for every value of a row."""
     measures = [measure for cell in row.cells for value in cell if value is not None for measure in value.measures]
-    found = {name: {getattr(measure, name) for measure in measures} for name in _CONDITIONS}
-    return {name: only for name, values in found.items() if len(values) == 1 and (only := next(iter(values)))}
+    by_name = {name: {getattr(measure, name) for measure in measures} for name in _CONDITIONS}
+    return {name: only for name, values in by_name.items() if len(values) == 1 and (only := next(iter(values)))}
 
 
 def _usual(table: Table) -> dict[str, str]:

@@ -174,10 +174,10 @@ def _notes(plan: Plan) -> list[str]:
     notes = []
     if plan.pipeline.backbone == TINY:
         notes.append(ABOUT_TINY)
-    for gone in plan.left_out:
+    for member in plan.left_out:
         notes.append(
-            f"Member {gone['member']} failed and is left out: ensemble and student are made of the "
-            f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {gone['reason']}"
+            f"Member {member['member']} failed and is left out: ensemble and student are made of the "
+            f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
         )
     notes += [f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped]
     by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]

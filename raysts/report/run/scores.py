@@ -146,11 +146,11 @@ def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
 def standings(rows: Sequence[ResultRow], view: View) -> Table:
     """The systems of ``rows`` in one view, averaged by ``raysts.evaluation.results.summary``."""
     own = [row for row in usable(rows) if View.of(row) == view]
-    found = summary(own, view.metric, view.aggregation, view.split, view.rows)
-    averaged = tuple(name for name in found.datasets if name in AVERAGED)
-    columns = (*found.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
+    table = summary(own, view.metric, view.aggregation, view.split, view.rows)
+    averaged = tuple(name for name in table.datasets if name in AVERAGED)
+    columns = (*table.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
     sizes = {row["dataset"]: row["n"] for row in own if row["n"]}
-    return Table(view, columns, averaged, sizes, tuple(_standing(line, own, averaged) for line in found.lines))
+    return Table(view, columns, averaged, sizes, tuple(_standing(line, own, averaged) for line in table.lines))
 
 
 def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) -> Standing:
@@ -192,42 +192,23 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 
 def headline(table: Table | None) -> list[str]:
     """The result in words: one sentence on the main data set, and one on the average where there is one; for no result, that."""
-    if table is None or not table.standings:
+    roles = ("student", "ensemble", "member", "baseline", "backbone")
+    subject = next((standing for role in roles if table and (standing := table.first(role))), None)
+    if table is None or subject is None:
         return ["There is no result on a test set yet."]
-    for role in ("student", "ensemble", "member", "baseline", "backbone"):
-        subject = table.first(role)
-        if subject is None:
-            continue
-        main = "stsb" if "stsb" in subject.mean else next(name for name in table.columns if name in subject.mean)
-        sentences = [_sentence(table, subject, main)]
-        if AVERAGE in subject.mean:
-            sentences.append(_sentence(table, subject, AVERAGE))
-        return sentences
-    return ["There is no result on a test set yet."]
+    main = "stsb" if "stsb" in subject.mean else next(name for name in table.columns if name in subject.mean)
+    return [_sentence(table, subject, column) for column in (main, AVERAGE) if column in subject.mean]
 
 
 def _sentence(table: Table, subject: Standing, column: str) -> str:
-    view, value = table.view, subject.mean[column]
+    view = table.view
+    who, verb = (f"{subject.n} {subject.role}s", "score") if subject.n > 1 else (subject.role, "scores")
+    result = f"{who} {verb} {_number(subject.mean[column])}"
+    against = _against(table, subject, column)
     if column == AVERAGE:
-        who = _who(subject)
-        return (
-            f"Averaged over {len(table.averaged)} sets, {who[0].lower()}{who[1:]} {_verb(subject)} {_number(value)}"
-            f"{_against(table, subject, column)}."
-        )
-    how = [view.aggregation, view.metric.capitalize(), pooled(view.layers)]
-    how_text = ", ".join(part for part in how if part)
-    return (
-        f"{_who(subject)} {_verb(subject)} {_number(value)} on {column} {view.split} ({how_text})"
-        f"{_against(table, subject, column)}."
-    )
-
-
-def _who(subject: Standing) -> str:
-    return f"The {subject.n} {subject.role}s" if subject.n > 1 else f"The {subject.role}"
-
-
-def _verb(subject: Standing) -> str:
-    return "score" if subject.n > 1 else "scores"
+        return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
+    how = ", ".join(part for part in (view.aggregation, view.metric.capitalize(), pooled(view.layers)) if part)
+    return f"The {result} on {column} {view.split} ({how}){against}."
 
 
 def _number(value: Value) -> str:
