@@ -6,97 +6,13 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from report_samples import DATASETS, report_data, run
 
-from raysts.report.charts.axes import fitted
-from raysts.report.run.data import NodeSummary, ReportData, RunSummary, throughput
-from raysts.report.run.grid import cells
 from raysts.report.run.page import render, write_report
-from raysts.report.run.scores import headline, standings, views
-from raysts.schema import RESULTS
 
-DATASETS = ("sts12", "stsb", "sickr")
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-def score_rows(
-    role: str, member: int | None = None, base: float = 0.6, datasets: tuple[str, ...] = DATASETS
-) -> list[dict[str, Any]]:
-    rng = np.random.default_rng([7, len(role), 0 if member is None else member + 1])
-    rows = []
-    for layers in ("1", "2"):
-        for metric in ("spearman", "pearson"):
-            for aggregation in ("all", "mean"):
-                for dataset in datasets:
-                    value = base + float(rng.normal(0, 0.01))
-                    rows.append(
-                        dict.fromkeys(RESULTS.names)
-                        | {
-                            "schema_version": 1, "run_id": f"{role}-{member}", "system": "nli-ct-sed", "role": role,
-                            "member": member, "seed": member, "dataset": dataset, "split": "test", "rows": "all",
-                            "aggregation": aggregation, "pooling": "mean", "layers": layers, "similarity": "cosine",
-                            "metric": metric, "value": value, "ci_low": value - 0.02, "ci_high": value + 0.02,
-                            "n": 1379, "created_at": "2026-01-01T00:00:00+00:00",
-                        }
-                    )  # fmt: skip
-    return rows
-
-
-def run(stage: str, role: str, member: int | None, **record: Any) -> RunSummary:
-    rng = np.random.default_rng([3, len(stage), 0 if member is None else member + 1])
-    metrics = []
-    for step in range(10, 201, 10):
-        line = {
-            "step": step, "steps": 200, "epoch": step / 200, "loss": float(2 / step + 1 + rng.normal(0, 0.02)),
-            "lr": 1e-5, "examples_per_second": 100.0, "seconds": step / 10,
-        }  # fmt: skip
-        metrics.append(line | ({"dev": 0.6 + step / 2000 + 0.001 * (member or 0)} if step % 50 == 0 else {}))
-    return RunSummary(
-        id=f"{stage}{member}".encode().hex()[:16].ljust(16, "0"), stage=stage, role=role, member=member,
-        record={
-            "run_id": f"{stage}{member}", "status": "done", "seed": 1, "stage": stage, "member": member,
-            "layout": {"world_size": 1, "threads": 2, "precision": "bf16"}, "device": "AMD EPYC", "where": "node-1",
-            "timings": {"startup_seconds": 1.5, "train_seconds": 70.25, "last_start_seconds": 71.0}, "steps": 200,
-            "kept": {"step": 200, "candidate": "encoder"}, "dev": {"kept": 0.7, "best": 0.7, "best_step": 200},
-        } | record,
-        metrics=metrics,
-    )  # fmt: skip
-
-
-def node(node_id: str, kind: str, title: str, *needs: str) -> NodeSummary:
-    return NodeSummary(
-        id=node_id, kind=kind, title=title, needs=needs, status="done", seconds=5.0, detail=f"detail of {title}"
-    )
-
-
-def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:
-    runs, nodes = [], [node(f"tokens-{stage}", "tokens", f"tokenise {stage}") for stage in (*stages, "sed")]
-    last: list[str] = []
-    for member in range(members):
-        before: list[str] = []
-        for stage in stages:
-            runs.append(run(stage, "member", member))
-            nodes.append(node(runs[-1].id, "train", f"member {member}: {stage}", f"tokens-{stage}", *before))
-            before = [runs[-1].id]
-        last += before
-    runs.append(run("sed", "student", None))
-    nodes.append(node("teacher", "teacher", f"mean embeddings of {members} members", *last, "tokens-sed"))
-    nodes.append(node(runs[-1].id, "train", "sed", "teacher", "tokens-sed"))
-    nodes.append(node("evaluate-backbone", "evaluate", "evaluate backbone"))
-    nodes.append(node("evaluate-members", "evaluate", "evaluate members", *last))
-    nodes.append(node("evaluate-student", "evaluate", "evaluate student", runs[-1].id))
-    rows = score_rows("backbone", base=0.3)
-    for member in range(members):
-        rows += score_rows("member", member, base=0.69)
-    rows += score_rows("ensemble", base=0.72) + score_rows("student", base=0.71)
-    return ReportData(
-        name="quickstart", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
-        recipe_yaml="name: quickstart\nmembers: 4\n", nodes=nodes, runs=runs, rows=rows, compare_layers=1,
-        environment={"torch": "2.13", "host": "node-1"}, notes=["labels of STS-B dev chose the checkpoints"],
-    )  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -217,55 +133,6 @@ def test_the_tables_hold_the_numbers_of_the_rows() -> None:
                 assert table["Student"]["avg"] == f"{100 * statistics.mean(student_values):.2f}"
 
 
-def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_others() -> None:
-    rows = score_rows("student", datasets=("stsb", "sickr", "sickr-all")) + score_rows("ensemble", datasets=("stsb",))
-    table = standings(rows, views(rows, 1)[0])
-    assert table.columns == ("stsb", "sickr", "sickr-all", "avg") and table.averaged == ("stsb", "sickr")
-    ensemble, student = table.standings
-    assert "avg" not in ensemble.mean
-    assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
-    sentences = headline(table)
-    assert "Averaged over 2 sets, the student scores" in sentences[1] and "ensemble" not in sentences[1]
-
-
-def _headline(*groups: list[dict[str, Any]]) -> str:
-    rows = [row for group in groups for row in group]
-    found = views(rows, 1)
-    return headline(standings(rows, found[0]) if found else None)[0]
-
-
-def exact(role: str, value: float, member: int | None = None) -> list[dict[str, Any]]:
-    given = {"value": value, "ci_low": None, "ci_high": None}
-    return [row | given for row in score_rows(role, member, datasets=("stsb",))]
-
-
-def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
-    members = [*exact("member", 0.68, 0), *exact("member", 0.70, 1)]
-    how = "on stsb test (all, Spearman, last layer pooled)"
-    assert _headline(members, exact("student", 0.713), exact("ensemble", 0.716), exact("backbone", 0.5)) == (
-        f"The student scores 71.30 {how}: 2.30 above the members' mean 69.00 ± 1.41 (n=2), "
-        "0.30 below the ensemble (71.60) and 21.30 above the backbone (50.00)."
-    )
-    assert _headline(members, exact("student", 0.6)) == (
-        f"The student scores 60.00 {how}: 9.00 below the members' mean 69.00 ± 1.41 (n=2)."
-    )
-    assert _headline(members, exact("ensemble", 0.690001)) == (
-        f"The ensemble scores 69.00 {how}: equal to the members' mean 69.00 ± 1.41 (n=2)."
-    )
-    assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
-    assert _headline(exact("backbone", 0.5)) == f"The backbone scores 50.00 {how}."
-    assert _headline([]) == "There is no result on a test set yet."
-    assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
-
-
-def test_a_value_measured_again_counts_once_and_values_that_are_no_numbers_not_at_all() -> None:
-    again = [row | {"created_at": "2026-02-01T00:00:00+00:00"} for row in exact("student", 0.8)]
-    rows = again + exact("student", 0.7) + exact("member", float("nan"), 0)
-    table = standings(rows, views(rows, 1)[0])
-    (student,) = table.standings
-    assert student.n == 1 and student.mean["stsb"].value == 0.8
-
-
 @pytest.mark.parametrize("missing", [{"student"}, {"ensemble"}, {"student", "ensemble", "member"}, {"backbone"}])
 def test_what_was_not_measured_is_left_out(missing: set[str]) -> None:
     data = report_data()
@@ -337,42 +204,6 @@ def test_the_pipeline_fits_the_page_and_its_boxes_do_not_overlap(members: int, s
         for member in range(members):
             chain = [place for said, place in found.items() if said.startswith(f"member {member}: ")]
             assert max(y for _, y, _, _ in chain) - min(y for _, y, _, _ in chain) < 30
-
-
-def test_each_node_stands_right_of_its_needs_and_goes_on_in_their_row() -> None:
-    nodes = report_data(3, ("nli", "ct")).nodes
-    placed = cells(nodes)
-    assert len(set(placed.values())) == len(nodes)
-    for summary in nodes:
-        assert all(placed[need][0] < placed[summary.id][0] for need in summary.needs)
-    trained = [summary for summary in nodes if summary.title.startswith("member")]
-    assert [placed[summary.id] for summary in trained] == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)]
-    assert [placed[name][0] for name in ("tokens-ct", "teacher", "evaluate-members", "evaluate-student")] == [
-        0,
-        3,
-        3,
-        5,
-    ]
-    broken = [node("a", "train", "a", "nowhere", "b"), node("b", "train", "b", "b", "a")]
-    assert cells(broken) == {"a": (0, 0), "b": (1, 0)}  # what is not there, or comes later, is ignored
-
-
-def test_ticks_are_round_and_inside() -> None:
-    for values in ([0.0, 1.0], [0.681, 0.692], [-5.0, 1e6], [3.0, 3.0], [0.0, 0.0], []):
-        scale = fitted(values, 0, 100)
-        ticks = scale.ticks(5)
-        assert 2 <= len(ticks) <= 8 and all(scale.low <= tick <= scale.high for tick in ticks)
-        assert all(0 <= scale(value) <= 100 for value in values)
-    scale = fitted([1e-3, 50.0], 0, 100, log=True)
-    assert all(scale.low <= tick <= scale.high for tick in scale.ticks(5)) and 0.01 in scale.ticks(5)
-    assert scale((scale.low * scale.high) ** 0.5) == pytest.approx(50)
-
-
-def test_throughput_adds_up_time_not_rates() -> None:
-    # 10 steps at 100/s and 10 at 50/s of equal batches: 20 steps in the time of 30 steps at 100/s.
-    lines = [{"step": 10, "examples_per_second": 100.0}, {"step": 20, "examples_per_second": 50.0}]
-    assert throughput(lines) == pytest.approx(200 / 3)
-    assert throughput([]) is None
 
 
 def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Path) -> None:

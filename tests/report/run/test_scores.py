@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from report_samples import exact, score_rows
+
+from raysts.report.run.scores import headline, standings, views
+
+
+def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_others() -> None:
+    rows = score_rows("student", datasets=("stsb", "sickr", "sickr-all")) + score_rows("ensemble", datasets=("stsb",))
+    table = standings(rows, views(rows, 1)[0])
+    assert table.columns == ("stsb", "sickr", "sickr-all", "avg") and table.averaged == ("stsb", "sickr")
+    ensemble, student = table.standings
+    assert "avg" not in ensemble.mean
+    assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
+    sentences = headline(table)
+    assert "Averaged over 2 sets, the student scores" in sentences[1] and "ensemble" not in sentences[1]
+
+
+def _headline(*groups: list[dict[str, Any]]) -> str:
+    rows = [row for group in groups for row in group]
+    found = views(rows, 1)
+    return headline(standings(rows, found[0]) if found else None)[0]
+
+
+def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
+    members = [*exact("member", 0.68, 0), *exact("member", 0.70, 1)]
+    how = "on stsb test (all, Spearman, last layer pooled)"
+    assert _headline(members, exact("student", 0.713), exact("ensemble", 0.716), exact("backbone", 0.5)) == (
+        f"The student scores 71.30 {how}: 2.30 above the members' mean 69.00 ± 1.41 (n=2), "
+        "0.30 below the ensemble (71.60) and 21.30 above the backbone (50.00)."
+    )
+    assert _headline(members, exact("student", 0.6)) == (
+        f"The student scores 60.00 {how}: 9.00 below the members' mean 69.00 ± 1.41 (n=2)."
+    )
+    assert _headline(members, exact("ensemble", 0.690001)) == (
+        f"The ensemble scores 69.00 {how}: equal to the members' mean 69.00 ± 1.41 (n=2)."
+    )
+    assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
+    assert _headline(exact("backbone", 0.5)) == f"The backbone scores 50.00 {how}."
+    assert _headline([]) == "There is no result on a test set yet."
+    assert "[69.30, 73.30]" in _headline([row | {"ci_low": 0.693, "ci_high": 0.733} for row in exact("student", 0.713)])
+
+
+def test_a_value_measured_again_counts_once_and_values_that_are_no_numbers_not_at_all() -> None:
+    again = [row | {"created_at": "2026-02-01T00:00:00+00:00"} for row in exact("student", 0.8)]
+    rows = again + exact("student", 0.7) + exact("member", float("nan"), 0)
+    table = standings(rows, views(rows, 1)[0])
+    (student,) = table.standings
+    assert student.n == 1 and student.mean["stsb"].value == 0.8
