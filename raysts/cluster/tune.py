@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,7 +26,6 @@ import ray.tune
 import torch
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
-from ray.tune.search.optuna import OptunaSearch
 
 from raysts.cluster.capacity import at_once, describe_nodes, node_types
 from raysts.cluster.executor import with_gpus
@@ -37,16 +36,17 @@ from raysts.evaluation.run_metric import RunMetric
 from raysts.recipes.recipe import Resources
 from raysts.search.disk import weights
 from raysts.search.progress import SearchProgress
-from raysts.search.queue import METRIC, TrialQueue
-from raysts.search.sampler import distributions, tpe
-from raysts.search.search import Search
-from raysts.search.space import Point, text_of
+from raysts.search.queue import TrialQueue
+from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Stopped, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.job import Job
 
 SMALL = 200 * 2**20
 """Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
+
+METRIC = "metric"
+"""What is optimised, whatever it is, in a result."""
 
 FRACTION = "fraction"
 """Part of its steps that a trial has trained, in a result: what early stopping goes by, for trials differ in steps."""
@@ -183,17 +183,6 @@ class RaystsTrial(ray.tune.Trainable):
             outcome = TrialOutcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
         value = outcome.value if outcome.value is not None else float("nan")
         results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
-
-
-def optuna_search(search: Search, first: Sequence[Point], seed: int) -> OptunaSearch:
-    """Ray's OptunaSearch over the space of a search; a study of its own in memory, filled from the study's records."""
-    return OptunaSearch(
-        space=distributions(search.space),
-        metric=METRIC,
-        mode=search.objective.mode,
-        points_to_evaluate=[dict(point) for point in first],
-        sampler=tpe(search, seed),
-    )
 
 
 def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:

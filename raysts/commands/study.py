@@ -19,9 +19,9 @@ from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
 from raysts.search import named, scores
 from raysts.search.disk import disk_bound
-from raysts.search.local import LocalOptuna, run_locally
+from raysts.search.local import run_locally
 from raysts.search.progress import SearchProgress
-from raysts.search.queue import MakeSampler, TrialQueue
+from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, read_records
 from raysts.search.sampler import View
 from raysts.search.search import Search, configured
@@ -100,8 +100,8 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
                 trackers.ended(record, partial(study.metrics, record))
                 progress.ended(record)
 
-            with _place(study, options.address, progress.say) as (make, run):
-                queue = TrialQueue(study, make, earlier, ended)
+            with _place(study, options.address, progress.say) as run:
+                queue = TrialQueue(study, earlier, ended)
                 run(queue, progress)
                 failures = queue.failures
     best = scores.by_mean(study.scores(), study.search.objective.mode)
@@ -119,12 +119,12 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
 
 
 @contextlib.contextmanager
-def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSampler, RunTrials]]:
+def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
     """Where trials train, for the length of the block, with the data and the backbone made ready."""
     cpus = study.search.pipeline.resources.cpus
     if address == IN_PROCESS:
         _prepare(study, Here(threads=cpus), 1, say)
-        yield LocalOptuna, lambda queue, progress: run_locally(queue, progress, cpus)
+        yield lambda queue, progress: run_locally(queue, progress, cpus)
         return
     with on_ray(address) as private:
         from raysts.cluster import capacity
@@ -137,7 +137,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[tuple[MakeSa
         capacity.announce(resources, say)
         at_once = capacity.at_once(resources)
         _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
-        yield on_tune.optuna_search, lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
+        yield lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:

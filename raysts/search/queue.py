@@ -5,45 +5,16 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from raysts.ids import derive_seed
 from raysts.search.record import Record
-from raysts.search.search import Search
+from raysts.search.sampler import Sampler
 from raysts.search.space import Point, grid, key_of, text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome
 
-METRIC = "metric"
-"""Name of what is optimised, whatever it is, in results and for samplers."""
-
 REPEATS = 20
 """Proposals in a row that were tried already, after which a point is drawn from those that are left."""
-
-
-class Sampler(Protocol):
-    """Proposes points and learns what came of them: Ray's ``OptunaSearch``, or Optuna in this process.
-
-    ``trial_id`` is the name of a proposed point, whatever number of trials it has.
-    """
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next point."""
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A score on the way."""
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The score of a point; none: it is as bad as can be; ``error``: nothing was learnt."""
-
-    def add_evaluated_point(
-        self, parameters: dict[str, Any], value: Any, error: bool = False, pruned: bool = False
-    ) -> None:
-        """A point that was not proposed, and its score; ``pruned``: it may have none and is bad."""
-
-
-MakeSampler = Callable[[Search, Sequence[Point], int], Sampler]
-"""Makes a sampler of a search; the points are those that it proposes first, the number is its seed."""
 
 
 class TrialQueue:
@@ -54,7 +25,6 @@ class TrialQueue:
 
     Args:
         study: an open study.
-        make: makes the sampler.
         earlier: points and scores of another study that the sampler learns from.
         said: takes the record of a trial that has ended.
     """
@@ -62,7 +32,6 @@ class TrialQueue:
     def __init__(
         self,
         study: Study,
-        make: MakeSampler,
         earlier: Sequence[tuple[Point, float]] = (),
         said: Callable[[Record], None] = lambda record: None,
     ) -> None:
@@ -86,9 +55,9 @@ class TrialQueue:
         self._first = len(first)
         self._new = 0 if planned is not None else max(0, self.search.points - len(done) - len(first))
         # Another seed each time, for the same one would propose the same points again.
-        self.sampler = make(self.search, first, derive_seed(study.plan.pipeline.seed, "sampler", len(done)))
+        self.sampler = Sampler(self.search, first, derive_seed(study.plan.pipeline.seed, "sampler", len(done)))
         for point, value in earlier:
-            self.sampler.add_evaluated_point(dict(point), value)
+            self.sampler.add(point, value)
         for scores in done:
             self._add(scores.point)
 
@@ -110,7 +79,7 @@ class TrialQueue:
         """A value on the way; where a point is one trial, the sampler sees how far a stopped one came."""
         name = self._names.get(key_of(self.running[trial_id].point))
         if name is not None and self.search.seeds == 1:
-            self.sampler.on_trial_result(name, {METRIC: value, "training_iteration": step})
+            self.sampler.report(name, value, step)
 
     def done(self, trial_id: str, outcome: TrialOutcome) -> None:
         """The outcome of a running trial."""
@@ -119,7 +88,7 @@ class TrialQueue:
             self.failures.append(f"{text_of(trial.point)} seed {trial.seed}: {outcome.reason}")
             name = self._names.pop(key_of(trial.point), None)
             if name is not None:
-                self.sampler.on_trial_complete(name, error=True)
+                self.sampler.forget(name)
             return
         self.said(self.study.finish(trial, outcome))
         self._ended(trial.point)
@@ -165,11 +134,10 @@ class TrialQueue:
         for repeat in range(REPEATS):
             name = f"{len(self._tried)}.{repeat}"
             suggested = self.sampler.suggest(name)
-            assert suggested is not None
             point = {key: suggested[key] for key in self.search.space}
             if key_of(point) not in self._tried:
                 return name, point
-            self.sampler.on_trial_complete(name, error=True)
+            self.sampler.forget(name)
         rest = [point for point in grid(self.search.space) or [] if key_of(point) not in self._tried]
         dice = random.Random(derive_seed(self.study.plan.pipeline.seed, "rest", len(rest)))
         return None, dice.choice(rest) if rest else None
@@ -186,9 +154,9 @@ class TrialQueue:
         if name is None:
             self._add(point)
         else:
-            self.sampler.on_trial_complete(name, {METRIC: scores.mean} if scores.whole else None)
+            self.sampler.complete(name, scores.mean if scores.whole else None)
 
     def _add(self, point: Point) -> None:
         scores = self.study.scores_of(point)
         assert scores is not None
-        self.sampler.add_evaluated_point(dict(point), scores.mean if scores.whole else None, pruned=not scores.whole)
+        self.sampler.add(point, scores.mean if scores.whole else None)

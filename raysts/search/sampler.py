@@ -1,9 +1,10 @@
-"""Optuna: the sampler of a search, how much its options matter, and the database that Optuna's dashboard reads."""
+"""Optuna: proposes the points of a search, says how much its options matter, and shows the study in its dashboard."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,19 +13,15 @@ from typing import Any, Literal
 from raysts.search.record import Record
 from raysts.search.scores import PointScores
 from raysts.search.search import Search
-from raysts.search.space import Space
+from raysts.search.space import Point
 
 
-def quiet() -> None:
-    """No chatter from Optuna."""
+def _optuna() -> Any:
+    """Optuna without its chatter."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def distributions(space: Space) -> dict[str, Any]:
-    """A space as Optuna samples it."""
-    return {key: dimension.distribution() for key, dimension in space.items()}
+    return optuna
 
 
 def direction(search: Search) -> Literal["maximize", "minimize"]:
@@ -32,12 +29,49 @@ def direction(search: Search) -> Literal["maximize", "minimize"]:
     return "maximize" if search.objective.mode == "max" else "minimize"
 
 
-def tpe(search: Search, seed: int) -> Any:
-    """The TPE sampler of a search; it draws at random until there are ten points beside those that were set."""
-    import optuna
+class Sampler:
+    """Proposes points by TPE, those of ``first`` before its own, and learns what came of them.
 
-    quiet()
-    return optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
+    It draws at random until there are ten points beside those that were set. A point that it has proposed goes by a name,
+    whatever number of trials it has.
+    """
+
+    def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
+        optuna = _optuna()
+        self.space = {key: dimension.distribution() for key, dimension in search.space.items()}
+        tpe = optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=10 + len(search.first))
+        self.study = optuna.create_study(direction=direction(search), sampler=tpe)
+        for point in first:
+            self.study.enqueue_trial(point)
+        self.trials: dict[str, Any] = {}
+
+    def suggest(self, name: str) -> Point:
+        """The next point, to be called so."""
+        self.trials[name] = self.study.ask(self.space)
+        return dict(self.trials[name].params)
+
+    def report(self, name: str, value: float, step: int) -> None:
+        """A score on the way."""
+        self.trials[name].report(value, step)
+
+    def complete(self, name: str, value: float | None) -> None:
+        """The score of a point; none, or one that is not a number: it is as bad as can be."""
+        self.study.tell(self.trials.pop(name), **_ended(value))
+
+    def forget(self, name: str) -> None:
+        """Nothing was learnt of a point."""
+        self.study.tell(self.trials.pop(name), state=_optuna().trial.TrialState.FAIL)
+
+    def add(self, point: Point, value: float | None) -> None:
+        """A point that was not proposed; its score as in :meth:`complete`."""
+        trial = _optuna().trial.create_trial(**_ended(value, "value"), params=dict(point), distributions=self.space)
+        self.study.add_trial(trial)
+
+
+def _ended(value: float | None, name: str = "values") -> dict[str, Any]:
+    states = _optuna().trial.TrialState
+    bad = value is None or math.isnan(value)
+    return {name: None if bad else value, "state": states.PRUNED if bad else states.COMPLETE}
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
@@ -45,12 +79,10 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float
 
     Empty for a single option, and where there are too few points or all scores are the same.
     """
-    import optuna
-
     whole = [each for each in scores if each.whole]
     if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({each.mean for each in whole}) < 2:
         return {}
-    quiet()
+    optuna = _optuna()
     study = optuna.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
     for each in whole:
@@ -97,9 +129,7 @@ class View:
             self._add(record)
 
     def _empty(self) -> Any:
-        import optuna
-
-        quiet()
+        optuna = _optuna()
         storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
         with contextlib.suppress(KeyError):
             optuna.delete_study(study_name=self.name, storage=storage)
@@ -112,8 +142,7 @@ class View:
     def _add(self, record: Record) -> None:
         if self.study is None:
             return
-        import optuna
-
+        optuna = _optuna()
         states = {"finished": "COMPLETE", "stopped": "PRUNED", "infeasible": "FAIL"}
         trial = optuna.trial.create_trial(
             state=optuna.trial.TrialState[states[record.status]],

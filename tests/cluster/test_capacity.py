@@ -140,7 +140,6 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     from raysts.cluster.capacity import at_once
     from raysts.commands.options import RunOptions
     from raysts.commands.study import planned as planned_study
-    from raysts.search.local import LocalOptuna
     from raysts.search.queue import TrialQueue
 
     one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
@@ -172,7 +171,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
         study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path / str(most)))
         study.open("raysts tune")
-        tasks = TrialQueue(study, LocalOptuna)
+        tasks = TrialQueue(study)
         with pytest.raises(Looked):
             tune._fit(tasks, wide, tune._Watch(tasks, None, wide))  # type: ignore[arg-type]
         assert asked["pending"] == 15

@@ -20,6 +20,7 @@ from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric, rank
 from raysts.search import named
 from raysts.search.record import Record
+from raysts.search.sampler import Sampler
 from raysts.search.study import Study
 from raysts.storage.atomic import read_json, write_json
 from raysts.training.record import read_metrics
@@ -168,7 +169,8 @@ def test_samplers_and_early_stopping_go_the_metrics_way(
     good, bad = (0.1, 0.9) if metric == "loss" else (0.9, 0.1)
     assert decided == {good: "CONTINUE", bad: "STOP"}
     mode = "min" if metric == "loss" else "max"
-    assert study.search.objective.mode == mode == tune.optuna_search(study.search, [], 0)._mode
+    sampler = Sampler(study.search, [], 0)
+    assert study.search.objective.mode == mode and sampler.study.direction.name == f"{mode.upper()}IMIZE"
 
 
 def test_none_is_worst_whichever_way_is_better() -> None:

@@ -20,10 +20,9 @@ from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
 from raysts.search import named, scores
-from raysts.search.local import LocalOptuna
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record
-from raysts.search.sampler import View
+from raysts.search.sampler import Sampler, View
 from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.study import Study
@@ -221,7 +220,7 @@ def run_until(
     study: Study, stop_after: int | None, dice: random.Random, score: Callable[[Any], TrialOutcome]
 ) -> list[str]:
     """Hand out and end trials, three at once, in random order; give up (as if killed) after so many have ended."""
-    tasks, handed = TrialQueue(study, LocalOptuna), []
+    tasks, handed = TrialQueue(study), []
     ended = 0
     while True:
         while len(tasks.running) < 3 and (trial := tasks.next()) is not None:
@@ -231,6 +230,18 @@ def run_until(
         trial = tasks.running[dice.choice(sorted(tasks.running))]
         tasks.done(trial.id, score(trial))
         ended += 1
+
+
+def test_a_score_that_is_no_number_is_as_bad_as_none(study: StudyMaker) -> None:
+    """The dev score of a model whose vectors are all the same."""
+    sampler = Sampler(study("lower-bound", {"num_samples": 8}).search, [{BOUND: 0.5}], 0)
+    assert sampler.suggest("a") == {BOUND: 0.5}
+    sampler.complete("a", float("nan"))
+    sampler.add({BOUND: 0.1}, float("nan"))
+    sampler.add({BOUND: 0.2}, None)
+    sampler.add({BOUND: 0.3}, 0.7)
+    ended = [(trial.state.name, trial.value) for trial in sampler.study.trials]
+    assert ended == [("PRUNED", None)] * 3 + [("COMPLETE", 0.7)]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +269,7 @@ def test_killed_anywhere_no_trial_is_lost_doubled_or_repeated(
     assert len(end.records) == count == len(list((end.folder / "trials").glob("*.json")))
     assert end.records.keys() == set(begun)  # whatever was begun in any session has ended
     assert {len(each.records) for each in end.scores()} == {3} and len(end.scores()) == 7
-    assert end.complete and TrialQueue(end, LocalOptuna).next() is None
+    assert end.complete and TrialQueue(end).next() is None
 
 
 def test_tpe_goes_where_the_score_is_and_away_from_what_does_not_fit(study: StudyMaker) -> None:
@@ -284,7 +295,7 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
     options = {"space.optim.lr": "log(1e-8,1e-2)", "num_samples": 10, "seeds": 1}
     run_until(study("lower-bound", options), 4, random.Random(0), lambda t: finished(0.5))
     made = study("lower-bound", options)
-    tasks = TrialQueue(made, LocalOptuna)
+    tasks = TrialQueue(made)
     known = [t for t in tasks.sampler.study.trials if t.state.is_finished()]
     assert len(known) == len([s for s in made.scores() if not s.missing]) == 4
     run_until(made, None, random.Random(0), lambda t: finished(0.5))
@@ -292,7 +303,7 @@ def test_a_resumed_sampler_proposes_other_points_and_knows_the_old_ones(study: S
 
 
 def test_concurrency_is_a_limit(study: StudyMaker) -> None:
-    tasks = TrialQueue(study("lower-bound", {"concurrency": 2}), LocalOptuna)
+    tasks = TrialQueue(study("lower-bound", {"concurrency": 2}))
     first, second = tasks.next(), tasks.next()
     assert first is not None and second is not None and tasks.full
     tasks.done(first.id, finished(0.1))
@@ -302,7 +313,7 @@ def test_concurrency_is_a_limit(study: StudyMaker) -> None:
 def test_a_failed_trial_is_not_recorded_and_comes_again(study: StudyMaker) -> None:
     options = {"space.lower_bound": "0,.5", "seeds": 2}
     made = study("lower-bound", options)
-    tasks = TrialQueue(made, LocalOptuna)
+    tasks = TrialQueue(made)
     while (trial := tasks.next()) is not None:
         tasks.done(trial.id, TrialOutcome("failed", None, "the disk is full") if trial.seed else finished(0.5))
     assert len(tasks.failures) == 2 and "the disk is full" in tasks.failures[0]
@@ -392,7 +403,7 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
 def test_the_best_point_keeps_its_seeds_and_what_others_use_stays(study: StudyMaker) -> None:
     made = study("lower-bound", {"space.lower_bound": "0,.1,.2", "seeds": 2})
     values = {0.0: (0.5, 0.5), 0.1: (0.2, 0.9), 0.2: (0.1, 0.2)}
-    tasks = TrialQueue(made, LocalOptuna)
+    tasks = TrialQueue(made)
     used = made.trial({BOUND: 0.2}, 1)
     write_json(made.plan.storage / "pipelines" / "p.json", {"nodes": [used.id]})
     foreign = made.trial({BOUND: 0.2}, 0)
