@@ -64,7 +64,7 @@ def compare(
     from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
-    from raysts.storage.store import location
+    from raysts.storage.store import Store
 
     folder = storage_of(storage)
     if resamples < 0:
@@ -93,7 +93,7 @@ def compare(
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     return {
         "status": "done",
-        "storage": location(folder),
+        "storage": Store.of(folder).uri,
         "a": systems[0].text,
         "b": systems[1].text,
         "layers": str(at),

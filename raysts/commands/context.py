@@ -24,10 +24,8 @@ from raysts.pipeline.refresh import refresh
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, name_problem
-from raysts.storage import runs as stored
-from raysts.storage.atomic import read_json, writable
-from raysts.storage.manifests import has_folder, need_folder
-from raysts.storage.store import check, fetch, mirror, place_of
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import FolderStore, Store
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
@@ -62,9 +60,9 @@ def storage_of(storage: str | Path | None) -> Path:
     """
     text = str(storage or DEFAULT_STORAGE)
     if "://" in text:
-        root = mirror(text)
-        check(root)
-        return root
+        store = Store.open(text)
+        store.check()
+        return store.root
     if JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
         if storage:
             raise InputError(
@@ -84,42 +82,34 @@ def _home_storage() -> Path:
 
 def check_storage(folder: Path) -> None:
     """Check that a storage can be written to, of an object store the store too, before anything starts."""
-    check_writable(folder, "--storage")
-    check(folder, writes=True)
+    Store.of(folder).check(writes=True)
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Check that ``folder`` can be written to, and leave nothing there: more may be found wrong before work starts."""
-    absent = [path for path in (folder, *folder.parents) if not os.path.exists(path)]  # noqa: PTH110 (never raises)
-    writable(folder, option)
-    for path in absent:
-        with contextlib.suppress(OSError):  # somebody else has begun to use it
-            path.rmdir()
+    """Check that a folder of this machine can be written to, and leave nothing there."""
+    FolderStore(folder).check(writes=True, option=option)
 
 
 def locate(model: str | Path, storage: Path) -> Path:
     """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors."""
-    runs = storage / "runs"
     if str(model) and "/" not in str(model):
-        ids = _runs(str(model), runs)
-        if len(ids) == 1:
-            stored.look(runs / ids[0])
-            need_folder(runs / ids[0] / "model")
-            return runs / ids[0] / "model"
-        if len(ids) > 1:
-            raise InputError(f"model '{model}' is the beginning of {len(ids)} run ids in {runs}; give more of it")
+        runs = _runs(str(model), storage / "runs")
+        if len(runs) > 1:
+            raise InputError(
+                f"model '{model}' is the beginning of {len(runs)} run ids in {storage / 'runs'}; give more of it"
+            )
+        for run in runs:
+            RunFolder(run).record()
+            if folder := Store.of(run).get_dir(run / "model"):
+                return folder
     return pretrained.find(model)
 
 
-def _runs(model: str, runs: Path) -> list[str]:
-    """Ids of the runs that begin with ``model`` and have a model."""
-    place = place_of(runs)
-    if place is None:
-        return [path.name for path in runs.glob(f"{model}*") if (path / "model").is_dir()] if runs.is_dir() else []
-    if not re.fullmatch(r"[0-9a-f]{1,16}", model):
-        return []
-    ids = [model] if len(model) == 16 else place.bucket.folders(place.path)
-    return [name for name in ids if name.startswith(model) and has_folder(runs / name / "model")]
+def _runs(model: str, folder: Path) -> list[Path]:
+    """The runs whose ids begin with ``model`` and that have a model."""
+    store, whole_id = Store.of(folder), re.fullmatch(r"[0-9a-f]{16}", model)
+    runs = [folder / model] if whole_id else [run for run in store.list(folder) if run.name.startswith(model)]
+    return [run for run in runs if store.exists(run / "model")]
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
@@ -129,10 +119,10 @@ def load(model: str | Path, storage: str | Path | None = None, **options: Any) -
 
 def run_record(storage: Path, name: str) -> dict[str, Any]:
     """What the storage remembers of the run called ``name``."""
-    fetch(storage / "pipelines")
-    record = read_json(storage / "pipelines" / f"{name}.json")
+    store = Store.of(storage)
+    record: dict[str, Any] | None = store.read_json(storage / "pipelines" / f"{name}.json", fresh=True)
     if record is None:
-        held = sorted(path.stem for path in (storage / "pipelines").glob("*.json"))
+        held = [path.stem for path in store.list(storage / "pipelines")]
         raise InputError(f"no run '{name}' in {storage}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
     return record
 

@@ -135,12 +135,12 @@ def _of_models(
 
 def _finished_members(record: Mapping[str, Any], storage: Path) -> list[str]:
     """Run ids of a run's members."""
-    from raysts.storage.manifests import has_folder
+    from raysts.storage.store import Store
 
     members: list[str] = record["members"]
     if not members:
         raise InputError(f"--from-run {record['name']}: it has no members to distil from")
-    waiting = [member for member in members if not has_folder(storage / "runs" / member / "model")]
+    waiting = [member for member in members if not Store.of(storage).exists(storage / "runs" / member / "model")]
     if waiting:
         raise InputError(
             f"--from-run {record['name']}: {len(waiting)} of its {len(members)} members are not finished; finish them "
@@ -152,9 +152,9 @@ def _finished_members(record: Mapping[str, Any], storage: Path) -> list[str]:
 def _common_backbone(folders: Sequence[Path], storage: Path) -> str | None:
     """What all of these models started from, where that is on record."""
     from raysts.pipeline.plan import TINY
-    from raysts.storage.atomic import read_json
+    from raysts.storage.runs import RunFolder
 
-    records = [read_json(folder.parent / "run.json") or {} for folder in folders]
+    records = [RunFolder(folder.parent).record() for folder in folders]
     backbones = {(record.get("backbone"), record.get("backbone_id")) for record in records}
     if len(backbones) != 1:
         return None
@@ -210,11 +210,11 @@ def _best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | 
 def _best_models(record: Mapping[str, Any], trials: Sequence[Record], storage: Path, top: int | None) -> list[str]:
     """Run ids of the best trials of a study that it keeps."""
     from raysts.evaluation.run_metric import rank
-    from raysts.storage.manifests import has_folder
+    from raysts.storage.store import Store
 
     finished = [trial for trial in trials if trial.status == "finished"]
     finished.sort(key=lambda trial: -rank(trial.value, record.get("mode", "max")))
-    models = [trial.id for trial in finished if has_folder(storage / "runs" / trial.id / "model")]
+    models = [trial.id for trial in finished if Store.of(storage).exists(storage / "runs" / trial.id / "model")]
     if not models:
         raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
     if top is not None and not 1 <= top <= len(models):

@@ -101,8 +101,8 @@ def evaluate(
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
-    from raysts.storage.atomic import read_json
-    from raysts.storage.store import location
+    from raysts.storage.runs import RunFolder
+    from raysts.storage.store import Store
 
     folder = storage_of(storage)
     if resamples < 0:
@@ -131,7 +131,7 @@ def evaluate(
     if mteb is not None:
         check_writable(Path(mteb).absolute(), "--mteb")
     loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
-    record = read_json(path.parent / "run.json") or {}
+    record = RunFolder(path.parent).record()
     content = folder_id(path)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
@@ -140,7 +140,7 @@ def evaluate(
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
         )
-    result: Result = {"status": "done", "storage": location(folder), "model": str(path)}
+    result: Result = {"status": "done", "storage": Store.of(folder).uri, "model": str(path)}
     if corpus is None:
         rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
         return {**result, "results": rows}

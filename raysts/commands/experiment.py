@@ -18,7 +18,7 @@ from raysts.recipes import experiments
 from raysts.recipes.recipe import Pipeline
 from raysts.report.paper.data import report_data
 from raysts.report.paper.page import write_report
-from raysts.storage.store import location
+from raysts.storage.store import Store
 
 
 def pipelines(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Pipeline]:
@@ -91,7 +91,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
         raise RunFailed("\n".join(failures))
     return {
         "status": "done",
-        "storage": location(folder),
+        "storage": Store.of(folder).uri,
         "name": name,
         "model": None,
         "report": str(report),
@@ -115,7 +115,7 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
             nodes.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
     first = next(iter(plans.values()))
     return {
-        "storage": location(first.storage),
+        "storage": Store.of(first.storage).uri,
         **describe(first, []),
         "name": recipe.partition("@")[0],
         "skipped": _skipped(plans),

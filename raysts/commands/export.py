@@ -51,7 +51,7 @@ def export(
     """
     from raysts.commands.context import check_writable, locate, storage_of
     from raysts.models import onnx, pretrained
-    from raysts.storage.store import location
+    from raysts.storage.store import Store
 
     if format not in FORMATS:
         raise InputError(f"--format '{format}' must be one of {', '.join(FORMATS)}")
@@ -68,7 +68,7 @@ def export(
         onnx.save(loaded, target.absolute())
     else:
         pretrained.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
-    return {"status": "done", "storage": location(folder), "model": str(target)}
+    return {"status": "done", "storage": Store.of(folder).uri, "model": str(target)}
 
 
 COMMANDS = (Command("export", HELP, EXAMPLE, _arguments, export, lambda result: f"model: {result['model']}"),)

@@ -56,7 +56,7 @@ def described(
     from raysts.pipeline.plan import describe
     from raysts.recipes.experiments import is_experiment
     from raysts.search.named import is_composed
-    from raysts.storage.store import location
+    from raysts.storage.store import Store
 
     given, options = overrides or {}, RunOptions(data=data, storage=storage, skip_bad=skip_bad)
     if is_experiment(recipe):
@@ -64,7 +64,7 @@ def described(
     if is_composed(recipe):
         return {"status": "done", **composed.described(recipe, given, options)}
     checked = checked_plan(pipeline_of(recipe, given), options)
-    return {"status": "done", "storage": location(checked.storage), **describe(checked)}
+    return {"status": "done", "storage": Store.of(checked.storage).uri, **describe(checked)}
 
 
 def _text(result: Result) -> str:

@@ -36,20 +36,20 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
     from raysts.report.paper import data as paper_data
     from raysts.report.paper import page as paper_page
     from raysts.report.paper.text import format_paper
-    from raysts.storage.store import fetch, location
+    from raysts.storage.store import Store
 
     folder = storage_of(storage)
+    store = Store.of(folder)
     if paper is not None:
         check_writable(folder, "--storage")
         shown = paper_data.report_data(paper, folder)
         path = paper_page.write_report(shown, folder / "reports" / f"paper-{paper}")
         text = f"{format_paper(shown)}\n\nreport: {path}"
-        return {"status": "done", "storage": location(folder), "reports": [str(path)], **shown.as_plain(), "text": text}
-    fetch(folder / "pipelines")
-    runs = [name] if name else sorted(path.stem for path in (folder / "pipelines").glob("*.json"))
+        return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
+    runs = [name] if name else [path.stem for path in store.list(folder / "pipelines")]
     if not runs:
         raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
-    return {"status": "done", "storage": location(folder), "reports": [_written_again(run, folder) for run in runs]}
+    return {"status": "done", "storage": store.uri, "reports": [_written_again(run, folder) for run in runs]}
 
 
 def _written_again(name: str, folder: Path) -> str:

@@ -28,8 +28,7 @@ from raysts.search.search import Search, configured
 from raysts.search.space import Point
 from raysts.search.study import Study
 from raysts.search.tracking import Trackers
-from raysts.storage.atomic import read_json
-from raysts.storage.store import fetch, location, lock
+from raysts.storage.store import Store
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
 
@@ -54,7 +53,6 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
         raise InputError(
             f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
         )
-    fetch(study.folder)
     study.check_data()
     study.check()
     return study
@@ -74,8 +72,8 @@ def run_study(
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
     check_storage(study.plan.storage)
-    with lock(study.plan.storage / "locks" / f"study-{study.name}.lock", f"raysts tune {study.name}"):
-        fetch(study.folder)
+    lock = study.plan.storage / "locks" / f"study-{study.name}.lock"
+    with Store.of(study.plan.storage).lock(lock, f"raysts tune {study.name}"):
         study.open(options.command or f"raysts tune {study.search.name}")
         return _run(study, earlier, trackers, options)
 
@@ -155,7 +153,7 @@ def _result(study: Study, report: Path) -> Result:
     best, run = scores.by_mean(points, metric.mode), scores.by_best_run(points, metric.mode)
     return {
         "status": "done",
-        "storage": location(study.plan.storage),
+        "storage": Store.of(study.plan.storage).uri,
         "name": study.name,
         "study": str(study.folder),
         "report": str(report),
@@ -180,10 +178,10 @@ def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]
     Raises:
         InputError: there is none.
     """
-    fetch(storage / "studies")
-    record = read_json(storage / "studies" / name / "study.json")
+    store = Store.of(storage)
+    record = store.read_json(storage / "studies" / name / "study.json", fresh=True)
     if record is None:
-        held = sorted(path.parent.name for path in (storage / "studies").glob("*/study.json"))
+        held = [path.name for path in store.list(storage / "studies")]
         raise InputError(f"no study '{name}' in {storage}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
     return record, read_records(storage / "studies" / name)
 

@@ -22,6 +22,8 @@ from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import outcome_of
 from raysts.pipeline.plan import TINY
 from raysts.storage.atomic import read_json
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import Store
 
 ROLES = ("student", "ensemble", "members")
 """What of a run can be compared: ``NAME:ROLE``; without a role what comes out of it, the first of these that it has."""
@@ -67,7 +69,7 @@ def system_of(name: str, storage: Path) -> System:
     plain, _, role = name.rpartition(":")
     if role not in ROLES:
         plain, role = name, ""
-    records = [read_json(path) or {} for path in sorted((storage / "pipelines").glob("*.json"))]
+    records = [read_json(path) or {} for path in Store.of(storage).get_all(storage / "pipelines", "*.json")]
     runs = [record for record in records if record.get("name") == plain]
     runs = runs or [record for record in records if record.get("pipeline", {}).get("name") == plain]
     if not runs or (not role and (Path(name) / "config.json").is_file()):
@@ -93,7 +95,7 @@ def _of_run(record: Mapping[str, Any], role: str, storage: Path) -> tuple[tuple[
     role = role or {"sed": "student", "ensemble": "ensemble"}.get(pipeline["combine"] or "", "members")
     if role not in _roles(pipeline):
         raise InputError(f"run '{name}' has no {role}; it has: {', '.join(_roles(pipeline))}")
-    outcome = outcome_of(record, lambda model: read_json(_run_folder(model, pipeline, storage) / "run.json") or {})
+    outcome = outcome_of(record, lambda model: RunFolder(_run_folder(model, pipeline, storage)).record())
     named = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
     def folder_of(model: str) -> Path:
@@ -105,7 +107,8 @@ def _of_run(record: Mapping[str, Any], role: str, storage: Path) -> tuple[tuple[
     else:  # a backbone as it is
         tiny = storage / "backbones" / f"tiny-{record['backbone_id']}"
         chosen = needed = [tiny if pipeline["backbone"] == TINY else locate(pipeline["backbone"], storage)]
-    if not chosen or not all(folder.is_dir() for folder in needed):
+    models = [Store.of(folder).get_dir(folder) for folder in chosen]
+    if not models or not all(models) or not all(Store.of(folder).exists(folder) for folder in needed):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")
     return tuple(chosen), role == "ensemble"
 
