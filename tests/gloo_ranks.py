@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
@@ -103,16 +103,11 @@ def run(
         raise AssertionError("the run was to be interrupted")
     except small_runs.Interrupted:
         pass
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MASTER_ADDR")}
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        torch.multiprocessing.spawn(rank_main, (str(folder),), nprocs=max(WORLDS))
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    # The server imports once what every rank needs, and they are its forks.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["transformers", "raysts.training.loop", "raysts.objectives"]
+    )
+    torch.multiprocessing.start_processes(rank_main, (str(folder),), nprocs=max(WORLDS), start_method="forkserver")
     single: dict[str, Any] = {"weights": {}, "metrics": {}}
     for name, job in alone.items():
         runtime = small_runs.Watched(threads=1)
