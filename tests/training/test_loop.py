@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from raysts.data.batches import BatchOrder, LocalBatch, read_batches
 from raysts.data.windows import Windows
@@ -31,6 +33,27 @@ class Untouchable(Watched):
 
     def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
         raise AssertionError("this run was to be left alone")
+
+
+def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stage, tmp_path: Path) -> None:
+    norms: list[float] = []
+
+    def watch(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        gradients = [
+            p.grad.flatten() for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+        ]
+        norms.append(float(torch.cat(gradients).norm()))
+
+    hook = register_optimizer_step_pre_hook(watch)
+    try:
+        for clip in (None, 0.01):
+            train(
+                stage.job("nli", tmp_path / str(clip), max_steps=2, dev=False, optim=replace(HOT, lr=1e-5, clip=clip)),
+                Watched(),
+            )
+    finally:
+        hook.remove()
+    assert min(norms[:2]) > 0.1 and norms[2:] == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
 def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_path: Path) -> None:
