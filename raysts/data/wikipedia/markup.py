@@ -1,9 +1,14 @@
-"""MediaWiki markup to prose: one pass over the nested brackets (templates, links, tables), then the line rules."""
+"""MediaWiki markup to prose: one pass over the nested brackets (templates, links, tables), then the line rules.
+
+Anybody may have written the markup: every step takes time linear in its length (but for text nested in itself). So no
+pattern looks for a partner that may be missing, and no pattern can begin inside the run of characters that it begins with.
+"""
 
 from __future__ import annotations
 
 import html
 import re
+from bisect import bisect_left
 
 HOLE = "\ufffc"
 """OBJECT REPLACEMENT CHARACTER: stands where an object (a formula, an unknown template) was in the middle of prose."""
@@ -12,20 +17,21 @@ _MARKUP = re.compile(r"\[\[|\{\{|^\{\||<ref[ />]|'''|^==[^=\n]+==\s*$", re.M)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _DROPPED_TAGS = "ref|gallery|timeline|imagemap|syntaxhighlight|source|pre|table|references|score|templatestyles"
 _EMPTY_TAG = re.compile(rf"<(?:{_DROPPED_TAGS})\b[^<>]*/>", re.I)
-_DROPPED = re.compile(rf"<({_DROPPED_TAGS})\b[^<>]*>.*?</\1\s*>", re.I | re.S)
-_OBJECT = re.compile(r"<(math|chem|hiero|code|ce)\b[^<>]*>.*?</\1\s*>", re.I | re.S)
+_DROPPED = re.compile(rf"<({_DROPPED_TAGS})\b[^<>]*>", re.I)
+_OBJECT = re.compile(r"<(math|chem|hiero|code|ce)\b[^<>]*>", re.I)
+_CLOSER = re.compile(r"</([^\W\d_]+)\s*>")
 _BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|blockquote|li|ul|ol|center)\b[^<>]*>", re.I)
 _TAG = re.compile(r"</?[a-z][^<>]*>", re.I)
 _NESTED = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ :*;]*\{\||^[ :]*\|\}(?!\})", re.M)
-_EXTERNAL = re.compile(r"\[(?:https?:|ftp:|mailto:)?//[^\s\]]*\s*([^\]\n]*)\]")
+_ADDRESS = re.compile(r"\[(?:https?:|ftp:|mailto:)?//[^\s\]]*\s*")
 _BOLD = re.compile(r"'{2,5}")
-_HEADING = re.compile(r"^(=+)[ \t]*(.+?)[ \t]*\1[ \t]*$", re.M)
+_HEADING = re.compile(r"^=.*=[ \t]*$", re.M)
 _MAGIC = re.compile(r"__[A-Z]+__")
 _LIST = re.compile(r"^[*#:;]+\s*", re.M)
-_EMPTY_BRACKETS = re.compile(r"\s*\(\s*[;,:–\-]*\s*\)")
+_EMPTY_BRACKETS = re.compile(r"(?<!\s)\s*+\(\s*+[;,:–\-]*+\s*+\)")
 _BRACKET_START = re.compile(r"\(\s*(?:[;,:]\s*)+")
-_BRACKET_END = re.compile(r"(?:\s*[;,:])+\s*\)")
-_SPACE_BEFORE = re.compile(r"[ \t]+([,.;:!?)])(?=\s|$|[\"'”])")
+_BRACKET_END = re.compile(r"(?<![\s;,:])\s*+[;,:][\s;,:]*+\)")
+_SPACE_BEFORE = re.compile(r"(?<![ \t])[ \t]++([,.;:!?)])(?=\s|$|[\"'”])")
 
 _NAMESPACES = frozenset(
     ["file", "image", "media", "category", "special", "template", "wikipedia", "portal", "help", "draft", "user"]
@@ -65,38 +71,74 @@ def is_markup(text: str) -> bool:
 def strip_markup(markup: str) -> str:
     """Prose of an article's markup, a paragraph a line; see ``raysts.data.wikipedia.wikipedia.clean``."""
     text = _COMMENT.sub("", markup)
-    text = _DROPPED.sub("", _EMPTY_TAG.sub("", text))
-    text = _OBJECT.sub(HOLE, text)
-    text = _unnest(text)
-    text = _EXTERNAL.sub(r"\1", text)
+    text = _replace_elements(_DROPPED, "", _EMPTY_TAG.sub("", text))
+    text = _replace_elements(_OBJECT, HOLE, text)
+    *closed, rest = _unnest(text).split("]")
+    text = "".join([*map(_external_link, closed), rest])
     text = _TAG.sub("", _BREAK.sub("\n", text))
-    text = _HEADING.sub(r"\n\2\n", _MAGIC.sub("", _BOLD.sub("", text)))
+    text = _HEADING.sub(_heading, _MAGIC.sub("", _BOLD.sub("", text)))
     text = html.unescape(_LIST.sub("", text)).replace("\xa0", " ")
     text = _BRACKET_END.sub(")", _BRACKET_START.sub("(", _EMPTY_BRACKETS.sub("", text)))
     return _SPACE_BEFORE.sub(r"\1", _EMPTY_BRACKETS.sub("", text))
 
 
+def _replace_elements(opener: re.Pattern[str], replacement: str, text: str) -> str:
+    """Elements with all that is in them replaced; one that is never closed stays."""
+    closers: dict[str, list[tuple[int, int]]] = {}
+    for match in _CLOSER.finditer(text):
+        closers.setdefault(match[1].lower(), []).append(match.span())
+    parts: list[str] = []
+    position = 0
+    for match in opener.finditer(text):
+        spans = closers.get(match[1].lower(), [])
+        first_after = bisect_left(spans, (match.end(), 0))
+        if match.start() >= position and first_after < len(spans):
+            parts += [text[position : match.start()], replacement]
+            position = spans[first_after][1]
+    return "".join([*parts, text[position:]])
+
+
 def _unnest(text: str) -> str:
     """Resolve templates, links and tables from the inside out in one pass; brackets without partner are dropped."""
     stack: list[tuple[str, list[str]]] = [("", [])]
+    unclosed = {"{{": 0, "[[": 0, "{|": 0}
     position = 0
     for match in _NESTED.finditer(text):
         token = match[0].strip(" :*;")
         stack[-1][1].append(text[position : match.start()])
         position = match.end()
-        if token in ("{{", "[[", "{|"):
+        if token in unclosed:
             stack.append((token, []))
+            unclosed[token] += 1
             continue
         opener = {"}}": "{{", "]]": "[[", "|}": "{|"}[token]
-        if all(kind != opener for kind, _ in stack):
+        if not unclosed[opener]:
             continue
-        while stack[-1][0] != opener:  # an opener without partner: its text belongs to what surrounds it
-            _, pieces = stack.pop()
-            stack[-1][1].extend(pieces)
-        body = "".join(stack.pop()[1])
+        level = len(stack) - 1
+        while stack[level][0] != opener:  # an opener without partner: its text belongs to what surrounds it
+            level -= 1
+        body = "".join(piece for _, pieces in stack[level:] for piece in pieces)
+        for kind, _ in stack[level:]:
+            unclosed[kind] -= 1
+        del stack[level:]
         stack[-1][1].append("" if opener == "{|" else _template(body) if opener == "{{" else _link(body))
     stack[-1][1].append(text[position:])
     return "".join(piece for kind, pieces in stack if kind != "{|" for piece in pieces)
+
+
+def _external_link(text: str) -> str:
+    """Text that a ``]`` follows; an external link that ends there is its label, on one line, with the address before."""
+    lines = text[: text.rfind("\n") + 1].rstrip()  # before the label's line
+    address = _ADDRESS.search(text, len(lines) - len(lines.rsplit(None, 1)[-1]) if lines else 0)
+    return f"{text}]" if address is None else text[: address.start()] + text[address.end() :]
+
+
+def _heading(match: re.Match[str]) -> str:
+    line = match[0].rstrip(" \t")
+    before, after = (len(line) - len(line.lstrip("="))), len(line) - len(line.rstrip("="))
+    level = min(before, after, (len(line) - 1) // 2)
+    title = line[level:-level]
+    return "\n".join(("", title.strip(" \t") or title[-1], "")) if level else match[0]
 
 
 def _link(body: str) -> str:

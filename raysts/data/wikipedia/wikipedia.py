@@ -43,7 +43,7 @@ _STARTERS = _words(
     "most all both each other another such to of also among between under over following despite because instead "
     "later today "
 )
-_BOUNDARY = re.compile(r"""([.!?]+)(["'”’)\]]*)\s+(?=["'“‘(\[]*[^\W_a-z])""")
+_BOUNDARY = re.compile(r"""(?<![.!?])([.!?]++)(["'”’)\]]*+)\s+(?=["'“‘(\[]*[^\W_a-z])""")
 _LAST_TOKEN = re.compile(r"""[\w.\-’']+$""")
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|ph\.d|[ap]\.m", re.I)
 _FIRST_WORD = re.compile(r"""["'“‘(\[]*([^\W_]+)(?![.\w])""")

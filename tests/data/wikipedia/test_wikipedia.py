@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data.wikipedia.markup import HOLE
+from raysts.data.wikipedia.markup import HOLE, strip_markup
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, is_well_formed, read_dump, split_sentences
 from raysts.errors import InputError
 
@@ -65,6 +65,29 @@ def test_clean_markup() -> None:
 )
 def test_clean_unbalanced_and_templates(markup: str, text: str) -> None:
     assert clean(markup) == text
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["[http://a ", "[//", "[[ }}", "{{ ]]", "<ref>", "<ref>x<math>", "=", " , ", " ;", "\t", ";\n", ".", "( \n", "]", "a"],
+)
+def test_the_time_for_hostile_markup_grows_with_its_length(unit: str) -> None:
+    """Where it grew with the square, each of these would take hours."""
+    assert split_sentences(clean("'''x" + unit * (1_000_000 // len(unit)))) == []
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("[http://a b c] [//d] [http://e\nf g] h", "b c  f g h"),
+        ("[http://a b\nc] [ftp://d e]", "[http://a b\nc] e"),
+        ("a<ref>b</ref>c<REF name=x>d</Ref >e<ref>f", "acef"),
+        ("x\n== A ==\ny\n=== B==\n=====\n= =", "x\n\nA\n\ny\n\n= B\n\n\n=\n\n\n \n"),
+        ("a ( ;, ) b (; c ,) d", "a b (c) d"),
+    ],
+)
+def test_markup_that_is_odd(markup: str, text: str) -> None:
+    assert strip_markup(markup) == text
 
 
 def test_clean_leaves_plain_text_alone() -> None:
