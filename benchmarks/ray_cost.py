@@ -43,10 +43,10 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
 
 
 def _train_alone(job: Job) -> None:
-    from raysts.pipeline.local import train_chain
+    from raysts.pipeline.local import train_chains
     from raysts.training.runtime import Runtime
 
-    reason = train_chain([job], lambda _: Runtime("cpu", threads=1))
+    reason = train_chains([[job]], lambda _: Runtime("cpu", threads=1))[0]
     if reason is not None:
         raise SystemExit(reason)
 
@@ -71,10 +71,12 @@ def on_ray(jobs: list[Job]) -> dict[str, float]:
 
     began = time.perf_counter()
     with connected("local"):
-        from raysts.cluster.executor import OnRay
+        from raysts.cluster.executor import RayExecutor
 
         connected_after = time.perf_counter() - began
-        reasons = OnRay().train([[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0), lambda text: None)
+        reasons = RayExecutor().train(
+            [[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0), lambda text: None
+        )
         seconds = time.perf_counter() - began
     if any(reasons):
         raise SystemExit(f"on Ray: {next(filter(None, reasons))}")

@@ -24,7 +24,7 @@ import psutil
 from raysts.commands.options import RunOptions
 from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
-from raysts.pipeline.local import Here, train_chain
+from raysts.pipeline.local import LocalExecutor, train_chains
 from raysts.search.space import grid
 from raysts.search.study import Study
 from raysts.training.runtime import Runtime
@@ -43,11 +43,11 @@ def plain(args: Any, overrides: dict[str, Any], folder: Path) -> dict[str, float
     """A loop over the trials' jobs."""
     study: Study = planned_study("lower-bound", overrides, RunOptions(data=args.data, storage=folder))
     study.plan.write_backbone()
-    study.tokenize(Here(threads=args.threads), measure.say)
+    study.tokenize(LocalExecutor(threads=args.threads), measure.say)
     jobs = [study.trial(point, 0).job for point in grid(study.search.space) or []]
     runtime, ends = Runtime("cpu", threads=args.threads), Ends()
     for job in jobs:
-        reason = train_chain([job], lambda _: runtime)
+        reason = train_chains([[job]], lambda _: runtime)[0]
         if reason:
             raise SystemExit(reason)
         ends.note()

@@ -16,7 +16,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline.teacher import write_embeddings
+from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.recipes import stages
 from raysts.recipes.recipe import Data, Recipe
 

@@ -21,7 +21,7 @@ from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
 from raysts.objectives import OBJECTIVES, LocalBatch, Objective
-from raysts.pipeline.teacher import write_embeddings
+from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime

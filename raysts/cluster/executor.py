@@ -1,78 +1,115 @@
-"""The executor on Ray."""
+"""The executor on Ray: actors that units of work are given to, and training runs of the members."""
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import ray
 
 from raysts.cluster import capacity
-from raysts.cluster.embed import embed_files, embed_models, teacher_means
 from raysts.cluster.members import train_members
-from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
 from raysts.errors import InputError, RunFailed
-from raysts.models.encoder import PoolingMode
-from raysts.models.layers import Layers
-from raysts.models.pretrained import load_tokenizer
-from raysts.models.sentence_model import Representation
-from raysts.pipeline.embed import Unit
-from raysts.pipeline.local import Say
+from raysts.pipeline.local import Say, Worker
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
 
+KERNELS = "64"
+"""Kernels of oneDNN that an embedding process keeps: those of one batch."""
 
-class OnRay:
+IN_FLIGHT = 2
+"""Units that an actor holds at once, so that it never waits for whoever takes the results."""
+
+
+class RayExecutor:
     """Runs the nodes of a pipeline on the connected Ray cluster."""
 
-    def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
-        """One task per Parquet row group."""
-        capacity.announce(Resources(gpus=0), say)
-        task = ray.remote(_tokenize).options(num_cpus=1, max_retries=3, name=f"tokenise {spec.table}")
-        waiting = [task.remote(group, spec, tokenizer, folder, number) for number, group in enumerate(groups)]
+    def map(
+        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
+    ) -> Iterator[Any]:
+        """As :meth:`raysts.pipeline.local.Executor.map`, on as many actors as the cluster has, or may get, room for.
+
+        Those that have no place yet are what an autoscaler sees; the others work meanwhile. A killed actor is started
+        again and its units redone.
+
+        Raises:
+            RunFailed: a unit failed for a reason of its own.
+        """
+        resources = with_gpus(resources)
+        if not units:
+            return
+        capacity.announce(resources, say)
+        actors = start_actors(worker, min(len(units), capacity.at_once(resources)), resources)
         try:
-            parts = ray.get(waiting)
-        except ray.exceptions.RayTaskError as error:  # its text is a traceback
-            if isinstance(error.cause, RunFailed):
-                raise RunFailed(str(error.cause)) from None
-            raise
-        finish_store(folder, spec, parts)
+            yield from _results(actors, ray.put(args), units)
+        finally:
+            for actor in actors:
+                ray.kill(actor)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Every chain as its own Ray Train run."""
         return train_members(chains, with_gpus(resources), say)
 
-    def teacher(
-        self,
-        models: Sequence[Path],
-        store: Path,
-        folder: Path,
-        pooling: PoolingMode,
-        layers: Layers,
-        resources: Resources,
-        say: Say,
-    ) -> None:
-        """Ray Data actors, one pass per member."""
-        teacher_means(models, store, folder, pooling, layers, with_gpus(resources), say)
 
-    def embed(
-        self,
-        models: Sequence[Path],
-        texts: Sequence[str],
-        pooling: PoolingMode,
-        layers: Sequence[Layers],
-        resources: Resources,
-        say: Say,
-    ) -> Iterator[dict[Layers, Representation]]:
-        """One task per model."""
-        return embed_models(models, texts, pooling, layers, with_gpus(resources))
+class _Process:
+    """An actor that makes its worker when it gets its first unit, so that a failure is a result of that unit."""
 
-    def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
-    ) -> Iterator[int]:
-        """Ray Data actors, as many as there is room for."""
-        return embed_files(work, model, layers, column, with_gpus(resources))
+    def __init__(self, worker: Worker, resources: Resources) -> None:
+        set_threads(resources)
+        self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
+        self.work: Any = None
+
+    def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
+        """What the worker makes of a unit, or why it failed: as text, not as a traceback on every log."""
+        try:
+            # Not arguments of the constructor: a restart would look for them after Ray has let them go.
+            self.work = self.work or self.worker(self.device, *ray.get(args[0]))
+            return self.work(unit), None
+        except Exception as error:
+            return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"
+
+
+def start_actors(worker: Worker, count: int, resources: Resources) -> list[Any]:
+    """Ask for ``count`` actors that bear the worker's name."""
+    name = getattr(worker, "__name__", "Worker")
+    kind = ray.remote(type(name, (_Process,), {})).options(
+        num_cpus=resources.cpus, num_gpus=resources.gpus or None, max_restarts=-1, max_task_retries=-1
+    )
+    return [kind.remote(worker, resources) for _ in range(count)]
+
+
+def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator[Any]:
+    """What the actors make of the units, in order of the units; an actor gets some once it has a place."""
+    starting = {actor.__ray_ready__.remote(): actor for actor in actors}
+    working: dict[Any, tuple[int, Any]] = {}
+    results: dict[int, Any] = {}
+    queue, taken = deque(range(len(units))), 0
+    while taken < len(units):
+        if taken in results:
+            value, error = ray.get(results.pop(taken))
+            if error is not None:
+                raise RunFailed(error)
+            yield value
+            taken += 1
+            continue
+        for reference in ray.wait([*starting, *working])[0]:
+            if reference in starting:
+                actor, room = starting.pop(reference), IN_FLIGHT
+            else:
+                (number, actor), room = working.pop(reference), 1
+                results[number] = reference
+            for _ in range(min(room, len(queue))):
+                number = queue.popleft()
+                working[actor.run.remote([args], units[number])] = number, actor
+            if not any(actor is busy for _, busy in working.values()):
+                ray.kill(actor)  # its place may be what a killed one waits for
+        if not queue:
+            for actor in starting.values():
+                ray.kill(actor)  # nor is any demand left that an autoscaler should see
+            starting.clear()
 
 
 def with_gpus(resources: Resources) -> Resources:
@@ -105,9 +142,17 @@ def check_resources(resources: Resources, private: bool) -> None:
     more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
     raise InputError(
         f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
-        f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with --address"
+        f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with "
+        f"--address"
     )
 
 
-def _tokenize(group: Group, spec: StoreSpec, tokenizer: Path, folder: Path, number: int) -> dict[str, object]:
-    return tokenize_group(group, spec, load_tokenizer(tokenizer), folder, number)
+def set_threads(resources: Resources) -> None:
+    """As many threads as CPUs were asked for, and no more memory for kernels than pays."""
+    # oneDNN keeps the kernels of the last 1,024 shapes, about 1 MB each. Batches of texts hardly ever have a shape in
+    # common, the layers of an encoder do within a batch. Read when the first kernel is made.
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # that of torch's bindings is the second
+        os.environ.setdefault(cache, KERNELS)
+    import torch
+
+    torch.set_num_threads(resources.cpus)

@@ -199,7 +199,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train_together(chain: list[Job], runtime: Runtime) -> str | None:
-    """``train_chain`` for one of several workers.
+    """``train_chains`` for one of several workers.
 
     Only what all of them find at the same step is a result. Anything else may be the echo of another worker's death and
     leaves the others waiting in a collective: it ends the group, which Ray Train starts again.

@@ -9,6 +9,7 @@ from typing import Any
 from raysts.commands.context import checked_plan, pipeline_of, run_plan
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.study import planned, run_study
+from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.plan import describe
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
@@ -42,7 +43,7 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     before, after = split_overrides(overrides)
     study = planned(search, before, replace(options, name=system.name))
     study.read()
-    nodes = list(study.plan.token_nodes)
+    nodes: list[Node] = [*study.plan.token_nodes]
     for point in grid(study.search.space) or []:
         for seed in range(study.search.seeds):
             nodes.append(replace(study.node(point, seed), title=f"{text_of(point)} seed {seed}"))

@@ -17,13 +17,13 @@ from raysts.data.world.generate import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.models import pretrained
 from raysts.models.sentence_model import SentenceModel
-from raysts.pipeline import overlap
-from raysts.pipeline.local import Executor, Here
+from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.refresh import refresh
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, name_problem
+from raysts.report.run.data import report_data
+from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import FolderStore, Store
 
@@ -152,9 +152,8 @@ def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     """The plan of a pipeline with what is done; see :func:`raysts.plan`."""
     plan = plan_of(pipeline, options)
     plan.check()
-    refresh(plan.nodes)
     if options.strict_contamination:
-        overlap.refuse(plan)
+        plan.refuse_contamination()
     return plan
 
 
@@ -175,22 +174,26 @@ def run_plan(plan: Plan, options: RunOptions) -> Result:
 def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
     """Run what is left of a checked plan on an executor that is there."""
     name = options.name or plan.pipeline.name
-    return raysts.pipeline.run.run(plan, executor, name, options.command or f"raysts run {name}", options.say)
+    command = options.command or f"raysts run {name}"
+
+    def report(plan: Plan, seconds: dict[str, float]) -> Path:
+        return write_report(report_data(plan, name, command, seconds), plan.storage / "reports" / name)
+
+    return raysts.pipeline.run.run(plan, executor, name, command, options.say, report)
 
 
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     """Where the nodes of the plans run, for the length of the block. Ray is not started when nothing is left to do."""
-    waiting = any(node.status != "done" for plan in plans for node in plan.nodes)
-    if address == IN_PROCESS or (plans and not waiting):
-        yield Here(threads=plans[0].pipeline.resources.cpus if plans else None)
+    if address == IN_PROCESS or (plans and all({*plan.statuses().values()} == {"done"} for plan in plans)):
+        yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
     with on_ray(address) as private:
-        from raysts.cluster.executor import OnRay, check_resources
+        from raysts.cluster.executor import RayExecutor, check_resources
 
         for resources in dict.fromkeys(plan.pipeline.resources for plan in plans):
             check_resources(resources, private)
-        yield OnRay()
+        yield RayExecutor()
 
 
 @contextlib.contextmanager
@@ -198,7 +201,7 @@ def on_ray(address: str | None) -> Iterator[bool]:
     """Ray, for the length of the block; whether it was started for it alone."""
     try:
         from raysts.cluster.connect import connected
-        from raysts.cluster.executor import OnRay as _  # noqa: F401 (imports Ray)
+        from raysts.cluster.executor import RayExecutor as _  # noqa: F401 (imports Ray)
     except ImportError as error:
         raise InputError(
             f"Ray is not installed here ({error}); install it with pip install 'ray[default,data,train,tune]', or run in "

@@ -151,7 +151,7 @@ def _finished_members(record: Mapping[str, Any], storage: Path) -> list[str]:
 
 def _common_backbone(folders: Sequence[Path], storage: Path) -> str | None:
     """What all of these models started from, where that is on record."""
-    from raysts.pipeline.plan import TINY
+    from raysts.pipeline.inputs import TINY
     from raysts.storage.runs import RunFolder
 
     records = [RunFolder(folder.parent).record() for folder in folders]

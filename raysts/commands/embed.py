@@ -71,7 +71,8 @@ def embed(
         if waiting:
             with executor(address) as chosen:
                 began = time.monotonic()
-                for done in chosen.embed_files(waiting, path, layers, column, Resources()):
+                shards = chosen.map(bulk.EmbedFile, (path, layers, column), waiting, Resources(), say)
+                for done, _ in enumerate(shards, start=1):
                     rate = sum(unit.rows for unit in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")
         manifest = bulk.close_output(target, units, loaded)

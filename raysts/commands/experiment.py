@@ -12,8 +12,8 @@ from raysts.data.world.generate import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained
 from raysts.models.families import family_of
+from raysts.pipeline.inputs import TINY
 from raysts.pipeline.plan import Plan, describe
-from raysts.pipeline.validate import TINY
 from raysts.recipes import experiments
 from raysts.recipes.recipe import Pipeline
 from raysts.report.paper.data import report_data

@@ -55,7 +55,6 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
 def _written_again(name: str, folder: Path) -> str:
     """Path of a run's report, which is written from what the storage holds."""
     from raysts.commands.context import plan_of, run_record
-    from raysts.pipeline.refresh import refresh
     from raysts.recipes.recipe import Pipeline
     from raysts.recipes.tree import build
     from raysts.report.run.data import report_data
@@ -72,7 +71,6 @@ def _written_again(name: str, folder: Path) -> str:
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
             f"report cannot be made again; the one it has stays ({folder / 'reports' / name / 'index.html'})"
         )
-    refresh(plan.nodes)
     data = report_data(plan, name, record["command"], record["seconds"])
     return str(write_report(data, folder / "reports" / name))
 

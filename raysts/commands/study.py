@@ -14,7 +14,7 @@ from raysts.commands.options import Result, RunOptions
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.run_metric import LOSS, reported
-from raysts.pipeline.local import Executor, Here, Say
+from raysts.pipeline.local import Executor, LocalExecutor, Say
 from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
 from raysts.search import named, scores
@@ -121,20 +121,20 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
     """Where trials train, for the length of the block, with the data and the backbone made ready."""
     cpus = study.search.pipeline.resources.cpus
     if address == IN_PROCESS:
-        _prepare(study, Here(threads=cpus), 1, say)
+        _prepare(study, LocalExecutor(threads=cpus), 1, say)
         yield lambda queue, progress: run_locally(queue, progress, cpus)
         return
     with on_ray(address) as private:
         from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
-        from raysts.cluster.executor import OnRay, check_resources
+        from raysts.cluster.executor import RayExecutor, check_resources
 
         study.plan.write_backbone()
         resources = on_tune.per_trial(study)
         check_resources(resources, private)
         capacity.announce(resources, say)
         at_once = capacity.at_once(resources)
-        _prepare(study, OnRay(), min(at_once, study.search.concurrency or at_once), say)
+        _prepare(study, RayExecutor(), min(at_once, study.search.concurrency or at_once), say)
         yield lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
 

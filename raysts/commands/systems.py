@@ -18,9 +18,9 @@ from raysts.evaluation.tasks import ComparableTask, Representation, lookup
 from raysts.models import pretrained
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers
+from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import outcome_of
-from raysts.pipeline.plan import TINY
 from raysts.storage.atomic import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store

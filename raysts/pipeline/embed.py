@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 from raysts.data.shards import ShardError, open_shard, pages
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.models.layers import Layers
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.storage.atomic import aside, read_json, remove_drafts, write_json
 
@@ -96,8 +98,19 @@ def open_output(output: Path, spec: dict[str, Any]) -> None:
     remove_drafts(output)
 
 
+class EmbedFile:
+    """Writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
+
+    def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str) -> None:
+        self.model, self.column = load(model, layers=layers, device=device), column
+
+    def __call__(self, unit: Unit) -> int:
+        """Returns its rows."""
+        return embed_unit(self.model, unit, self.column)
+
+
 def embed_unit(model: SentenceModel, unit: Unit, column: str) -> int:
-    """Write one shard: the row group with its embeddings; returns its rows. Memory holds ``ROWS`` rows at a time."""
+    """Write one shard; its rows."""
     target = Path(unit.target)
     if target.exists():
         return unit.rows

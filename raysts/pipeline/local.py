@@ -5,67 +5,46 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from raysts.data.windows import Group, StoreSpec, Windows, finish_store, tokenize_group
 from raysts.errors import InputError, RunFailed, StoreFailed
-from raysts.models.encoder import PoolingMode
-from raysts.models.layers import Layers
-from raysts.models.pretrained import load, load_tokenizer
-from raysts.models.sentence_model import Representation
-from raysts.pipeline import teacher
-from raysts.pipeline.embed import Unit, embed_unit
 from raysts.recipes.recipe import Resources
-from raysts.storage import store as storage
 from raysts.storage.atomic import read_json, write_json
+from raysts.storage.store import Store
 from raysts.training.job import Job, title
 from raysts.training.runtime import Runtime
 from raysts.training.stacked import stacks, train_stack
 
 Say = Callable[[str], None]
+Worker = Callable[..., Callable[[Any], Any]]
 
 
 class Executor(Protocol):
     """Where the nodes of a pipeline run."""
 
-    def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
-        """Make a token store."""
+    def map(
+        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
+    ) -> Iterator[Any]:
+        """What a worker makes of each unit of work, in order of the units.
+
+        Args:
+            worker: a class. Made once per process, of its device and ``args``, it is called with one unit after the other;
+                a unit is complete or absent, for it is done again after its process was killed.
+            args: picklable.
+            units: picklable.
+            resources: of one process.
+            say: takes progress.
+
+        Raises:
+            RunFailed: a unit failed.
+        """
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Train each chain of jobs in order, chains concurrently where possible; per chain the reason it failed."""
 
-    def teacher(
-        self,
-        models: Sequence[Path],
-        store: Path,
-        folder: Path,
-        pooling: PoolingMode,
-        layers: Layers,
-        resources: Resources,
-        say: Say,
-    ) -> None:
-        """Write the shards of mean embeddings (the caller writes the manifest)."""
 
-    def embed(
-        self,
-        models: Sequence[Path],
-        texts: Sequence[str],
-        pooling: PoolingMode,
-        layers: Sequence[Layers],
-        resources: Resources,
-        say: Say,
-    ) -> Iterator[dict[Layers, Representation]]:
-        """Representations of ``texts`` by each model, in order."""
-
-    def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
-    ) -> Iterator[int]:
-        """Write the shards of a bulk embedding job; yields the number of shards done so far."""
-
-
-class Here:
-    """An executor in this process.
+class LocalExecutor:
+    """An executor in this process: one unit, one chain after the other.
 
     Args:
         threads: CPU threads; none: leave torch's setting.
@@ -75,68 +54,26 @@ class Here:
     def __init__(self, threads: int | None = None, device: str | None = None) -> None:
         self.threads, self.device = threads, device
 
-    def tokenize(self, spec: StoreSpec, groups: Sequence[Group], tokenizer: Path, folder: Path, say: Say) -> None:
-        """One row group after the other."""
-        loaded = load_tokenizer(tokenizer)
-        finish_store(folder, spec, [tokenize_group(g, spec, loaded, folder, i) for i, g in enumerate(groups)])
+    def map(
+        self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
+    ) -> Iterator[Any]:
+        """As :meth:`Executor.map`; errors are those of the worker."""
+        work = worker(self.device, *args) if units else None
+        for unit in units:
+            assert work is not None
+            yield work(unit)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """One chain after the other; members that are trained as one stage by stage."""
+        """As :meth:`Executor.train`; members that are trained as one stage by stage."""
         gpus = 1 if Runtime(self.device).device.type == "cuda" else 0
         reasons: dict[int, str | None] = {}
         for stack in stacks(chains, resources.most_stacked(len(chains), gpus)):
-            found = train_chains(
+            of_stack = train_chains(
                 [chains[index] for index in stack],
-                lambda job: Runtime(self.device, threads=self.threads, say=_titled(job, say)),
+                lambda job: Runtime(self.device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")),
             )
-            reasons |= dict(zip(stack, found, strict=True))
+            reasons |= dict(zip(stack, of_stack, strict=True))
         return [reasons[index] for index in range(len(chains))]
-
-    def teacher(
-        self,
-        models: Sequence[Path],
-        store: Path,
-        folder: Path,
-        pooling: PoolingMode,
-        layers: Layers,
-        resources: Resources,
-        say: Say,
-    ) -> None:
-        """One member after the other."""
-        windows = Windows(store)
-        for member in range(teacher.first_pass(windows, folder, len(models)), len(models)):
-            encoder = load(models[member], pooling=pooling, layers=layers, device=self.device).encoder
-            for window in teacher.left(windows, folder, member, len(models)):
-                teacher.add_member(encoder, windows, window, folder, member, len(models), layers)
-            teacher.end_pass(folder, member)
-            say(f"teacher: member {member + 1} of {len(models)} embedded {windows.rows} sentences")
-
-    def embed(
-        self,
-        models: Sequence[Path],
-        texts: Sequence[str],
-        pooling: PoolingMode,
-        layers: Sequence[Layers],
-        resources: Resources,
-        say: Say,
-    ) -> Iterator[dict[Layers, Representation]]:
-        """One model after the other."""
-        for folder in models:
-            yield load(folder, pooling=pooling, device=self.device).represent_layers(texts, layers)
-
-    def embed_files(
-        self, work: Sequence[Unit], model: Path, layers: Layers | None, column: str, resources: Resources
-    ) -> Iterator[int]:
-        """One shard after the other."""
-        loaded = load(model, layers=layers, device=self.device)
-        for done, unit in enumerate(work, start=1):
-            embed_unit(loaded, unit, column)
-            yield done
-
-
-def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:
-    """Train the jobs of one member in order; None, or why it failed."""
-    return train_chains([chain], runtime)[0]
 
 
 def train_chains(chains: Sequence[Sequence[Job]], runtime: Callable[[Job], Runtime]) -> list[str | None]:
@@ -166,17 +103,11 @@ def fail(job: Job, error: BaseException) -> str:
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        write_json(
-            job.folder / "run.json",
-            {**(read_json(job.folder / "run.json") or {}), "status": "failed", "reason": reason},
-        )
+        record = read_json(job.folder / "run.json") or {}
+        write_json(job.folder / "run.json", {**record, "status": "failed", "reason": reason})
         with contextlib.suppress(StoreFailed):  # it may be the reason
-            storage.push(log)
-            storage.push(job.folder / "run.json")
+            for path in (log, job.folder / "run.json"):
+                Store.of(path).upload(path)
     except OSError:
         return f"{title(job)} (run {job.id}): {reason}"  # nothing can be written; the reason still reaches the user
     return f"{title(job)} (run {job.id}): {reason} [log: {log}]"
-
-
-def _titled(job: Job, say: Say) -> Say:
-    return lambda text: say(f"{title(job)}: {text}")

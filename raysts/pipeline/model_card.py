@@ -8,7 +8,16 @@ from typing import Any
 
 import yaml
 
+from raysts.data.shards import skipped_line
+from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
+from raysts.pipeline.inputs import TINY
+from raysts.pipeline.nodes.model import Model
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.outcome import Outcome, dev_of, joined
+from raysts.pipeline.plan import Plan
+from raysts.recipes import names
+from raysts.recipes.overrides import dump
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
@@ -100,6 +109,43 @@ def model_card(
     if versions:
         sections.append("Made with " + ", ".join(f"{_line(k)} {_line(v)}" for k, v in versions.items()) + ".")
     return "\n\n".join(sections) + "\n"
+
+
+def card_of(
+    plan: Plan, outcome: Outcome, model: Model, rows: Sequence[Mapping[str, Any]], name: str, command: str
+) -> str:
+    """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``."""
+    pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
+    entry, recipe = names.RECIPES.get(pipeline.name), recipes[record["stage"]]
+    by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
+    return model_card(
+        name=f"{name} ({record['role']})",
+        path=str(model.model),
+        system=pipeline.name,
+        role=record["role"],
+        members=len(plan.members),
+        backbone=pipeline.backbone,
+        dimension=pretrained.dim(model.model),
+        similarity=next(iter(pretrained.similarities(model.model))),
+        max_length=recipe.train.max_length,
+        pooling=recipe.pooling,
+        layers=model.job.export_layers if isinstance(model, TrainNode) else 1,
+        data=[
+            {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
+            for stage, r in recipes.items()
+        ],
+        recipe_yaml=dump(pipeline),
+        rows=[row for row in rows if row["run_id"] == model.id],
+        command=command,
+        source=entry.source if entry else None,
+        selected_by=joined([outcome.selected_by, *by_dev]),
+        random_backbone=pipeline.backbone == TINY,
+        versions=record.get("versions"),
+        notes=[
+            *([outcome.choice] if outcome.choice else []),
+            *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
+        ],
+    )
 
 
 def _what(system: str, role: str, members: int, backbone: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from raysts.data.world.generate import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
@@ -14,34 +12,32 @@ from raysts.models.layers import Layers, layer_indices
 from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.distillation import DistillationSettings
+from raysts.pipeline.inputs import TINY, Inputs
+from raysts.pipeline.outcome import STSB_DEV
 from raysts.recipes.recipe import Pipeline
 from raysts.schema import TABLES
+from raysts.storage.runs import RunFolder
 
-if TYPE_CHECKING:
-    from raysts.pipeline.plan import Plan
-
-TINY = "tiny"
-DEV_TABLE = "sts/stsb_dev"
 MOST_UNKNOWN = 0.05
 """Share of unknown words above which the tiny backbone's vocabulary does not fit the text."""
 
 
-def check(plan: Plan) -> None:
+def check(inputs: Inputs) -> None:
     """Raise one InputError with everything that would stop the pipeline later."""
-    pipeline, problems = plan.pipeline, []
-    problems += _backbone_problems(plan)
+    pipeline, problems = inputs.pipeline, []
+    problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
         if recipe.by_dev or recipe.train.patience:
             tables.append(OBJECTIVES[recipe.objective].dev)
     if pipeline.select_top is not None:
-        tables.append(DEV_TABLE)
+        tables.append(STSB_DEV)
     try:
-        plan.corpus.check([*tables, *([DEV_TABLE] if plan.corpus.files(DEV_TABLE) else [])])
+        inputs.corpus.check([*tables, *([STSB_DEV] if inputs.corpus.files(STSB_DEV) else [])])
     except InputError as error:
         problems += error.problems
     try:
-        harness.check_tasks(plan.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
+        harness.check_tasks(inputs.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
     except InputError as error:
         problems += error.problems
     problems += [
@@ -54,24 +50,24 @@ def check(plan: Plan) -> None:
         raise InputError(list(dict.fromkeys(problems)))
     for name, recipe in pipeline.recipes.items():
         try:
-            if plan.steps(recipe) == 0:
+            if inputs.steps(recipe) == 0:
                 problems.append(
                     f"{name}.batch={recipe.batch}: table '{recipe.table}' has too few rows for one batch; lower it"
                 )
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
-    problems += _misfits(plan)
+    problems += _misfits(inputs)
     if pipeline.backbone == TINY:
-        problems += _foreign_text(plan, tables)
-    problems += _teacher_problems(plan)
+        problems += _foreign_text(inputs, tables)
+    problems += _teacher_problems(inputs)
     if problems:
         raise InputError(problems)
 
 
-def _misfits(plan: Plan) -> list[str]:
+def _misfits(inputs: Inputs) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
-    pipeline = plan.pipeline
-    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.dim(plan.backbone)
+    pipeline = inputs.pipeline
+    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.dim(inputs.backbone)
     after = {**dict.fromkeys(pipeline.stages, width), **dict.fromkeys(pipeline.post, _projection(pipeline) or width)}
     found = [
         (stage, OBJECTIVES[pipeline.recipes[stage].objective].misfit(pipeline.recipes[stage].settings, dim))
@@ -80,33 +76,33 @@ def _misfits(plan: Plan) -> list[str]:
     return [f"{stage}.settings.{problem}" for stage, problem in found if problem]
 
 
-def _backbone_problems(plan: Plan) -> list[str]:
-    if plan.pipeline.backbone == TINY:
+def _backbone_problems(inputs: Inputs) -> list[str]:
+    if inputs.pipeline.backbone == TINY:
         config = tiny_config().to_dict()
     else:
         try:
-            config = pretrained.check(plan.backbone)
+            config = pretrained.check(inputs.backbone)
         except InputError as error:
             return error.problems
     family = family_of(config["model_type"])
     most, depth = family.most_tokens(config), config[family.depth]
     problems = [
-        f"{name}.train.max_length={recipe.train.max_length}: the backbone '{plan.pipeline.backbone}' has positions for "
+        f"{name}.train.max_length={recipe.train.max_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
         f"{most} tokens; take at most that many"
-        for name, recipe in plan.pipeline.recipes.items()
+        for name, recipe in inputs.pipeline.recipes.items()
         if recipe.train.max_length > most
     ]
     if config.get("model_type") == static.MODEL_TYPE:
-        problems += _word_vector_problems(plan.pipeline)
-    asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in plan.pipeline.evaluation.layers]
-    asked += [("student_pooling", plan.pipeline.student_pooling)] if plan.pipeline.sed else []
-    asked += [(f"{name}.layers", recipe.layers) for name, recipe in plan.pipeline.recipes.items()]
+        problems += _word_vector_problems(inputs.pipeline)
+    asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in inputs.pipeline.evaluation.layers]
+    asked += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.sed else []
+    asked += [(f"{name}.layers", recipe.layers) for name, recipe in inputs.pipeline.recipes.items()]
     for option, layers in asked:
         try:
             layer_indices(layers, depth)
         except ValueError:
             problems.append(
-                f"{option}={layers}: the backbone '{plan.pipeline.backbone}' has {depth} layers; pool at most that many"
+                f"{option}={layers}: the backbone '{inputs.pipeline.backbone}' has {depth} layers; pool at most that many"
             )
     return problems
 
@@ -127,25 +123,25 @@ def _word_vector_problems(pipeline: Pipeline) -> list[str]:
     ]
 
 
-def _teacher_problems(plan: Plan) -> list[str]:
-    if not plan.pipeline.teachers:
-        asked = _projection(plan.pipeline)
-        width = tiny_config().hidden_size if plan.pipeline.backbone == TINY else pretrained.dim(plan.backbone)
+def _teacher_problems(inputs: Inputs) -> list[str]:
+    if not inputs.pipeline.teachers:
+        asked = _projection(inputs.pipeline)
+        width = tiny_config().hidden_size if inputs.pipeline.backbone == TINY else pretrained.dim(inputs.backbone)
         if asked in (None, width):
             return []
         return [
             f"sed.settings.projection={asked}: the members give {width} dimensions; leave it out, or set it to that"
         ]
-    if plan.pipeline.backbone == TINY:
+    if inputs.pipeline.backbone == TINY:
         return [
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
         ]
     problems = []
-    asked, width = _projection(plan.pipeline), pretrained.dim(plan.backbone)
-    for name, node in zip(plan.pipeline.teachers, plan.teacher_models, strict=True):
+    asked, width = _projection(inputs.pipeline), pretrained.dim(inputs.backbone)
+    for name, folder in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
         try:
-            pretrained.check(node.model)
-            theirs = pretrained.dim(node.model)
+            pretrained.check(folder)
+            theirs = pretrained.dim(folder)
         except InputError as error:
             problems += error.problems
             continue
@@ -153,15 +149,16 @@ def _teacher_problems(plan: Plan) -> list[str]:
             gives = f"projects to {asked}" if asked else f"has {width}"
             problems.append(
                 f"model '{name}' gives {theirs} dimensions and the student, which starts from "
-                f"'{plan.pipeline.backbone}', {gives}: they must be of one width; choose another backbone, leave the model "
+                f"'{inputs.pipeline.backbone}', {gives}: they must be of one width; choose another backbone, leave the model "
                 f"out, or give the student a linear layer with --set sed.settings.projection={theirs}"
             )
-        elif tokenizer_id(node.model) != plan.tokenizer_id:
+        elif tokenizer_id(folder) != inputs.tokenizer_id:
             problems.append(
-                f"model '{name}' has another tokenizer than the student's backbone '{plan.pipeline.backbone}': members "
+                f"model '{name}' has another tokenizer than the student's backbone '{inputs.pipeline.backbone}': members "
                 f"and student must read the same tokens"
             )
-        if plan.pipeline.select_top is not None and not (node.record.get("dev") or {}).get("kept"):
+        dev = RunFolder(folder.parent).record().get("dev") or {}
+        if inputs.pipeline.select_top is not None and not dev.get("kept"):
             problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
     return problems
 
@@ -172,16 +169,15 @@ def _projection(pipeline: Pipeline) -> int | None:
     return settings.projection if isinstance(settings, DistillationSettings) else None
 
 
-def _foreign_text(plan: Plan, tables: list[str]) -> list[str]:
+def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
     problems = []
-    read = [table for task in plan.tasks for table in harness.TASKS[task].tables(plan.corpus, harness.SPLITS)]
-    for table in dict.fromkeys([*tables, *read]):
+    for table in dict.fromkeys([*tables, *inputs.test_tables]):
         column = next(column.name for column in TABLES[table] if column.kind == "text")
-        share = unknown_fraction(plan.corpus.head(table, column, 500))
+        share = unknown_fraction(inputs.corpus.head(table, column, 500))
         if share > MOST_UNKNOWN:
             problems.append(
                 f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
-                f"{plan.corpus.where}/{table} are unknown to it; give an encoder that reads your text: "
+                f"{inputs.corpus.where}/{table} are unknown to it; give an encoder that reads your text: "
                 f"--set backbone=DIRECTORY_OR_NAME"
             )
     return problems

@@ -23,7 +23,9 @@ from raysts.evaluation.run_metric import rank, reported
 from raysts.ids import derive_seed
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.plan import Node, Plan
+from raysts.pipeline.nodes.tokenize import TokenizeNode
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.plan import Plan
 from raysts.recipes.tree import to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, grouped
@@ -208,37 +210,24 @@ class Study:
 
     def tokenize(self, executor: Executor, say: Say) -> None:
         """Make the token stores that are not there."""
-        plan = self.plan
         for spec in self.token_stores():
-            folder = plan.store_folder(spec)
-            if self.store.get(folder / "manifest.json") is None:
-                say(f"tokenise {spec.table} ...")
-                folder.mkdir(parents=True, exist_ok=True)
-                remove_drafts(folder)
-                plan.corpus.write_derived(spec.table)
-                executor.tokenize(spec, plan.groups(spec), plan.start, folder, say)
+            node = TokenizeNode.of(self.plan, spec)
+            if not node.is_done(self.plan.store):
+                say(f"{node.title} ...")
+                node.run(executor, self.plan.store, say)
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
-    def node(self, point: Point, seed: int) -> Node:
+    def node(self, point: Point, seed: int) -> TrainNode:
         """The training run of a point with its seed number ``seed``: that of a pipeline with this recipe."""
         plan, stage = self.plan, self.search.stage
         recipe = self.search.recipe(point)
-        return plan._train_node(
-            stage,
-            recipe,
-            derive_seed(plan.pipeline.seed, stage, seed),
-            plan.start,
-            plan.backbone_id,
-            member=seed,
-            role="member",
-            layers=recipe.layers,
-        )
+        parent = (plan.start, plan.backbone_id)
+        return TrainNode.of(plan, stage, recipe, derive_seed(plan.pipeline.seed, stage, seed), parent, member=seed)
 
     def trial(self, point: Point, seed: int) -> Trial:
         """The trial of a point with its seed number ``seed``."""
         job = self.node(point, seed).job
-        assert job is not None
         return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
 
     def ask(self, point: Point) -> None:

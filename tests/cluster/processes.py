@@ -137,7 +137,7 @@ def writer_of(folder: Path) -> int | None:
 def small_windows(rows: int) -> Iterator[None]:
     """Token stores made and planned in this process have windows of so many rows."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("raysts.data.windows", "raysts.pipeline.plan"):
+        for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", rows)
         yield
 

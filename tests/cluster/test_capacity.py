@@ -133,13 +133,13 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     autoscaler: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many requests at once as the cluster would hold when grown: those it cannot meet yet are what makes it grow."""
-    import ray.data
     import ray.tune
 
-    from raysts.cluster import embed, tune
+    from raysts.cluster import executor, tune
     from raysts.cluster.capacity import at_once
     from raysts.commands.options import RunOptions
     from raysts.commands.study import planned as planned_study
+    from raysts.pipeline.nodes.teacher import AddMember
     from raysts.search.queue import TrialQueue
 
     one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
@@ -180,13 +180,12 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
             handed += 1
         assert handed == (most or 40)  # a sampler is never asked further ahead than the room there may be
 
-    class Pool:
-        def __init__(self, size: int, **options: Any) -> None:
-            asked["actors"] = size
-            raise Looked
+    def looked(worker: Any, count: int, resources: Resources) -> None:
+        asked["actors"] = count
+        raise Looked
 
-    monkeypatch.setattr(ray.data, "ActorPoolStrategy", Pool)
+    monkeypatch.setattr(executor, "start_actors", looked)
     for count, expected in ((4, 4), (100, 15)):
         with pytest.raises(Looked):
-            list(embed.over_shards({"window": list(range(count))}, embed._AddMember, (), wide))
+            list(executor.RayExecutor().map(AddMember, (), range(count), wide, lambda text: None))
         assert asked["actors"] == expected

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from small_runs import tokenize_table
 
 from raysts.models.pretrained import load_tokenizer
-from raysts.pipeline.local import Here
-from raysts.pipeline.plan import Node, Plan
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
 from raysts.training.job import Job
@@ -43,8 +44,8 @@ def _made(planned: Callable[..., Plan], storage: Path, system: str, overrides: d
     return made
 
 
-def _jobs(chain: list[Node]) -> list[Job]:
-    return [node.job for node in chain if node.job is not None]
+def _jobs(chain: list[TrainNode]) -> list[Job]:
+    return [node.job for node in chain]
 
 
 class _Watch(threading.Thread):
@@ -85,7 +86,7 @@ def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, 
     here = [_made(planned, tmp_path / "here", name, overrides) for name, overrides in plans.items()]
     for plan in here:
         for chain in plan.chains:
-            assert Here(threads=1).train([_jobs(chain)], Resources(), lambda text: None) == [None]
+            assert LocalExecutor(threads=1).train([_jobs(chain)], Resources(), lambda text: None) == [None]
 
     there, told = (_made(planned, tmp_path / "there", name, overrides) for name, overrides in plans.items())
     failing = _made(planned, tmp_path / "there", "nli", {**SHORT, "members": 1, "seed": 5, "nli.optim.lr": 1e30})
@@ -130,7 +131,7 @@ def test_two_workers_train_the_member_of_one_or_fail_together(planned, tmp_path:
     exact = {**SHORT, "train.max_steps": 8, "train.dropout": False, "train.precision": "fp32", "nli.optim.lr": 1e-4}
     exact |= {"batch": 24, "members": 1}
     one = _made(planned, tmp_path / "one", "nli", exact)
-    assert Here(threads=1).train([_jobs(one.chains[0])], Resources(), lambda text: None) == [None]
+    assert LocalExecutor(threads=1).train([_jobs(one.chains[0])], Resources(), lambda text: None) == [None]
     two = _made(planned, tmp_path / "two", "nli", {**exact, "resources.workers": 2})
     failing = _made(planned, tmp_path / "two", "nli", {**exact, "nli.optim.lr": 1e30, "resources.workers": 2})
     assert [node.id for node in one.chains[0]] == [node.id for node in two.chains[0]]

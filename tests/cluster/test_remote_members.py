@@ -15,7 +15,7 @@ import torch
 from raysts.commands.context import storage_of
 from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.run import run as run_recipe
-from raysts.pipeline.local import Here
+from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage import store as storage
@@ -50,16 +50,13 @@ def mirrors(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def prepared(made: Plan) -> Plan:
     made.write_backbone()
-    for spec in made.specs.values():
-        made.corpus.write_derived(spec.table)
-        folder = made.store_folder(spec)
-        folder.mkdir(parents=True, exist_ok=True)
-        Here(threads=1).tokenize(spec, made.groups(spec), made.start, folder, quiet)
+    for node in made.token_nodes:
+        node.run(LocalExecutor(threads=1), made.store, quiet)
     return made
 
 
 def weights_of(made: Plan) -> list[bytes | None]:
-    paths = [node.marker.parent / WEIGHTS for node in made.members]
+    paths = [node.model.parent / WEIGHTS for node in made.members]
     return [storage.remote(path) if storage.place_of(path) else path.read_bytes() for path in paths]
 
 
@@ -70,17 +67,17 @@ def test_members_bring_what_they_need_and_send_what_they_made(
 
     given = {"backbone": str(tiny_backbone), **SHORT}
     here = prepared(plan_recipe("nli", given, small_world, tmp_path / "here"))
-    assert Here(threads=1).train([[n.job for n in c if n.job] for c in here.chains], Resources(), quiet) == [None, None]
+    assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None, None]
 
     there = prepared(plan_recipe("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
     shutil.rmtree(there.storage)
-    assert train_members([[n.job for n in c if n.job] for c in there.chains], Resources(), quiet) == [None, None]
+    assert train_members([[n.job for n in c] for c in there.chains], Resources(), quiet) == [None, None]
     assert weights_of(there) == weights_of(here)
     assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
 
     shutil.rmtree(there.storage)
     again = plan_recipe("nli", given, small_world, storage.location(there.storage))
-    assert [node.status for chain in again.chains for node in chain] == ["done", "done"]
+    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done", "done"]
     assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
 
 

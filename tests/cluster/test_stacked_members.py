@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from small_runs import tokenize_table
 
 from raysts.models.pretrained import load_tokenizer
-from raysts.pipeline.local import Here
+from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import read_json
@@ -30,7 +30,7 @@ def _chains(made: Plan) -> list[list[Job]]:
     for id_, spec in made.specs.items():
         if not (made.storage / "tokens" / id_ / "manifest.json").exists():
             tokenize_table(made.corpus, spec, load_tokenizer(made.backbone), made.store_folder(spec))
-    return [[node.job for node in chain if node.job is not None] for chain in made.chains]
+    return [[node.job for node in chain] for chain in made.chains]
 
 
 def test_a_stack_of_members_is_one_run_and_comes_back(planned, tmp_path: Path, cluster: None) -> None:
@@ -39,7 +39,7 @@ def test_a_stack_of_members_is_one_run_and_comes_back(planned, tmp_path: Path, c
 
     torch.set_num_threads(1)
     alone, together = (_chains(planned(tmp_path / name, "nli-ct", SHORT)) for name in ("alone", "together"))
-    assert Here(threads=1).train(alone, Resources(), lambda text: None) == [None] * 2
+    assert LocalExecutor(threads=1).train(alone, Resources(), lambda text: None) == [None] * 2
     killed: list[int] = []
 
     def kill() -> None:

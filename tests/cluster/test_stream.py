@@ -20,8 +20,8 @@ from raysts.data.batches import BatchOrder, LocalBatch, read_batches
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.objectives import OBJECTIVES
+from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
-from raysts.pipeline.teacher import write_embeddings
 
 BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
 

@@ -16,8 +16,8 @@ from small_runs import tokenize_table
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.models.pretrained import load_tokenizer
-from raysts.pipeline import teacher
-from raysts.pipeline.local import Here
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.nodes import teacher
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import ASIDE
@@ -44,11 +44,13 @@ def _bytes(folder: Path) -> dict[str, bytes]:
 def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     made: tuple[list[Path], Path], tmp_path: Path, cluster: None
 ) -> None:
-    from raysts.cluster.embed import teacher_means
+    from raysts.cluster.executor import RayExecutor
 
     models, store = made
     torch.set_num_threads(1)
-    Here(threads=1).teacher(models, store, tmp_path / "here", "mean", 1, Resources(), lambda text: None)
+    teacher.write_means(
+        LocalExecutor(threads=1), models, store, tmp_path / "here", "mean", 1, Resources(), lambda text: None
+    )
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b", "c"], {})
 
     there, said = tmp_path / "there", []
@@ -60,13 +62,13 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
         """All actors of the last pass, as if in the middle of writing a shard."""
         wait_until(lambda: len(list(there.glob("shard-*"))) >= 3, pause=0.002)
         (there / f"{ASIDE}shard-00018.parquet.{os.uname().nodename}.{dead.pid}.1").write_bytes(b"half a shard")
-        killed.extend(family_of_title("MapWorker(MapBatches(_AddMember))", os.getpid()))
+        killed.extend(family_of_title("ray::AddMember", os.getpid()))
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    teacher_means(models, store, there, "mean", 1, Resources(), said.append)
+    teacher.write_means(RayExecutor(), models, store, there, "mean", 1, Resources(), said.append)
     killer.join()
     assert killed and len(said) == 3
     teacher.finish(Windows(store), there, ["a", "b", "c"], {})
@@ -78,12 +80,12 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
 
 
 def test_a_shard_that_fails_says_why(made: tuple[list[Path], Path], tmp_path: Path, cluster: None) -> None:
-    from raysts.cluster.embed import teacher_means
+    from raysts.cluster.executor import RayExecutor
 
     models, store = made
     target = tmp_path / "cache"
     target.mkdir()
     (teacher.sum_folder(target, 1)).write_text("a file where a folder is to be")
     with pytest.raises(RunFailed, match="FileExistsError|NotADirectoryError"):
-        teacher_means(models, store, target, "mean", 1, Resources(), lambda text: None)
+        teacher.write_means(RayExecutor(), models, store, target, "mean", 1, Resources(), lambda text: None)
     assert ray.is_initialized()

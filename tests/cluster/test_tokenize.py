@@ -12,18 +12,17 @@ from raysts.errors import RunFailed
 
 def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tmp_path: Path, cluster: None) -> None:
     """The error of a Ray task reaches the user as one line, not as the traceback that Ray makes of it."""
-    from raysts.cluster.executor import OnRay
+    from raysts.cluster.executor import RayExecutor
 
     data = Path(shutil.copytree(small_world, tmp_path / "data"))
     paths = damage.shards(data, "nli/train", 2)
     plan = plan_recipe("nli", {"members": 1, "backbone": "tiny"}, data, tmp_path / "storage")
     plan.write_backbone()
-    (spec,) = plan.specs.values()
-    groups, folder = plan.groups(spec), plan.store_folder(spec)
+    (node,) = plan.token_nodes
     damage.flipped(paths[1])
     with pytest.raises(RunFailed) as failed:
-        OnRay().tokenize(spec, groups, plan.start, folder, lambda text: None)
+        node.run(RayExecutor(), plan.store, lambda text: None)
     said = str(failed.value)
     assert said.startswith(f"tokenising nli/train: {paths[1]}: its pages of row group 0 cannot be read (")
     assert "--skip-bad" in said and "\n" not in said
-    assert not (folder / "manifest.json").exists()
+    assert not (node.folder / "manifest.json").exists()

@@ -14,8 +14,9 @@ from small_runs import Interrupted
 
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline import run as driver
-from raysts.pipeline.evaluated import Evaluated
-from raysts.pipeline.local import Here
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.nodes.evaluate import EmbedTexts, PartialResults
+from raysts.storage.store import Store
 
 CHANGES = {
     "backbone": "tiny",
@@ -29,19 +30,20 @@ CHANGES = {
 }
 
 
-class Short(Here):
+class Short(LocalExecutor):
     """An executor that lives for one model of an evaluation of several, and says which it began."""
 
     def __init__(self, most: int = 1) -> None:
         super().__init__(threads=1)
         self.most, self.begun = most, []
 
-    def embed(self, models: Sequence[Path], *arguments: Any) -> Iterator[Any]:
-        for number, found in enumerate(super().embed(models, *arguments)):
-            if number == self.most:
-                raise Interrupted
-            self.begun.append(models[number].parent.name)
-            yield found
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any, say: Any) -> Iterator[Any]:
+        for number, made in enumerate(super().map(worker, args, units, resources, say)):
+            if worker is EmbedTexts:
+                if number == self.most:
+                    raise Interrupted
+                self.begun.append(units[number].parent.name)
+            yield made
 
 
 def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
@@ -81,24 +83,26 @@ def test_sums_are_those_of_one_go(tmp_path: Path) -> None:
     vectors[2] = {}  # not chosen
     row = {"run_id": "a", "value": 0.1, "parent_run_ids": ["b"], "n": 3}
     for number, each in enumerate(vectors):
-        part = Evaluated(tmp_path, "node")
+        part = PartialResults(Store.of(tmp_path), "node")
         assert part.count == number and len(part.rows) == number
         part.add([row], each)
-    found = Evaluated(tmp_path, "node")
+    found = PartialResults(Store.of(tmp_path), "node")
     assert [{key: got[key] for key in row} for got in found.rows] == [row] * 4
     for k in (1, "first_last"):
         expected = vectors[0][k] + vectors[1][k] + vectors[3][k]
         assert found.sums[k].dtype == np.float32 and np.array_equal(found.sums[k], expected)
     assert sorted(path.name[:5] for path in found.folder.iterdir()) == ["model"] * 4 + ["sums-"]
     next(found.folder.glob("sums-*")).unlink()
-    assert Evaluated(tmp_path, "node").count == 0  # an ensemble without the first members would be another
+    assert (
+        PartialResults(Store.of(tmp_path), "node").count == 0
+    )  # an ensemble without the first members would be another
     found.close()
     assert not found.folder.exists()
 
 
 @pytest.mark.parametrize("moment", ["model-001.parquet", "sums-002.npz"])
 def test_what_was_half_written_counts_for_nothing(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Evaluated(tmp_path, "node").add([{"value": 1.0}], {1: np.ones((2, 2), np.float32)})
+    PartialResults(Store.of(tmp_path), "node").add([{"value": 1.0}], {1: np.ones((2, 2), np.float32)})
     replace = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
@@ -108,10 +112,10 @@ def test_what_was_half_written_counts_for_nothing(moment: str, tmp_path: Path, m
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(Interrupted):
-        Evaluated(tmp_path, "node").add([{"value": 2.0}], {1: np.ones((2, 2), np.float32)})
+        PartialResults(Store.of(tmp_path), "node").add([{"value": 2.0}], {1: np.ones((2, 2), np.float32)})
     monkeypatch.undo()
-    found = Evaluated(tmp_path, "node")
+    found = PartialResults(Store.of(tmp_path), "node")
     assert found.count == 1 and found.sums[1][0, 0] == 1.0
     found.add([{"value": 2.0}], {1: np.ones((2, 2), np.float32)})
-    again = Evaluated(tmp_path, "node")
+    again = PartialResults(Store.of(tmp_path), "node")
     assert [row["value"] for row in again.rows] == [1.0, 2.0] and again.sums[1][0, 0] == 2.0

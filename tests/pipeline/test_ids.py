@@ -10,7 +10,8 @@ import pytest
 
 from raysts.data.corpora import Corpus
 from raysts.ids import content_id, derive_seed, folder_id
-from raysts.pipeline.plan import Node, Plan
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
@@ -36,7 +37,7 @@ def ids(plan: Plan) -> list[list[str]]:
     return [[node.id for node in chain] for chain in plan.chains]
 
 
-def student(plan: Plan) -> Node:
+def student(plan: Plan) -> TrainNode:
     assert plan.student is not None
     return plan.student
 

@@ -11,8 +11,8 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world.backbone import world_tokenizer
 from raysts.models.pretrained import load
-from raysts.pipeline import teacher
-from raysts.pipeline.local import Here
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.nodes import teacher
 from raysts.recipes.recipe import Data, Resources
 
 ROWS, WINDOW = 70, 16
@@ -40,7 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Pat
 
 
 def make(models: list[Path], store: Path, folder: Path, layers: int = 1) -> None:
-    Here(device="cpu").teacher(models, store, folder, "mean", layers, Resources(), lambda text: None)
+    executor = LocalExecutor(device="cpu")
+    teacher.write_means(executor, models, store, folder, "mean", layers, Resources(), lambda text: None)
 
 
 def means_of(store: Path, folder: Path) -> np.ndarray:
@@ -119,7 +120,7 @@ def test_killed_after_some_shards_it_goes_on_to_the_same_bytes(
         patch.setattr(teacher, "write_embeddings", counted)
         with pytest.raises(Killed):
             make(members, store, tmp_path / "killed")
-    assert not teacher.is_done(tmp_path / "killed")
+    assert not (tmp_path / "killed" / "manifest.json").exists()
     done_before = {path: path.stat().st_mtime_ns for path in written if path.exists()}
     make(members, store, tmp_path / "killed")
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
@@ -167,10 +168,10 @@ def test_killed_while_old_sums_are_removed(
 def test_sums_are_removed_and_the_manifest_comes_last(members: list[Path], store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     make(members, store, folder)
-    assert not list(folder.glob("sum-*")) and not teacher.is_done(folder)
+    assert not list(folder.glob("sum-*")) and not (folder / "manifest.json").exists()
     (teacher.sum_folder(folder, 1)).mkdir()
     teacher.finish(Windows(store), folder, ["a", "b", "c"], {"store": "s"})
-    assert not list(folder.glob("sum-*")) and teacher.is_done(folder)
+    assert not list(folder.glob("sum-*")) and (folder / "manifest.json").exists()
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(shard_name(i) for i in range(5))]
 
 

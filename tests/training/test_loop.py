@@ -17,7 +17,7 @@ from raysts.data.batches import BatchOrder, LocalBatch, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.models.pretrained import load
-from raysts.pipeline.local import train_chain
+from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock, read_json, write_json
 from raysts.storage.runs import RunFolder
@@ -190,11 +190,11 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
 
 def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False)
-    reason = train_chain([job], lambda job: Watched(read=interrupted_at(5)))
+    reason = train_chains([[job]], lambda job: Watched(read=interrupted_at(5)))[0]
     assert reason is not None and "Interrupted: at step 5" in reason and "error.log" in reason
     assert read_json(job.folder / "run.json")["status"] == "failed"
     assert "Interrupted" in (job.folder / "error.log").read_text()
-    assert train_chain([job], lambda job: Watched()) is None
+    assert train_chains([[job]], lambda job: Watched())[0] is None
     record = read_json(job.folder / "run.json")
     assert record["status"] == "done" and "reason" not in record
 
@@ -329,7 +329,7 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     good = stage.job("nli", tmp_path / "good", dev=False, epochs=1.0)
     bad = without(stage.job("nli", tmp_path / "bad", dev=False, optim=HOT), id="bad")
     after = without(good, folder=tmp_path / "after")
-    outcomes = [train_chain(chain, lambda job: Watched()) for chain in ([good], [bad, after])]
+    outcomes = [train_chains([chain], lambda job: Watched())[0] for chain in ([good], [bad, after])]
     assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
     assert not after.folder.exists(), "the stage after the failed one is not begun"
 

@@ -28,7 +28,7 @@ from raysts.data.windows import Windows
 from raysts.models import packing
 from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline.local import Here, train_chains
+from raysts.pipeline.local import LocalExecutor, train_chains
 from raysts.recipes.recipe import Optim, Resources
 from raysts.storage.atomic import read_json
 from raysts.training import stacked
@@ -320,7 +320,7 @@ def test_members_of_two_stages_here(stage: Stage, tmp_path: Path) -> None:
     first, second = (members(stage, tmp_path / name, name, epochs=1.0, dev=False) for name in ("nli", "ct"))
     chains = [[a, without(b, parent=a.folder / "model")] for a, b in zip(first, second, strict=True)]
     said: list[str] = []
-    assert Here(threads=1, device="cpu").train(chains, Resources(stack=2), said.append) == [None] * 3
+    assert LocalExecutor(threads=1, device="cpu").train(chains, Resources(stack=2), said.append) == [None] * 3
     where = [[read_json(job.folder / "run.json")["where"] for job in chain] for chain in chains]
     assert where == [["in-process, one of 2 trained as one"] * 2] * 2 + [["in-process"] * 2]
     assert [text.split(":")[0] for text in said] == [

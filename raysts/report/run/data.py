@@ -11,10 +11,11 @@ from typing import Any
 from raysts.data.shards import skipped_line
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.models.layers import Layers
-from raysts.pipeline import overlap
-from raysts.pipeline.plan import TINY, Node, Plan, stored_rows
+from raysts.pipeline.inputs import TINY
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.plan import Plan
 from raysts.recipes.overrides import dump
-from raysts.storage.store import Store
+from raysts.storage.store import Store, at_once
 from raysts.training.record import read_metrics
 
 ABOUT_TINY = (
@@ -119,20 +120,34 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         command: that started it.
         seconds: by node, of those that do not train.
     """
-    trained = [node for node in plan.nodes if node.kind == "train" and node.record]
+    nodes = [node for node in plan.nodes if isinstance(node, TrainNode)]
+    records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
+    took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
+    statuses = plan.statuses()
     return ReportData(
         name=name,
         command=command,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         recipe_yaml=dump(plan.pipeline),
-        nodes=[_node(node, seconds) for node in plan.nodes],
-        runs=[_run(node) for node in trained],
-        rows=stored_rows(plan),
+        nodes=[
+            NodeSummary(
+                id=node.id,
+                kind=node.kind,
+                title=node.title,
+                needs=node.needs,
+                status=statuses[node.id],
+                seconds={**seconds, **took}.get(node.id),
+                detail=f"{node.sentences:,} sentences",
+            )
+            for node in plan.nodes
+        ],
+        runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
+        rows=plan.rows_on_record(),
         compare_layers=plan.pipeline.evaluation.compare,
         environment=environment(
-            trained[0].record if trained else {}, data=plan.corpus.where, storage=Store.of(plan.storage).uri
+            next(filter(None, records.values()), {}), data=plan.corpus.where, storage=Store.of(plan.storage).uri
         ),
-        notes=_notes(plan),
+        notes=_notes(plan, any(statuses[node.id] == "done" for node in plan.evaluations)),
     )
 
 
@@ -142,35 +157,21 @@ def environment(record: Mapping[str, Any], **more: str) -> dict[str, str]:
     return {key: value for key, value in {**(record.get("versions") or {}), **where}.items() if value}
 
 
-def _node(node: Node, seconds: Mapping[str, float]) -> NodeSummary:
-    trained = node.kind == "train"
-    return NodeSummary(
-        id=node.id,
-        kind=node.kind,
-        title=node.title,
-        needs=node.needs,
-        status=node.status,
-        seconds=(node.record.get("timings") or {}).get("train_seconds") if trained else seconds.get(node.id),
-        detail=f"{node.sentences:,} sentences",
-    )
-
-
-def _run(node: Node) -> RunSummary:
-    record = node.record
-    folder = node.marker.parent.absolute()
+def _run(node: TrainNode, record: dict[str, Any]) -> RunSummary:
+    folder = node.job.folder
     metrics = Store.of(folder).get(folder / "metrics.jsonl")
     return RunSummary(
         id=node.id,
         stage=record.get("stage", ""),
         role=record.get("role", ""),
         # A student that is one of several here may have been trained as the only one.
-        member=node.job.facts["member"] if node.job else record.get("member"),
+        member=node.job.facts["member"],
         record=record,
         metrics=read_metrics(metrics) if metrics else [],
     )
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: Plan, evaluated: bool) -> list[str]:
     notes = []
     if plan.pipeline.backbone == TINY:
         notes.append(ABOUT_TINY)
@@ -189,8 +190,8 @@ def _notes(plan: Plan) -> list[str]:
         rows, asked = plan.rows(recipe), recipe.data.sample
         if asked and rows < asked:
             notes.append(f"{stage}: the table has {rows:,} rows, fewer than the {asked:,} asked for; all were used.")
-    if any(node.status == "done" for node in plan.evaluations):
-        notes += overlap.searched(plan).lines(plan.pipeline.name)
+    if evaluated:
+        notes += plan.contamination().lines(plan.pipeline.name)
     return notes
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from raysts.evaluation.run_metric import RunMetric, rank
-from raysts.pipeline.validate import TINY
+from raysts.pipeline.inputs import TINY
 from raysts.report.run.data import ABOUT_TINY, environment
 from raysts.search.record import Record
 from raysts.search.sampler import importance

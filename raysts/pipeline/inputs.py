@@ -1,0 +1,227 @@
+"""What goes into a pipeline on a corpus: its backbone, token stores, rows, steps, and the training text of its models.
+
+Nodes are made of this, and what would stop them is looked for in this. Nothing here starts or writes anything but
+:meth:`Inputs.write_backbone`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysts.data.batches import BatchOrder
+from raysts.data.corpora import Corpus
+from raysts.data.derived import TARGETS, source_of
+from raysts.data.windows import WINDOW, Group, StoreSpec, select
+from raysts.data.world.generate import WORLD_VERSION, write_tiny_backbone
+from raysts.errors import InputError
+from raysts.evaluation import harness
+from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
+from raysts.evaluation.dev import DEVS, Dev
+from raysts.ids import content_id, derive_seed, folder_id
+from raysts.models.pretrained import find, tokenizer_id
+from raysts.models.static import is_static
+from raysts.objectives import OBJECTIVES
+from raysts.recipes.recipe import Pipeline, Recipe
+from raysts.storage.store import BucketStore, Store
+from raysts.training.job import total_steps
+
+TINY = "tiny"
+OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*.ot")
+"""What a model directory may hold that raysts does not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A pipeline with the data, the storage and the models that it is run on.
+
+    Attributes:
+        pipeline: the pipeline.
+        corpus: the data.
+        storage: storage folder (of an object store its mirror).
+        locate: folder of a model named in the recipe (resolves run ids).
+    """
+
+    pipeline: Pipeline
+    corpus: Corpus
+    storage: Path
+    locate: Callable[[str], Path] = field(default=find)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
+        if self._of_word_vectors:  # they have one layer
+            evaluation = replace(self.pipeline.evaluation, layers=(1,), compare=1)
+            object.__setattr__(self, "pipeline", replace(self.pipeline, evaluation=evaluation))
+
+    @property
+    def store(self) -> Store:
+        """The storage's handle."""
+        return Store.of(self.storage)
+
+    # -- models ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def backbone(self) -> Path:
+        """Folder of the backbone; that of ``tiny`` is written when the pipeline runs."""
+        if self.pipeline.backbone == TINY:
+            return self.storage / "backbones" / f"tiny-{self.backbone_id}"
+        return self.locate(self.pipeline.backbone).absolute()
+
+    @property
+    def start(self) -> Path:
+        """Folder of the backbone as nodes read it: one from elsewhere is copied into an object store."""
+        if not isinstance(self.store, BucketStore) or self.backbone.is_relative_to(self.storage):
+            return self.backbone
+        return self.storage / "backbones" / f"copy-{self.backbone_id}"
+
+    @property
+    def _of_word_vectors(self) -> bool:
+        try:
+            return self.pipeline.backbone != TINY and is_static(self.backbone)
+        except InputError:  # ``check`` says so, with whatever else is wrong
+            return False
+
+    @cached_property
+    def backbone_id(self) -> str:
+        """Content id of the backbone."""
+        if self.pipeline.backbone == TINY:
+            return content_id([TINY, WORLD_VERSION, self._tiny_seed])
+        return folder_id(self.backbone)
+
+    @property
+    def _tiny_seed(self) -> int:
+        return derive_seed(self.pipeline.seed, "backbone")
+
+    @cached_property
+    def tokenizer_id(self) -> str:
+        """Content id of the tokenizer."""
+        if self.pipeline.backbone == TINY:
+            return content_id([TINY, WORLD_VERSION])
+        return tokenizer_id(self.backbone)
+
+    def write_backbone(self) -> None:
+        """Write the tiny backbone, if that is what the pipeline starts from and it is not there, or the copy of another."""
+        if self.start.parent != self.storage / "backbones" or self.store.get_dir(self.start, fresh=True):
+            return
+        with self.store.put_dir(self.start) as draft:
+            if self.pipeline.backbone == TINY:
+                write_tiny_backbone(draft, self._tiny_seed)
+            else:
+                unread = shutil.ignore_patterns(*OTHER_FORMATS)
+                shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
+
+    @cached_property
+    def teacher_folders(self) -> list[Path]:
+        """Folders of the models named as teachers."""
+        return [self.locate(name) for name in self.pipeline.teachers]
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _devs(self) -> dict[str, Dev]:
+        return {}
+
+    def dev(self, recipe: Recipe) -> Dev | None:
+        """The development set that selects for a recipe; none when the corpus has no such table."""
+        table = OBJECTIVES[recipe.objective].dev
+        if table not in self._devs and self.corpus.files(table):
+            self._devs[table] = DEVS[table].load(self.corpus, table)
+        return self._devs.get(table)
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks that are evaluated: those named, else all that have files and do not take minutes a model."""
+        return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
+
+    @cached_property
+    def test_tables(self) -> list[str]:
+        """The tables that the tasks read."""
+        return [table for task in self.tasks for table in harness.TASKS[task].tables(self.corpus, harness.SPLITS)]
+
+    @property
+    def skipped(self) -> list[dict[str, Any]]:
+        """The files of its training tables that cannot be read and are left out (``skip_bad`` of the corpus)."""
+        return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
+
+    def resolved(self, recipe: Recipe) -> Recipe:
+        """The recipe with its test sentences named: those of the evaluated tasks, unless it says which."""
+        if recipe.table != TARGETS or recipe.data.sources:
+            return recipe
+        known = self.corpus.sources(TARGETS)
+        sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in known))
+        return replace(recipe, data=replace(recipe.data, sources=sources))
+
+    def store_spec(self, recipe: Recipe) -> StoreSpec:
+        """The token store that a recipe trains on."""
+        recipe = self.resolved(recipe)
+        objective = OBJECTIVES[recipe.objective]
+        return StoreSpec(
+            table=recipe.table,
+            fingerprint=self.corpus.fingerprint(recipe.table),
+            texts=objective.texts,
+            values=tuple(name for name in objective.values if name != "teacher"),
+            tokenizer=self.tokenizer_id,
+            max_length=recipe.train.max_length,
+            data=recipe.data,
+        )
+
+    def store_folder(self, spec: StoreSpec) -> Path:
+        """Folder of a token store."""
+        return self.storage / "tokens" / spec.id
+
+    @cached_property
+    def specs(self) -> dict[str, StoreSpec]:
+        """Token stores by id."""
+        return {spec.id: spec for spec in map(self.store_spec, self.pipeline.recipes.values())}
+
+    @cached_property
+    def _groups(self) -> dict[str, list[Group]]:
+        return {}
+
+    def groups(self, spec: StoreSpec) -> list[Group]:
+        """The rows of a token store by Parquet row group."""
+        if spec.id not in self._groups:
+            self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
+        return self._groups[spec.id]
+
+    def rows(self, recipe: Recipe) -> int:
+        """Rows that a recipe trains on."""
+        return sum(group.size for group in self.groups(self.store_spec(recipe)))
+
+    def steps(self, recipe: Recipe) -> int:
+        """Optimiser steps of a recipe on this corpus."""
+        groups = self.groups(self.store_spec(recipe))
+        sizes = [min(WINDOW, group.size - first) for group in groups for first in range(0, group.size, WINDOW)]
+        objective = OBJECTIVES[recipe.objective].variant(recipe.settings)
+        return total_steps(recipe, BatchOrder(np.array(sizes), objective, recipe.batch, 0, recipe.train.drop_last))
+
+    # -- training text in the test sets --------------------------------------------------------------------------------
+
+    def trained_on(self) -> TrainedOn:
+        """The training text of all models, with what went before: backbone, teachers, members, student."""
+        start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
+        recipes = [self.resolved(recipe) for recipe in self.pipeline.recipes.values()]
+        own = TrainedOn(tuple(TrainingText(r.table, r.data, self.corpus.fingerprint(r.table)) for r in recipes))
+        return together([start, *map(trained_on, self.teacher_folders), own])
+
+    def contamination(self, keep: bool = True) -> Contamination:
+        """That text in the test sets. Every model has its clean score on the same rows, so that they compare.
+
+        Args:
+            keep: remember in the storage what was found.
+        """
+        cache = self.storage / "contamination" if keep else None
+        return harness.searched(self.corpus, self.tasks, self.trained_on(), cache=cache)
+
+    def refuse_contamination(self) -> None:
+        """Raise one InputError with every test set that holds training rows of the models."""
+        problems = self.contamination(keep=False).refuse(self.pipeline.name)
+        if problems:
+            raise InputError(problems)

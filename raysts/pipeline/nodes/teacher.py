@@ -1,0 +1,191 @@
+"""Mean embeddings of an ensemble, computed once and cached: one pass per member, one shard per window.
+
+While members pass, the running sums stand in ``sum-<members so far>/``; the last pass divides and writes the shards of
+the finished cache. A shard is complete or absent, so a killed pass goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.data.windows import Windows, columns_of, shard_name
+from raysts.ids import content_id
+from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers
+from raysts.models.pretrained import load
+from raysts.models.sentence_model import represent_tokens
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.model import Model, embedding_resources, selected
+from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.outcome import STSB_DEV
+from raysts.recipes.recipe import Recipe, Resources
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import Store
+
+
+def sum_folder(folder: Path, members: int) -> Path:
+    """Where the sums over the first ``members`` members stand."""
+    return folder / f"sum-{members:03d}"
+
+
+class AddMember:
+    """Writes a shard: the sum so far plus a member's embeddings, in float32; the mean after the last member.
+
+    Units are windows. Members are summed in their order, so sums are reproducible.
+
+    Args:
+        device: where the member runs.
+        model: member number ``member`` (0-based) of ``members``.
+        tokens: token store of the student's sentences.
+        folder: the cache.
+        member: see above.
+        members: size of the ensemble.
+        pooling: of the token vectors.
+        layers: last layers pooled.
+    """
+
+    def __init__(
+        self,
+        device: str | None,
+        model: Path,
+        tokens: Path,
+        folder: Path,
+        member: int,
+        members: int,
+        pooling: PoolingMode,
+        layers: Layers,
+    ) -> None:
+        self.encoder = load(model, pooling=pooling, layers=layers, device=device).encoder
+        self.windows, self.layers = Windows(tokens), layers
+        self.last, self.members = member + 1 == members, members
+        self.sums = sum_folder(folder, member) if member else None
+        self.target = folder if self.last else sum_folder(folder, member + 1)
+
+    def __call__(self, window: int) -> None:
+        shard, store = self.target / shard_name(window), Store.of(self.target)
+        if store.get(shard):
+            store.upload(shard)  # a killed process may not have come to it
+            return
+        table = self.windows.read(window)
+        tokens = columns_of(table, ("sentence",), ())["sentence"]
+        total_ND = represent_tokens(self.encoder, tokens, (self.layers,))[0]["vectors"]
+        if self.sums is not None:
+            before = store.get(self.sums / shard_name(window))
+            assert before is not None, f"the sums of window {window} are gone"
+            total_ND = columns_of(pq.read_table(before), (), ("embedding",))["embedding"] + total_ND
+        if self.last:
+            total_ND = total_ND / np.float32(self.members)
+        write_embeddings(shard, table.column("row"), total_ND)
+
+
+def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
+    """One Parquet file with columns ``row`` and ``embedding`` (fixed-size list of float32)."""
+    values = pa.array(np.ascontiguousarray(embeddings_ND, dtype=np.float32).reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(values, embeddings_ND.shape[1])
+    with Store.of(path).put(path) as draft:
+        # Floats do not compress: plain pages are written and read at memory speed.
+        pq.write_table(pa.table({"row": rows, "embedding": lists}), draft, compression="none", use_dictionary=False)
+
+
+def write_means(
+    executor: Executor,
+    models: Sequence[Path],
+    tokens: Path,
+    folder: Path,
+    pooling: PoolingMode,
+    layers: Layers,
+    resources: Resources,
+    say: Say,
+) -> None:
+    """Write what is left of the shards: one pass per member over the windows that it has not done."""
+    windows, members = Windows(tokens), len(models)
+    for member in range(first_pass(windows, folder, members), members):
+        args = (models[member], tokens, folder, member, members, pooling, layers)
+        for _ in executor.map(AddMember, args, windows_left(windows, folder, member, members), resources, say):
+            pass
+        end_pass(folder, member)
+        say(f"teacher: member {member + 1} of {members} embedded {windows.rows:,} sentences")
+
+
+def windows_left(windows: Windows, folder: Path, member: int, members: int) -> list[int]:
+    """Windows that this member's pass has still to do."""
+    target = folder if member + 1 == members else sum_folder(folder, member + 1)
+    done = {path.name for path in Store.of(target).list(target)}
+    return [window for window in range(len(windows)) if shard_name(window) not in done]
+
+
+def first_pass(windows: Windows, folder: Path, members: int) -> int:
+    """The first member whose pass is not complete (earlier sums may be gone already)."""
+    for member in reversed(range(members)):
+        if not windows_left(windows, folder, member, members):
+            return member + 1
+    return 0
+
+
+def end_pass(folder: Path, member: int) -> None:
+    """Forget the sums that the finished pass of ``member`` was built on."""
+    Store.of(folder).delete(sum_folder(folder, member))
+
+
+def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
+    """Write the manifest: the cache is complete."""
+    store = Store.of(folder)
+    for member in range(1, len(member_ids)):
+        store.delete(sum_folder(folder, member))
+    remove_drafts(folder)
+    store.write_json(folder / "manifest.json", {"members": list(member_ids), "rows": windows.rows, **facts})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherNode(Node):
+    """Mean embeddings of the selected members on the student's sentences, complete when the manifest is there."""
+
+    kind: ClassVar[str] = "teacher"
+    inputs: Inputs
+    recipe: Recipe
+    members: tuple[Model, ...]
+
+    @classmethod
+    def of(cls, inputs: Inputs, recipe: Recipe, members: Sequence[Model]) -> TeacherNode:
+        """The teacher of a distillation by ``recipe``."""
+        top, spec = inputs.pipeline.select_top, inputs.store_spec(recipe)
+        identity = [[member.id for member in members], top, spec.id, recipe.pooling, recipe.layers]
+        if top is not None:
+            identity.append(inputs.corpus.fingerprint(STSB_DEV))
+        count = top or len(members)
+        return cls(
+            id=content_id(identity),
+            title=f"mean embeddings of {count} members",
+            needs=(*(member.id for member in members), spec.id),
+            resources=embedding_resources(inputs.pipeline.resources),
+            sentences=inputs.rows(recipe) * count,
+            inputs=inputs,
+            recipe=recipe,
+            members=tuple(members),
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the shards."""
+        return self.inputs.storage / "embeddings" / self.id
+
+    def is_done(self, store: Store) -> bool:
+        return store.get(self.folder / "manifest.json", fresh=True) is not None
+
+    def run(self, executor: Executor, store: Store, say: Say) -> None:
+        recipe, inputs = self.recipe, self.inputs
+        tokens = inputs.store_folder(inputs.store_spec(recipe))
+        chosen = selected(self.members, inputs.pipeline.select_top)
+        remove_drafts(self.folder)
+        models = [member.model for member in chosen]
+        resources = inputs.pipeline.resources
+        write_means(executor, models, tokens, self.folder, recipe.pooling, recipe.layers, resources, say)
+        finish(Windows(tokens), self.folder, [member.id for member in chosen], {"store": tokens.name})

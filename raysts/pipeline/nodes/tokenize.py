@@ -1,0 +1,65 @@
+"""Tokenising a table once: one file of the token store per Parquet row group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
+from raysts.models.pretrained import load_tokenizer
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.node import Node
+from raysts.recipes.recipe import Resources
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import Store
+
+
+class TokenizeGroup:
+    """Writes file ``number`` of a token store; units are (number, row group)."""
+
+    def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, folder: Path) -> None:
+        self.spec, self.tokenizer, self.folder = spec, load_tokenizer(tokenizer), folder
+
+    def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:
+        number, group = unit
+        return tokenize_group(group, self.spec, self.tokenizer, self.folder, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeNode(Node):
+    """A token store, complete when its manifest is there."""
+
+    kind: ClassVar[str] = "tokens"
+    inputs: Inputs
+    spec: StoreSpec
+
+    @classmethod
+    def of(cls, inputs: Inputs, spec: StoreSpec) -> TokenizeNode:
+        """The node that makes the token store ``spec``."""
+        return cls(
+            id=spec.id,
+            title=f"tokenise {spec.table}",
+            needs=(),
+            resources={"workers": 1, "cpus": 1, "gpus": 0},
+            sentences=sum(group.size for group in inputs.groups(spec)) * len(spec.texts),
+            inputs=inputs,
+            spec=spec,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the token store."""
+        return self.inputs.store_folder(self.spec)
+
+    def is_done(self, store: Store) -> bool:
+        return store.get(self.folder / "manifest.json", fresh=True) is not None
+
+    def run(self, executor: Executor, store: Store, say: Say) -> None:
+        remove_drafts(self.folder)
+        self.inputs.corpus.write_derived(self.spec.table)
+        args = (self.spec, self.inputs.start, self.folder)
+        units = list(enumerate(self.inputs.groups(self.spec)))
+        parts = list(executor.map(TokenizeGroup, args, units, Resources(cpus=1, gpus=0), say))
+        finish_store(self.folder, self.spec, parts)

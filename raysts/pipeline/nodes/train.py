@@ -1,0 +1,161 @@
+"""Training: one stage of one member or student is a run with a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from raysts.data.derived import TARGETS
+from raysts.errors import RunFailed
+from raysts.ids import content_id
+from raysts.models.layers import Layers
+from raysts.objectives import OBJECTIVES
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.node import Node
+from raysts.recipes.recipe import Recipe, Resources
+from raysts.recipes.tree import to_plain
+from raysts.storage.runs import RunFolder
+from raysts.storage.store import Store
+from raysts.training.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainNode(Node):
+    """A training run.
+
+    Attributes:
+        job: what is trained.
+        asked: what its processes ask of the cluster.
+        before: writes what it starts from, where that is not what another node writes.
+    """
+
+    kind: ClassVar[str] = "train"
+    together: ClassVar[bool] = True
+    job: Job
+    asked: Resources
+    before: Callable[[Store], None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Inputs,
+        stage: str,
+        recipe: Recipe,
+        seed: int,
+        parent: tuple[Path, str],
+        *,
+        member: int | None,
+        role: str = "member",
+        teacher: str | None = None,
+        layers: Layers | None = None,
+        after: Sequence[str] = (),
+        before: Callable[[Store], None] | None = None,
+    ) -> TrainNode:
+        """The training run of a recipe.
+
+        Args:
+            inputs: the pipeline that it belongs to.
+            stage: its name there.
+            recipe: the recipe.
+            seed: of this run.
+            parent: model folder and id of what it starts from.
+            member: number of the member or student; None where there is one alone.
+            role: ``member`` or ``student``.
+            teacher: id of the teacher's node, for distillation.
+            layers: layers that the written model pools; default: those it is trained with.
+            after: ids of the nodes that must be done before, beside its token store.
+            before: see the attribute.
+        """
+        layers = recipe.layers if layers is None else layers
+        recipe = inputs.resolved(recipe)
+        spec, objective, corpus = inputs.store_spec(recipe), OBJECTIVES[recipe.objective], inputs.corpus
+        selecting = recipe.by_dev or recipe.train.patience is not None
+        run_id = content_id(
+            [
+                to_plain(recipe),
+                objective.version,
+                seed,
+                parent[1],
+                spec.id,
+                teacher,
+                layers,
+                corpus.fingerprint(objective.dev) if selecting else None,
+            ]
+        )
+        named = Path(inputs.pipeline.backbone)
+        facts = {
+            "system": inputs.pipeline.name,
+            "stage": stage,
+            "role": role,
+            "member": member,
+            "root_seed": inputs.pipeline.seed,
+            "parents": [parent[1], *([teacher] if teacher else [])],
+            "backbone": str(inputs.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
+            "backbone_id": inputs.backbone_id,
+            "data": {
+                "table": spec.table,
+                "sha256": spec.fingerprint,
+                "rows": inputs.rows(recipe),
+                "skipped": corpus.skipped([spec.table]),
+            },
+            "transductive": recipe.table == TARGETS,
+        }
+        asked = inputs.pipeline.resources
+        return cls(
+            id=run_id,
+            title=stage if member is None else f"{role} {member}: {stage}",
+            needs=(*after, spec.id),
+            resources={"workers": asked.workers, "cpus": asked.cpus, "gpus": asked.gpus},
+            sentences=inputs.steps(recipe) * recipe.batch * objective.sentences,
+            asked=asked,
+            before=before,
+            job=Job(
+                id=run_id,
+                recipe=recipe,
+                seed=seed,
+                folder=inputs.storage / "runs" / run_id,
+                parent=parent[0],
+                store=inputs.store_folder(spec),
+                teacher=inputs.storage / "embeddings" / teacher if teacher else None,
+                export_layers=layers,
+                dev=inputs.dev(recipe),
+                facts=facts,
+            ),
+        )
+
+    @property
+    def model(self) -> Path:
+        """Model folder."""
+        return self.job.folder / "model"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run record; empty before it has begun."""
+        return RunFolder(self.job.folder).record()
+
+    def status(self, store: Store) -> str:
+        status = self.record.get("status", "")
+        return status if status in ("done", "failed") else "waiting"
+
+    def is_done(self, store: Store) -> bool:
+        return self.status(store) == "done"
+
+    def run(self, executor: Executor, store: Store, say: Say) -> None:
+        if failures := self.run_all([self], executor, store, say):
+            raise RunFailed(failures[0])
+
+    @classmethod
+    def run_all(cls, nodes: Sequence[TrainNode], executor: Executor, store: Store, say: Say) -> list[str]:
+        """Train chains of runs, the chains concurrently where the executor can."""
+        for node in nodes:
+            if node.before is not None:
+                node.before(store)
+        chains: dict[str, list[TrainNode]] = {}  # by the id of their last run
+        for node in nodes:
+            chain = next((chains.pop(need) for need in node.needs if need in chains), [])
+            chains[node.id] = [*chain, node]
+        jobs = [[node.job for node in chain] for chain in chains.values()]
+        return [reason for reason in executor.train(jobs, nodes[0].asked, say) if reason is not None]
