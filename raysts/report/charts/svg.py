@@ -27,17 +27,7 @@ def _plain(value: object) -> object:
 def drawing(
     name: str, title: str, described: str, parts: list[Markup], width: float, height: float, class_: str = "chart"
 ) -> Markup:
-    """A drawing of so many pixels; what it shows is also said in words.
-
-    Args:
-        name: unique in the page; the drawing's title and description are referred to by it.
-        title: what it shows.
-        described: what is to be seen there.
-        parts: its elements.
-        width: in pixels.
-        height: in pixels.
-        class_: for the style sheet.
-    """
+    """A drawing of so many pixels, whose title and description say in words what it shows; ``name`` is unique in the page."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-t"),

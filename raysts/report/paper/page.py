@@ -51,13 +51,7 @@ def _styles(figure: Figure) -> dict[str, str]:
 
 
 def draw(name: str, chart: Chart, styles: Mapping[str, str]) -> Markup:
-    """One chart.
-
-    Args:
-        name: unique in the page.
-        chart: what is shown.
-        styles: classes of each line.
-    """
+    """One chart; ``name`` is unique in the page, ``styles`` are the classes of each line."""
     lines = [[_dot(chart, shown, *point) for point in shown.points] for shown in chart.lines]
     ends = [end for dots in lines for dot in dots for end in dot.ends]
     y = Scale(0.0, 1.05 * max([*ends, 1e-9]), BOTTOM, TOP) if chart.bars else fitted(ends, BOTTOM, TOP)

@@ -22,13 +22,7 @@ _CIRCLE = "M-5,0 a5,5 0 1,0 10,0 a5,5 0 1,0 -10,0 z"
 
 
 def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
-    """The standings that have a value on ``dataset``, one band each.
-
-    Args:
-        name: unique in the page.
-        dataset: column of the standings.
-        standings: in the order of the bands.
-    """
+    """The standings that have a value on ``dataset``, one band each; ``name`` is unique in the page."""
     shown = [standing for standing in standings if standing.individuals.get(dataset)]
     reach = {id(s): _reach(s.individuals[dataset]) for s in shown}
     near = [s for s in shown if not _is_far(s, shown, reach)]

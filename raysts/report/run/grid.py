@@ -17,10 +17,9 @@ _SIGNS = {"done": "✓", "failed": "✕", "waiting": "…"}
 
 
 def cells(nodes: Sequence[NodeSummary]) -> dict[str, tuple[int, int]]:
-    """Column and row of each node; each stands to the right of what it needs, and in the row of what it goes on from.
+    """Column and row of each node: to the right of what it needs, in the row of what it goes on from.
 
-    Args:
-        nodes: in an order in which they can run.
+    The nodes come in an order in which they can run.
     """
     placed: dict[str, tuple[int, int]] = {}
     taken: set[tuple[int, int]] = set()
@@ -37,12 +36,7 @@ def cells(nodes: Sequence[NodeSummary]) -> dict[str, tuple[int, int]]:
 
 
 def pipeline_grid(name: str, nodes: Sequence[NodeSummary]) -> Markup:
-    """Every node as a box with title, kind, id, seconds and status, and its needs as lines behind the boxes.
-
-    Args:
-        name: unique in the page.
-        nodes: in an order in which they can run.
-    """
+    """Every node as a box with title, kind, id, seconds and status, and its needs as lines behind the boxes."""
     if not nodes:
         return tag("p", "The pipeline has no nodes.", class_="empty")
     placed, titles = cells(nodes), {node.id: _title(node.title) for node in nodes}

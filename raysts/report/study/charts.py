@@ -19,14 +19,7 @@ _LOG_ABOVE = 9.0
 
 
 def score_chart(name: str, option: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
-    """The metric against one option: a dot per trial, the mean with a bar of one standard deviation to both sides.
-
-    Args:
-        name: unique in the page.
-        option: a key of the points' values; all of its values are numbers.
-        points: what is shown.
-        metric: what their scores are.
-    """
+    """The metric against one option whose values are numbers: a dot per trial, the mean with one deviation to both sides."""
     dots = []
     for point in sorted(points, key=lambda point: point.values[option]):
         several = point.std is not None
