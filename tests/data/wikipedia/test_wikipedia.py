@@ -69,7 +69,23 @@ def test_clean_unbalanced_and_templates(markup: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["[http://a ", "[//", "[[ }}", "{{ ]]", "<ref>", "<ref>x<math>", "=", " , ", " ;", "\t", ";\n", ".", "( \n", "]", "a"],
+    [
+        "[http://a ",
+        "[//",
+        "[[ }}",
+        "{{ ]]",
+        "<ref>",
+        "<ref>x<math>",
+        "=",
+        " , ",
+        " ;",
+        "\t",
+        ";\n",
+        ".",
+        "( \n",
+        "]",
+        "a",
+    ],
 )
 def test_the_time_for_hostile_markup_grows_with_its_length(unit: str) -> None:
     """Where it grew with the square, each of these would take hours."""
