@@ -49,7 +49,6 @@ WHOLE = (
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
     "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
     "search/test_disk.py", "search/test_tracking.py", "report/paper/test_figures.py", "storage/test_remote_storage.py",
-    "storage/test_shared_storage.py",
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, or compute for seconds what a unit need not."""
 SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "minilm", "real_data"}

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.spatial.distance
+import scipy.stats
 
-from raysts.ops.similarity import cosine
+from raysts.ops import similarity
+from raysts.ops.similarity import cosine, jensen_shannon, l2, l2_mixture
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -43,3 +46,101 @@ def test_float32_vectors_of_any_length_do_not_overflow_or_vanish() -> None:
 
 def test_no_rows() -> None:
     assert cosine(np.zeros((0, 4), np.float32), np.zeros((0, 4), np.float32)).shape == (0,)
+
+
+def distributions(rows: int, variables: int, classes: int, seed: int = 0) -> np.ndarray:
+    """Some of the probabilities are 0."""
+    values = np.random.default_rng(seed).exponential(size=(rows, variables, classes))
+    values *= np.random.default_rng(seed + 1).random(values.shape) < 0.7
+    values[..., 0] += 0.1
+    return values / values.sum(-1, keepdims=True)
+
+
+def mixtures(rows: int, dims: int, seed: int, dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
+    """(mu, log_var) with 1 to 5 components a row."""
+    generator = np.random.default_rng(seed)
+    mu, log_var = np.empty(rows, object), np.empty(rows, object)
+    for row in range(rows):
+        tokens = int(generator.integers(1, 6))
+        mu[row] = generator.normal(size=(tokens, dims)).astype(dtype)
+        log_var[row] = generator.normal(size=(tokens, dims)).astype(dtype)
+    return mu, log_var
+
+
+def density(x: float, mu: np.ndarray, log_var: np.ndarray) -> float:
+    return float(scipy.stats.norm.pdf(x, mu[:, 0], np.exp(log_var[:, 0] / 2)).mean())
+
+
+def test_jensen_shannon_against_scipy() -> None:
+    a, b = distributions(6, 4, 9, 1), distributions(6, 4, 9, 2)
+    expected = [
+        -np.mean([scipy.spatial.distance.jensenshannon(p, q) ** 2 for p, q in zip(x, y, strict=True)])
+        for x, y in zip(a, b, strict=True)
+    ]
+    found = jensen_shannon(a, b)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(jensen_shannon(a.astype(np.float32), b.astype(np.float32)), expected, atol=1e-6)
+    assert jensen_shannon(a, a).tolist() == [0.0] * 6
+    apart = np.array([[[1.0, 0.0]]]), np.array([[[0.0, 1.0]]])
+    assert jensen_shannon(*apart) == pytest.approx(-np.log(2), abs=1e-15)
+
+
+def test_l2_against_scipy() -> None:
+    a, b = np.random.default_rng(1).normal(size=(2, 7, 5))
+    expected = [-scipy.spatial.distance.euclidean(x, y) for x, y in zip(a, b, strict=True)]
+    np.testing.assert_allclose(l2(a, b), expected, rtol=0, atol=1e-12)
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = distributions(11, 2, 5, 3), distributions(11, 2, 5, 4)
+    flat = a.reshape(11, -1), b.reshape(11, -1)
+    whole = cosine(*flat), l2(*flat), jensen_shannon(a, b)
+    monkeypatch.setattr(similarity, "BLOCK", 40)
+    parts = cosine(*flat), l2(*flat), jensen_shannon(a, b)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert l2(a[:0, 0], b[:0, 0]).shape == jensen_shannon(a[:0], b[:0]).shape == (0,)
+
+
+def test_l2_of_mixtures_against_numerical_integration() -> None:
+    a, b = mixtures(8, 1, 1), mixtures(8, 1, 2)
+    found = l2_mixture(*a, *b)
+    assert found.dtype == np.float64 and len({len(mu) for mu in a[0]}) > 1
+    for row in range(8):
+        p, q = (a[0][row], a[1][row]), (b[0][row], b[1][row])
+        centres = sorted({float(m) for m in (*p[0][:, 0], *q[0][:, 0])})
+        squared, _ = scipy.integrate.quad(
+            lambda x, p=p, q=q: (density(x, *p) - density(x, *q)) ** 2, -25, 25, points=centres, limit=500, epsabs=1e-13
+        )
+        assert found[row] == pytest.approx(-np.sqrt(squared), abs=1e-6)
+
+
+def test_l2_of_mixtures_is_a_distance_of_densities() -> None:
+    a, b, c = (mixtures(20, 3, seed) for seed in (1, 2, 3))
+    ab, ba, bc, ac = l2_mixture(*a, *b), l2_mixture(*b, *a), l2_mixture(*b, *c), l2_mixture(*a, *c)
+    np.testing.assert_allclose(ab, ba, rtol=1e-12)
+    assert (-ac <= -ab - bc + 1e-12).all(), "triangle inequality"
+    twice = [np.concatenate([mu, mu]) for mu in a[0]], [np.concatenate([v, v]) for v in a[1]]
+    np.testing.assert_allclose(l2_mixture(*twice, *b), ab, rtol=1e-12)
+    np.testing.assert_allclose(l2_mixture(*a, *a), 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("log_var", [-12.0, 0.0, 8.0])
+def test_l2_of_mixtures_ranks_in_many_dimensions(log_var: float) -> None:
+    """The squared densities integrate to e^-670 or e^600; nearer means are more similar, and a text is most similar to itself."""
+    generator = np.random.default_rng(5)
+    mu = generator.normal(size=(3, 128))
+    away = np.exp(log_var / 2) * generator.normal(size=(3, 128))
+    shifts = [0.0, 0.01, 0.02, 0.05, 0.1, 0.2]
+    spread = np.full((3, 128), log_var)
+    found = l2_mixture([mu] * 6, [spread] * 6, [mu + shift * away for shift in shifts], [spread] * 6)
+    assert np.isfinite(found).all() and found[0] == 0.0
+    assert (np.diff(found) < 0).all()
+
+
+def test_a_text_without_tokens_has_density_zero() -> None:
+    none, one = np.zeros((0, 1)), np.zeros((1, 1))
+    found = l2_mixture([none, none], [none, none], [none, one], [none, one])
+    assert found[0] == 0.0
+    assert found[1] == pytest.approx(-np.sqrt(scipy.stats.norm.pdf(0, scale=np.sqrt(2))), abs=1e-12)

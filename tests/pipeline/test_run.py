@@ -19,12 +19,13 @@ import run_commands
 import torch
 from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
 
+from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
 from raysts.models.pretrained import load
 from raysts.recipes.grammar import Parsed, parse
 from raysts.schema import RESULTS, SCHEMA_VERSION
-from raysts.storage.atomic import ASIDE, lock
+from raysts.storage.atomic import ASIDE, aside, lock
 
 NULLABLE = {"run_id", "study", "trial", "member", "seed", "subset", "aggregation", "selected_by", "step", "git_commit"}
 NEVER = {"study", "trial"}
@@ -364,6 +365,22 @@ def test_one_driver_at_a_time(small_world: Path, tmp_path: Path) -> None:
             assert part in refused.err
         assert raysts(*command_of(tmp_path, small_world), "--name", "other").code == 0
     assert raysts(*command_of(tmp_path, small_world)).code == 0
+
+
+@pytest.mark.parametrize("folder", ["results", "backbones"])
+def test_a_driver_leaves_what_another_one_is_writing(
+    folder: str, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with aside(tmp_path / folder / "of-another-run") as draft:
+        draft.write_text("half")
+        found = run_recipe(
+            "raw",
+            {"backbone": str(tiny_backbone), "evaluation.tasks": ["stsb"], "evaluation.resamples": 0},
+            data=small_world, storage=tmp_path, address="none", say=lambda text: None,
+        )  # fmt: skip
+        assert found["status"] == "done" and found["results"]
+        draft.write_text(draft.read_text() + " and whole")
+    assert (tmp_path / folder / "of-another-run").read_text() == "half and whole"
 
 
 def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
