@@ -60,18 +60,17 @@ def compare(
     Raises:
         InputError: a or b is not there, or they have no choice of layers or no task in common.
     """
-    from raysts.commands.context import corpus_of, storage_of
+    from raysts.commands.context import corpus_of, store_of
     from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
-    from raysts.storage.store import Store
 
-    folder = storage_of(storage)
+    store = store_of(storage)
     if resamples < 0:
         raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
     corpus = corpus_of(data)
     chosen, left_out = comparable_tasks(corpus, tasks)
-    systems = [system_of(str(name), folder) for name in (a, b)]
+    systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
     measured = [measure(system, corpus, chosen, texts, layers, say) for system in systems]
     at = equal_layers(systems, measured)
@@ -93,7 +92,7 @@ def compare(
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     return {
         "status": "done",
-        "storage": Store.of(folder).uri,
+        "storage": store.uri,
         "a": systems[0].text,
         "b": systems[1].text,
         "layers": str(at),

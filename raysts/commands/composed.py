@@ -16,7 +16,6 @@ from raysts.recipes.tree import to_plain
 from raysts.search import named, scores
 from raysts.search.search import OWN
 from raysts.search.space import grid, text_of
-from raysts.storage.store import Store
 
 _OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine")
 """Options of a pipeline that are about what is made of trained members, so that a trial has no use for them."""
@@ -58,12 +57,7 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     ]
     if best is None:  # which runs, the search decides: what they cost is known, their ids are not
         later = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(later)]
-    return {
-        "storage": Store.of(study.plan.storage).uri,
-        **result,
-        "name": system.name,
-        "nodes": [*result["nodes"], *later],
-    }
+    return {"storage": study.store.uri, **result, "name": system.name, "nodes": [*result["nodes"], *later]}
 
 
 def shown(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import FolderStore, Store
+from raysts.storage.store import Store
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
@@ -52,25 +52,23 @@ def corpus_of(data: str | Path | None, recipe: str | None = None, skip_bad: bool
         ) from error
 
 
-def storage_of(storage: str | Path | None) -> Path:
-    """The storage folder, which need not exist yet: of an object store its mirror on this machine.
+def store_of(storage: str | Path | None) -> Store:
+    """The storage, which need not exist yet; an object store must answer.
 
     The working directory of a Ray job is a copy that Ray removes later: there the default lies in the home folder, and a
     relative path is refused.
     """
     text = str(storage or DEFAULT_STORAGE)
-    if "://" in text:
-        store = Store.open(text)
-        store.check()
-        return store.root
-    if JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
+    if "://" not in text and JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
         if storage:
             raise InputError(
                 f"--storage '{text}': the working directory of a Ray job is a copy that is removed later; give an absolute "
                 f"path that every node can reach"
             )
-        return _home_storage()
-    return Path(text).absolute()
+        return Store.open(_home_storage())
+    store = Store.open(text)
+    store.check()
+    return store
 
 
 @functools.cache
@@ -80,50 +78,38 @@ def _home_storage() -> Path:
     return folder
 
 
-def check_storage(folder: Path) -> None:
-    """Check that a storage can be written to, of an object store the store too, before anything starts."""
-    Store.of(folder).check(writes=True)
-
-
-def check_writable(folder: Path, option: str) -> None:
-    """Check that a folder of this machine can be written to, and leave nothing there."""
-    FolderStore(folder).check(writes=True, option=option)
-
-
-def locate(model: str | Path, storage: Path) -> Path:
+def locate(model: str | Path, store: Store) -> Path:
     """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors."""
-    if str(model) and "/" not in str(model):
-        runs = _runs(str(model), storage / "runs")
-        if len(runs) > 1:
+    text = str(model)
+    if re.fullmatch(r"[0-9a-f]{1,16}", text):
+        ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
+        ids = [run for run in ids if store.exists(f"runs/{run}/model")]
+        if len(ids) > 1:
             raise InputError(
-                f"model '{model}' is the beginning of {len(runs)} run ids in {storage / 'runs'}; give more of it"
+                f"model '{model}' is the beginning of {len(ids)} run ids in {store.path('runs')}; give more of it"
             )
-        for run in runs:
-            RunFolder(run).record()
-            if folder := Store.of(run).get_dir(run / "model"):
-                return folder
+        if ids:
+            RunFolder(store.path(f"runs/{ids[0]}")).record()
+            return store.get_dir(f"runs/{ids[0]}/model") or store.path(f"runs/{ids[0]}/model")
     return pretrained.find(model)
-
-
-def _runs(model: str, folder: Path) -> list[Path]:
-    """The runs whose ids begin with ``model`` and that have a model."""
-    store, whole_id = Store.of(folder), re.fullmatch(r"[0-9a-f]{16}", model)
-    runs = [folder / model] if whole_id else [run for run in store.list(folder) if run.name.startswith(model)]
-    return [run for run in runs if store.exists(run / "model")]
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
     """Load a MODEL (see :func:`locate`); options as :func:`raysts.models.pretrained.load`."""
-    return pretrained.load(locate(model, storage_of(storage)), **options)
+    return pretrained.load(locate(model, store_of(storage)), **options)
 
 
-def run_record(storage: Path, name: str) -> dict[str, Any]:
+def run_names(store: Store) -> list[str]:
+    """Names of the runs that the storage remembers."""
+    return [path.stem for path in store.list("pipelines") if path.suffix == ".json"]
+
+
+def run_record(store: Store, name: str) -> dict[str, Any]:
     """What the storage remembers of the run called ``name``."""
-    store = Store.of(storage)
-    record: dict[str, Any] | None = store.read_json(storage / "pipelines" / f"{name}.json", fresh=True)
+    record: dict[str, Any] | None = store.read_json(f"pipelines/{name}.json", fresh=True)
     if record is None:
-        held = [path.stem for path in store.list(storage / "pipelines")]
-        raise InputError(f"no run '{name}' in {storage}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
+        held = run_names(store)
+        raise InputError(f"no run '{name}' in {store.uri}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
     return record
 
 
@@ -139,12 +125,12 @@ def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> 
 
 def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
     """The plan of a pipeline, not yet checked."""
-    folder = storage_of(options.storage)
+    store = store_of(options.storage)
     return Plan(
         pipeline=pipeline,
         corpus=corpus_of(options.data, pipeline.name, options.skip_bad),
-        storage=folder,
-        locate=lambda model: locate(model, folder),
+        storage=store.root,
+        locate=lambda model: locate(model, store),
     )
 
 
@@ -166,7 +152,7 @@ def check_name(name: str | None) -> None:
 def run_plan(plan: Plan, options: RunOptions) -> Result:
     """Run what is left of a checked plan; see :func:`raysts.run`."""
     check_name(options.name)
-    check_storage(plan.storage)
+    Store.of(plan.storage).check(writes=True)
     with executor(options.address, plan) as chosen:
         return run_on(chosen, plan, options)
 

@@ -67,11 +67,11 @@ def prepare(
 ) -> Result:
     """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.cluster.prepare``."""
     from raysts.cluster.connect import connected
-    from raysts.commands.context import check_writable
     from raysts.data.corpora import Corpus
+    from raysts.storage.store import FolderStore
 
     root = _own_folder(data)
-    check_writable(root.absolute(), "--data")
+    FolderStore(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not Corpus(root).files("wikipedia/articles"):
             raise InputError(f"{root} has no wikipedia/articles: fetch them, or give a dump with --input FILE")

@@ -15,6 +15,7 @@ from raysts.errors import InputError
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
     from raysts.search.record import Record
+    from raysts.storage.store import Store
 
 
 HELP = "distil a student from trained models"
@@ -71,14 +72,14 @@ def distill(
     Returns:
         as :func:`raysts.run`.
     """
-    from raysts.commands.context import checked_plan, pipeline_of, run_plan, run_record, storage_of
+    from raysts.commands.context import checked_plan, pipeline_of, run_plan, run_record, store_of
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
-    folder, source = storage_of(storage), from_run or from_study
+    store, source = store_of(storage), from_run or from_study
     options = RunOptions(
         data=data,
-        storage=folder,
+        storage=storage,
         name=name or (f"{source}-distilled" if source else "distilled"),
         address=address,
         command=command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})",
@@ -90,8 +91,8 @@ def distill(
     elif bool(models) == bool(from_run):
         raise InputError("distill needs either MODEL arguments or --from-run NAME, which says whose members to take")
     else:
-        record = run_record(folder, from_run) if from_run else {}
-        models = record["pipeline"]["teachers"] or _finished_members(record, folder) if record else models
+        record = run_record(store, from_run) if from_run else {}
+        models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         pipeline = _of_models(models, top, overrides, record.get("pipeline", {}), options)
     if data is None:
         options = replace(options, data=record.get("data"))
@@ -106,15 +107,15 @@ def _of_models(
     options: RunOptions,
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
-    from raysts.commands.context import locate, storage_of
+    from raysts.commands.context import locate, store_of
     from raysts.recipes import stages
     from raysts.recipes.recipe import Pipeline
     from raysts.recipes.tree import build, to_plain
 
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
-    folder = storage_of(options.storage)
-    backbone = _common_backbone([locate(model, folder) for model in models], folder)
+    store = store_of(options.storage)
+    backbone = _common_backbone([locate(model, store) for model in models], store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")
     plain = {
@@ -133,14 +134,12 @@ def _of_models(
     return pipeline
 
 
-def _finished_members(record: Mapping[str, Any], storage: Path) -> list[str]:
+def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
     """Run ids of a run's members."""
-    from raysts.storage.store import Store
-
     members: list[str] = record["members"]
     if not members:
         raise InputError(f"--from-run {record['name']}: it has no members to distil from")
-    waiting = [member for member in members if not Store.of(storage).exists(storage / "runs" / member / "model")]
+    waiting = [member for member in members if not store.exists(f"runs/{member}/model")]
     if waiting:
         raise InputError(
             f"--from-run {record['name']}: {len(waiting)} of its {len(members)} members are not finished; finish them "
@@ -149,7 +148,7 @@ def _finished_members(record: Mapping[str, Any], storage: Path) -> list[str]:
     return members
 
 
-def _common_backbone(folders: Sequence[Path], storage: Path) -> str | None:
+def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     """What all of these models started from, where that is on record."""
     from raysts.pipeline.inputs import TINY
     from raysts.storage.runs import RunFolder
@@ -159,21 +158,21 @@ def _common_backbone(folders: Sequence[Path], storage: Path) -> str | None:
     if len(backbones) != 1:
         return None
     backbone, backbone_id = backbones.pop()
-    return str(storage / "backbones" / f"tiny-{backbone_id}") if backbone == TINY else backbone
+    return str(store.path(f"backbones/tiny-{backbone_id}")) if backbone == TINY else backbone
 
 
 def _of_study(
     study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
     """The pipeline that distils a study's best, and the record of the study."""
-    from raysts.commands.context import pipeline_of, storage_of
+    from raysts.commands.context import pipeline_of, store_of
     from raysts.commands.study import study_record
 
-    folder = storage_of(options.storage)
-    record, trials = study_record(folder, study)
+    store = store_of(options.storage)
+    record, trials = study_record(store, study)
     if record["by"] == "point":
         return replace(_best_point(record, trials, top), name=str(options.name)), record
-    pipeline = _of_models(_best_models(record, trials, folder, top), None, overrides, {}, options)
+    pipeline = _of_models(_best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 
@@ -207,14 +206,13 @@ def _best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | 
     )
 
 
-def _best_models(record: Mapping[str, Any], trials: Sequence[Record], storage: Path, top: int | None) -> list[str]:
+def _best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
     """Run ids of the best trials of a study that it keeps."""
     from raysts.evaluation.run_metric import rank
-    from raysts.storage.store import Store
 
     finished = [trial for trial in trials if trial.status == "finished"]
     finished.sort(key=lambda trial: -rank(trial.value, record.get("mode", "max")))
-    models = [trial.id for trial in finished if Store.of(storage).exists(storage / "runs" / trial.id / "model")]
+    models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
     if not models:
         raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
     if top is not None and not 1 <= top <= len(models):

@@ -50,19 +50,20 @@ def embed(
     Returns:
         status, output, rows, shards, dim.
     """
-    from raysts.commands.context import check_writable, executor, locate, storage_of
+    from raysts.commands.context import executor, locate, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.pipeline import embed as bulk
     from raysts.recipes.recipe import Resources
-    from raysts.storage.atomic import lock
+    from raysts.storage.store import FolderStore
 
     source, target = Path(input).absolute(), Path(output).absolute()
-    path = locate(model, storage_of(storage))
+    path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     loaded = pretrained.load(path, layers=layers, device="cpu")
-    check_writable(target.parent, "--output")
-    with lock(target.parent / f".{target.name}.lock", f"raysts embed --output {target}"):
+    beside = FolderStore(target.parent)
+    beside.check(writes=True, option="--output")
+    with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
         bulk.open_output(target, spec)
         waiting = [unit for unit in units if not Path(unit.target).exists()]

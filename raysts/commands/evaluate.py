@@ -93,7 +93,7 @@ def evaluate(
         status, storage, model, results (rows), contamination (one per task, see
         ``evaluation.contamination``), notes (the same in words); with ``mteb`` also mteb (paths of the files).
     """
-    from raysts.commands.context import check_writable, corpus_of, locate, storage_of
+    from raysts.commands.context import corpus_of, locate, store_of
     from raysts.evaluation import harness, mteb_results, results
     from raysts.evaluation.contamination.contamination import Contamination
     from raysts.evaluation.contamination.lineage import trained_on
@@ -102,9 +102,9 @@ def evaluate(
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
     from raysts.storage.runs import RunFolder
-    from raysts.storage.store import Store
+    from raysts.storage.store import FolderStore
 
-    folder = storage_of(storage)
+    store = store_of(storage)
     if resamples < 0:
         raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
     if pairs is not None:
@@ -118,7 +118,7 @@ def evaluate(
         tasks = harness.check_tasks(corpus, tasks)
         for line in harness.left_out(corpus, tasks):
             say_on_stderr(line)
-    path = locate(model, folder)
+    path = locate(model, store)
     contamination = Contamination()
     if corpus is not None:
         assert tasks is not None
@@ -129,7 +129,7 @@ def evaluate(
         if problems:
             raise InputError(problems)
     if mteb is not None:
-        check_writable(Path(mteb).absolute(), "--mteb")
+        FolderStore(Path(mteb).absolute()).check(writes=True, option="--mteb")
     loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
     record = RunFolder(path.parent).record()
     content = folder_id(path)
@@ -140,7 +140,7 @@ def evaluate(
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
         )
-    result: Result = {"status": "done", "storage": Store.of(folder).uri, "model": str(path)}
+    result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
     if corpus is None:
         rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
         return {**result, "results": rows}
@@ -150,9 +150,9 @@ def evaluate(
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
     part = content_id([content, sets, loaded.pooling, layers, list(by), resamples])
     try:
-        results.write(folder, f"{results.EVALUATION}{part}", rows)
+        results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # what was measured is shown all the same
-        say_on_stderr(f"the results are not kept for reports: {folder} cannot be written to ({error.strerror})")
+        say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
     result["results"] = rows
     result["contamination"] = contamination.entries(str(model))
     result["notes"] = contamination.lines(str(model)) + _silent(tasks or (), rows)

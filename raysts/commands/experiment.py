@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from raysts.commands.context import check_name, check_storage, checked_plan, executor, locate, run_on, storage_of
+from raysts.commands.context import check_name, checked_plan, executor, locate, run_on, store_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.world.generate import tiny_config
 from raysts.errors import InputError, RunFailed
@@ -27,7 +27,7 @@ def pipelines(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return tiny_config().num_hidden_layers
-        config = pretrained.check(locate(backbone, storage_of(options.storage)))
+        config = pretrained.check(locate(backbone, store_of(options.storage)))
         return int(config[family_of(config["model_type"]).depth])
 
     return experiments.pipelines(recipe, overrides, depth)
@@ -70,8 +70,8 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
     name = options.name or experiment
     for point in plans:
         check_name(f"{name}.{point}")
-    folder = storage_of(options.storage)
-    check_storage(folder)
+    store = store_of(options.storage)
+    store.check(writes=True)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     failures: list[str] = []
@@ -86,12 +86,12 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
             rows += [{**row, "study": name, "trial": point} for row in result["results"]]
             left_out += [{**member, "trial": point} for member in result["left_out"]]
     entry = experiments.EXPERIMENTS[experiment]
-    report = write_report(report_data(entry.paper, folder, entry.tables), folder / "reports" / name)
+    report = write_report(report_data(entry.paper, store.root, entry.tables), store.path(f"reports/{name}"))
     if failures:
         raise RunFailed("\n".join(failures))
     return {
         "status": "done",
-        "storage": Store.of(folder).uri,
+        "storage": store.uri,
         "name": name,
         "model": None,
         "report": str(report),

@@ -49,26 +49,26 @@ def export(
     Returns:
         status, storage, model (path of the directory).
     """
-    from raysts.commands.context import check_writable, locate, storage_of
+    from raysts.commands.context import locate, store_of
     from raysts.models import onnx, pretrained
-    from raysts.storage.store import Store
+    from raysts.storage.store import FolderStore
 
     if format not in FORMATS:
         raise InputError(f"--format '{format}' must be one of {', '.join(FORMATS)}")
-    folder, target = storage_of(storage), Path(to)
-    path = locate(model, folder)
+    store, target = store_of(storage), Path(to)
+    path = locate(model, store)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
             f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
         )
-    check_writable(target.absolute().parent, "--to")
+    FolderStore(target.absolute().parent).check(writes=True, option="--to")
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
     if format == "onnx":
         onnx.check(loaded)
         onnx.save(loaded, target.absolute())
     else:
         pretrained.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
-    return {"status": "done", "storage": Store.of(folder).uri, "model": str(target)}
+    return {"status": "done", "storage": store.uri, "model": str(target)}
 
 
 COMMANDS = (Command("export", HELP, EXAMPLE, _arguments, export, lambda result: f"model: {result['model']}"),)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raysts.commands.options import Command, Result, RunOptions, add
 from raysts.errors import InputError
+
+if TYPE_CHECKING:
+    from raysts.storage.store import Store
 
 HELP = "write the HTML reports of a storage again, or a paper's tables"
 EXAMPLE = "raysts report --paper sed"
@@ -32,27 +36,25 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
     Returns:
         status, reports (paths); for a paper also text, and what :meth:`raysts.report.paper.data.PaperData.as_plain` says.
     """
-    from raysts.commands.context import check_writable, storage_of
+    from raysts.commands.context import run_names, store_of
     from raysts.report.paper import data as paper_data
     from raysts.report.paper import page as paper_page
     from raysts.report.paper.text import format_paper
-    from raysts.storage.store import Store
 
-    folder = storage_of(storage)
-    store = Store.of(folder)
+    store = store_of(storage)
     if paper is not None:
-        check_writable(folder, "--storage")
-        shown = paper_data.report_data(paper, folder)
-        path = paper_page.write_report(shown, folder / "reports" / f"paper-{paper}")
+        store.check(writes=True)
+        shown = paper_data.report_data(paper, store.root)
+        path = paper_page.write_report(shown, store.path(f"reports/paper-{paper}"))
         text = f"{format_paper(shown)}\n\nreport: {path}"
         return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
-    runs = [name] if name else [path.stem for path in store.list(folder / "pipelines")]
+    runs = [name] if name else run_names(store)
     if not runs:
-        raise InputError(f"no run in {folder}: there is nothing to report; 'raysts run quickstart' makes one")
-    return {"status": "done", "storage": store.uri, "reports": [_written_again(run, folder) for run in runs]}
+        raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
+    return {"status": "done", "storage": store.uri, "reports": [_written_again(run, store) for run in runs]}
 
 
-def _written_again(name: str, folder: Path) -> str:
+def _written_again(name: str, store: Store) -> str:
     """Path of a run's report, which is written from what the storage holds."""
     from raysts.commands.context import plan_of, run_record
     from raysts.recipes.recipe import Pipeline
@@ -60,19 +62,21 @@ def _written_again(name: str, folder: Path) -> str:
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 
-    record = run_record(folder, name)
+    record = run_record(store, name)
     problems: list[str] = []
     pipeline = build(Pipeline, record["pipeline"], problems)
     if pipeline is None:
         raise InputError(problems)
-    plan = plan_of(pipeline, RunOptions(data=record["data"], storage=folder, skip_bad=record.get("skip_bad", False)))
+    plan = plan_of(
+        pipeline, RunOptions(data=record["data"], storage=store.root, skip_bad=record.get("skip_bad", False))
+    )
     if [node.id for node in plan.nodes] != record["nodes"]:
         raise InputError(
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
-            f"report cannot be made again; the one it has stays ({folder / 'reports' / name / 'index.html'})"
+            f"report cannot be made again; the one it has stays ({store.path(f'reports/{name}/index.html')})"
         )
     data = report_data(plan, name, record["command"], record["seconds"])
-    return str(write_report(data, folder / "reports" / name))
+    return str(write_report(data, store.path(f"reports/{name}")))
 
 
 COMMANDS = (

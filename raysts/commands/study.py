@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, check_storage, on_ray, plan_of
+from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
@@ -71,9 +71,8 @@ def run_study(
     if options.address == IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
-    check_storage(study.plan.storage)
-    lock = study.plan.storage / "locks" / f"study-{study.name}.lock"
-    with Store.of(study.plan.storage).lock(lock, f"raysts tune {study.name}"):
+    study.store.check(writes=True)
+    with study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}"):
         study.open(options.command or f"raysts tune {study.search.name}")
         return _run(study, earlier, trackers, options)
 
@@ -104,7 +103,7 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
                 failures = queue.failures
     best = scores.by_mean(study.scores(), study.search.objective.mode)
     study.close("failed" if failures or best is None else "done")
-    report = write_report(report_data(study), study.plan.storage / "reports" / f"study-{study.name}")
+    report = write_report(report_data(study), study.store.path(f"reports/study-{study.name}"))
     if failures:
         raise RunFailed(
             "\n".join(failures)
@@ -153,7 +152,7 @@ def _result(study: Study, report: Path) -> Result:
     best, run = scores.by_mean(points, metric.mode), scores.by_best_run(points, metric.mode)
     return {
         "status": "done",
-        "storage": Store.of(study.plan.storage).uri,
+        "storage": study.store.uri,
         "name": study.name,
         "study": str(study.folder),
         "report": str(report),
@@ -172,18 +171,19 @@ def _result(study: Study, report: Path) -> Result:
     }
 
 
-def study_record(storage: Path, name: str) -> tuple[dict[str, Any], list[Record]]:
+def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]:
     """What the storage remembers of the study called ``name``: its ``study.json`` and its trials.
 
     Raises:
         InputError: there is none.
     """
-    store = Store.of(storage)
-    record = store.read_json(storage / "studies" / name / "study.json", fresh=True)
+    record = store.read_json(f"studies/{name}/study.json", fresh=True)
     if record is None:
-        held = [path.name for path in store.list(storage / "studies")]
-        raise InputError(f"no study '{name}' in {storage}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
-    return record, read_records(storage / "studies" / name)
+        held = [path.parent.name for path in store.get_all("studies", "study.json")]
+        raise InputError(
+            f"no study '{name}' in {store.uri}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}"
+        )
+    return record, read_records(store.path(f"studies/{name}"))
 
 
 def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
@@ -192,7 +192,7 @@ def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
         raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
     if name == study.name:
         raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
-    record, trials = study_record(study.plan.storage, name)
+    record, trials = study_record(study.store, name)
     metric = record.get("metric", reported(study.kind.dev)[0])
     if metric != study.search.metric:
         raise InputError(

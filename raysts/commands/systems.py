@@ -21,7 +21,6 @@ from raysts.models.layers import Layers
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import outcome_of
-from raysts.storage.atomic import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
@@ -64,58 +63,61 @@ def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple
 # -- what A and B are ----------------------------------------------------------------------------------------------------
 
 
-def system_of(name: str, storage: Path) -> System:
+def system_of(name: str, store: Store) -> System:
     """The models behind a name: a run, the runs of a system, or a MODEL."""
     plain, _, role = name.rpartition(":")
     if role not in ROLES:
         plain, role = name, ""
-    records = [read_json(path) or {} for path in Store.of(storage).get_all(storage / "pipelines", "*.json")]
+    records = [store.read_json(path) or {} for path in store.get_all("pipelines", "*.json")]
     runs = [record for record in records if record.get("name") == plain]
     runs = runs or [record for record in records if record.get("pipeline", {}).get("name") == plain]
     if not runs or (not role and (Path(name) / "config.json").is_file()):
         if role:
-            known = sorted({str(record.get("name")) for record in records})
+            held = sorted({str(record.get("name")) for record in records})
             raise InputError(
-                f"'{name}': the storage {storage} has no run and no system '{plain}'{nearest(plain, known)}; it has: "
-                f"{', '.join(known) or 'none'}"
+                f"'{name}': the storage {store.uri} has no run and no system '{plain}'{nearest(plain, held)}; it has: "
+                f"{', '.join(held) or 'none'}"
             )
-        return System(name, (locate(name, storage),))
-    found = [_of_run(record, role, storage) for record in runs]
-    if len(found) == 1:
-        return System(name, *found[0])
-    if any(ensemble for _, ensemble in found):
+        return System(name, (locate(name, store),))
+    models = [_of_run(record, role, store) for record in runs]
+    if len(models) == 1:
+        return System(name, *models[0])
+    if any(ensemble for _, ensemble in models):
         several = ", ".join(record["name"] for record in runs)
         raise InputError(f"'{name}': several runs of this system are ensembles ({several}); name one of them")
-    return System(name, tuple(dict.fromkeys(folder for folders, _ in found for folder in folders)))
+    return System(name, tuple(dict.fromkeys(folder for folders, _ in models for folder in folders)))
 
 
-def _of_run(record: Mapping[str, Any], role: str, storage: Path) -> tuple[tuple[Path, ...], bool]:
+def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[Path, ...], bool]:
     """Model folders of one role of a run, and whether they are an ensemble."""
     name, pipeline = record["name"], record["pipeline"]
     role = role or {"sed": "student", "ensemble": "ensemble"}.get(pipeline["combine"] or "", "members")
     if role not in _roles(pipeline):
         raise InputError(f"run '{name}' has no {role}; it has: {', '.join(_roles(pipeline))}")
-    outcome = outcome_of(record, lambda model: RunFolder(_run_folder(model, pipeline, storage)).record())
-    named = dict(zip(record["members"], pipeline["teachers"], strict=False))
+    teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
-    def folder_of(model: str) -> Path:
-        return locate(named[model], storage) if model in named else storage / "runs" / model / "model"
+    def folder_of(model: str) -> Path | None:
+        """Of a run id, or of the model that the run names as this teacher."""
+        named = teachers.get(model, model)
+        return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
+    def run_of(model: str) -> dict[str, Any]:
+        named = locate(model, store).parent if model in pipeline["teachers"] else store.path(f"runs/{model}")
+        return RunFolder(named).record()
+
+    folders: list[Path | None]
     if role == "student" or pipeline["teachers"] or pipeline["stages"]:
-        chosen = [folder_of(model) for model in outcome.of_role(role)]
-        needed = [*chosen, *(folder_of(model) for model in outcome.members if role != "student")]
-    else:  # a backbone as it is
-        tiny = storage / "backbones" / f"tiny-{record['backbone_id']}"
-        chosen = needed = [tiny if pipeline["backbone"] == TINY else locate(pipeline["backbone"], storage)]
-    models = [Store.of(folder).get_dir(folder) for folder in chosen]
-    if not models or not all(models) or not all(Store.of(folder).exists(folder) for folder in needed):
+        outcome = outcome_of(record, run_of)
+        folders = [folder_of(model) for model in outcome.of_role(role)]
+        unfinished = role != "student" and not all(map(folder_of, outcome.members))
+    elif pipeline["backbone"] == TINY:  # a backbone as it is
+        folders, unfinished = [store.get_dir(f"backbones/tiny-{record['backbone_id']}")], False
+    else:
+        folders, unfinished = [locate(pipeline["backbone"], store)], False
+    models = tuple(folder for folder in folders if folder)
+    if unfinished or not models or len(models) < len(folders):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")
-    return tuple(chosen), role == "ensemble"
-
-
-def _run_folder(model: str, pipeline: Mapping[str, Any], storage: Path) -> Path:
-    """Folder of the run behind a run id, or behind a model that the run names as teacher."""
-    return locate(model, storage).parent if model in pipeline["teachers"] else storage / "runs" / model
+    return models, role == "ensemble"
 
 
 def _roles(pipeline: Mapping[str, Any]) -> list[str]:

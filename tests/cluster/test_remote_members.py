@@ -12,7 +12,7 @@ import ray
 import s3_server
 import torch
 
-from raysts.commands.context import storage_of
+from raysts.commands.context import store_of
 from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.run import run as run_recipe
 from raysts.pipeline.local import LocalExecutor
@@ -94,6 +94,6 @@ def test_a_whole_system_on_ray_goes_on_from_the_bucket_alone(
     found = run_recipe("nli-sed", given, small_world, uri, say=quiet)
     calm = run_recipe("nli-sed", given, small_world, tmp_path / "calm", address="none", say=quiet)
     assert [row["value"] for row in found["results"]] == [row["value"] for row in calm["results"]]
-    root = storage_of(uri)
+    root = store_of(uri).root
     for path in (tmp_path / "calm/runs").iterdir():
         assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()

@@ -11,7 +11,7 @@ import pytest
 import s3_server
 import torch
 
-from raysts.commands.context import run_record
+from raysts.commands.context import run_record, store_of
 from raysts.commands.data import prepare as prepare_data
 from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.report import report as write_reports
@@ -66,7 +66,7 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Pa
     assert {path.name for path in (tmp_path / "b" / "runs").iterdir()} == {
         path.name for path in (tmp_path / "a" / "runs").iterdir()
     }
-    assert run_record(tmp_path / "b", "nli")["data"] == canonical(data)
+    assert run_record(store_of(tmp_path / "b"), "nli")["data"] == canonical(data)
     assert not list(shards.root.rglob("sentences.parquet")), "nobody asked for it"
     shutil.rmtree(shards.root)
     assert write_reports("nli", storage=tmp_path / "b")["status"] == "done"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raysts.commands.context import storage_of
+from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError, StoreFailed
 from raysts.storage import bucket as object_store
@@ -101,11 +101,11 @@ def test_wrong_credentials_are_said_without_repeating_them(s3: str, s3_endpoint:
     ask_for_signatures_after("0")
     try:
         with pytest.raises(InputError) as error:
-            storage_of(s3)
+            store_of(s3)
     finally:
         ask_for_signatures_after("inf")
     assert "credentials" in str(error.value) and "testing" not in str(error.value)
-    storage_of(s3)
+    store_of(s3)
 
 
 def test_transient_errors_are_tried_again_and_final_ones_are_not(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

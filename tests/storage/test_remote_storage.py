@@ -15,7 +15,7 @@ import torch
 from run_commands import overrides, raysts
 
 from raysts.commands.context import load as load_model
-from raysts.commands.context import storage_of
+from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
@@ -114,7 +114,7 @@ def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_
 ) -> None:
     uri, first = done
     assert values(first) == values(calm) and first["storage"].startswith(uri)
-    root = storage_of(uri)
+    root = store_of(uri).root
     same_weights(root, calm)
     held = bucket_of(root).listed("runs", recursive=True)
     assert not [name for name in held if "checkpoints" in name or "writer.lock" in name]
@@ -149,7 +149,7 @@ def test_a_run_id_is_a_model_wherever_the_bucket_is(
         load_model("0" * 16, uri)
     assert raysts("export", run_id, "--to", tmp_path / "exported", "--storage", uri).code == 0
     assert (tmp_path / "exported/README.md").read_text() == storage.remote(
-        storage_of(uri) / f"runs/{run_id}/model/README.md"
+        store_of(uri).root / f"runs/{run_id}/model/README.md"
     ).decode()  # type: ignore[union-attr]
     assert raysts("report", "--storage", uri).code == 0
 
@@ -183,7 +183,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     given = repr({"backbone": str(tiny_backbone), **SHORT})
     program = [sys.executable, "-c", KILLED, given, str(small_world), s3]
     assert subprocess.run(program, check=False).returncode == -9
-    root = storage_of(s3)
+    root = store_of(s3).root
     (run_id,) = bucket_of(root).folders("runs")
     there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
     assert {"step-0000003.pt", "step-0000006.pt"} <= there.keys(), "torn: the new checkpoint without its manifest"
@@ -202,7 +202,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
 def test_a_second_driver_is_refused_from_this_machine_and_from_another(
     s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = storage_of(s3)
+    root = store_of(s3).root
     with storage.lock(root / "locks/nli-sed.lock", "raysts run nli-sed"):
         with pytest.raises(InputError, match="held by raysts run nli-sed"):
             run(s3, tiny_backbone, small_world)
@@ -216,7 +216,7 @@ def test_what_is_done_here_but_not_in_the_bucket_is_sent_or_made_again(
     s3: str, calm: dict[str, Any], small_world: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody has emptied the bucket: runs and results are sent again, what others read piece by piece is made again."""
-    root = storage_of(s3)
+    root = store_of(s3).root
     shutil.copytree(calm["storage"], root)
     monkeypatch.setattr(checkpoint, "restore", lambda *arguments: pytest.fail("trains again"))
     found = run(s3, tiny_backbone, small_world)
@@ -244,7 +244,7 @@ def test_a_search_goes_on_without_its_mirror(
     expected = tune(tmp_path / "local")
     found = tune(s3)
     assert found["points"] == expected["points"] and found["best"] == expected["best"]
-    root = storage_of(s3)
+    root = store_of(s3).root
     stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
     assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
     kept = [name for name in bucket_of(root).folders("runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
@@ -277,7 +277,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
     program = [sys.executable, "-c", KILLED_SEARCH, repr(given), str(small_world), s3]
     ended = subprocess.run(program, check=False, capture_output=True, text=True)
     assert ended.returncode == -9, ended.stderr
-    root = storage_of(s3)
+    root = store_of(s3).root
     bucket, study = bucket_of(root), "studies/lower-bound"
     (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
     record = bucket.read(f"{study}/trials/{first}")
