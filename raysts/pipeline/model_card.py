@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysts.data.shards import skipped_line
 from raysts.models import pretrained
@@ -84,31 +86,37 @@ def model_card(
     }
     if base_model is not None:
         front["base_model"] = base_model
-    pooled = f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}"
-    compared = "the cosine of their vectors" if similarity == "cosine" else f"`model.similarity`, which is {similarity}"
-    sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---",
-        f"# {_line(name)}",
-        f"{_what(system, role, members, backbone)} It maps a text of up to {max_length} tokens to a vector of "
-        f"{dimension} numbers: {pooling} pooling of the token vectors of {pooled}. Compare two texts by {compared}.",
-        "## How to use it",
-        _use(path),
-        "## Training data",
-        _data_table(data),
-        "## Scores",
-        *_scores(rows, layers),
-        "## What to know",
-        "\n".join(f"- {_line(note)}" for note in _notes(selected_by, random_backbone, notes)),
-        "## How to reproduce it",
-        _fenced(command, "bash"),
-        *([f"Source of the recipe: {_line(source)}"] if source else []),
-        "<details><summary>The recipe, fully resolved</summary>",
-        _fenced(recipe_yaml.rstrip(), "yaml"),
-        "</details>",
+    shown = [
+        row
+        for row in rows
+        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(layers), None)
+        if row["value"] is not None and math.isfinite(row["value"])
     ]
-    if versions:
-        sections.append("Made with " + ", ".join(f"{_line(k)} {_line(v)}" for k, v in versions.items()) + ".")
-    return "\n\n".join(sections) + "\n"
+    first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
+    return _TEMPLATE.render(
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        name=name,
+        path=path,
+        system=system,
+        role=role,
+        members=members,
+        backbone=backbone,
+        dimension=dimension,
+        max_length=max_length,
+        pooling=pooling,
+        pooled=f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}",
+        similarity=similarity,
+        data=data,
+        first=first,
+        rest=[row for row in shown if row not in first],
+        selected_by=selected_by,
+        random_backbone=random_backbone,
+        notes=notes,
+        command=command,
+        source=source,
+        recipe_yaml=recipe_yaml,
+        versions=versions,
+    )
 
 
 def card_of(
@@ -148,108 +156,6 @@ def card_of(
     )
 
 
-def _what(system: str, role: str, members: int, backbone: str) -> str:
-    text = f"A sentence-embedding model: `{_line(system)}` on the backbone `{_line(backbone)}`"
-    if role == "student":
-        return f"{text}, a student distilled from the mean embeddings of {members} ensemble members."
-    if role == "member" and members > 1:
-        return f"{text}, one of {members} members that differ in their seeds alone."
-    return f"{text}."
-
-
-def _use(path: str) -> str:
-    code = f"""\
-import raysts
-
-model = raysts.load({path!r})
-vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])  # float32 [2, D]
-"""
-    other = f"""\
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer({path!r})
-vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
-print(model.similarity(vectors[:1], vectors[1:]))
-"""
-    return f"{_fenced(code.rstrip(), 'python')}\n\nor, without raysts:\n\n{_fenced(other.rstrip(), 'python')}"
-
-
-def _data_table(data: Sequence[Mapping[str, Any]]) -> str:
-    if not data:
-        return "None: nothing was trained."
-    lines = [[str(d["stage"]), f"`{_line(d['table'])}`", f"{d['rows']:,}", f"`{str(d['sha256'])[:16]}`"] for d in data]
-    return _markdown_table(["stage", "table", "rows", "sha256 (first 16 digits)"], lines, right={2})
-
-
-def _scores(rows: Iterable[Mapping[str, Any]], layers: Layers) -> list[str]:
-    shown = [
-        row
-        for row in rows
-        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(layers), None)
-        if row["value"] is not None and math.isfinite(row["value"])
-    ]
-    if not shown:
-        return ["Not measured."]
-    first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
-    rest = [row for row in shown if row not in first]
-    legend = (
-        "`all`: one correlation over all subsets together; `mean`, `wmean`: mean of the subsets' correlations, the "
-        "second weighted by their pairs. Intervals are bootstrap intervals over the pairs."
-    )
-    if not first or not rest:
-        return [_scores_table(shown), legend]
-    return [_scores_table(first), legend, "<details><summary>Other metrics and aggregations</summary>",
-            _scores_table(rest), "</details>"]  # fmt: skip
-
-
-def _scores_table(rows: list[Mapping[str, Any]]) -> str:
-    lines = [
-        [
-            f"{row['dataset']} {row['split']}" + (" (clean rows)" if row["rows"] == "clean" else ""),
-            str(row["metric"]),
-            str(row["aggregation"] or "–"),
-            str(row["layers"] or "–"),
-            str(row["similarity"] or "–"),
-            f"{100 * row['value']:.2f}",
-            _interval(row),
-            f"{row['n']:,}" if row["n"] else "–",
-        ]
-        for row in rows
-    ]
-    head = ["set", "metric", "aggregation", "layers pooled", "similarity", "× 100", "95 % interval", "n"]
-    return _markdown_table(head, lines, right={5, 7})
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    if row["ci_low"] is None or row["ci_high"] is None:
-        return "–"
-    return f"{100 * row['ci_low']:.2f} to {100 * row['ci_high']:.2f}"
-
-
-def _notes(selected_by: str | None, random_backbone: bool, notes: Sequence[str]) -> list[str]:
-    found = [
-        "No labels of an evaluation set chose the checkpoint."
-        if selected_by is None
-        else f"Labels of {selected_by} chose the checkpoint (of the model or of members behind it), so scores on "
-        "that set are not a test."
-    ]
-    if random_backbone:
-        found.append(
-            "The backbone was a small encoder with random weights, made for raysts' generated sentences: the model "
-            "shows that the pipeline works, and is not meant for real text."
-        )
-    return [*found, *notes]
-
-
-def _markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], right: set[int]) -> str:
-    rule = ["---:" if column in right else "---" for column in range(len(head))]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in [head, rule, *lines])
-
-
-def _cell(text: str) -> str:
-    return _line(text).replace("|", "\\|")
-
-
 def _line(value: object) -> str:
     """Text that cannot end its line, nor open an HTML tag."""
     return " ".join(str(value).split()).replace("<", "&lt;")
@@ -261,3 +167,19 @@ def _fenced(text: str, language: str) -> str:
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+_MARKDOWN = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_MARKDOWN.filters |= {
+    "line": _line,
+    "cell": lambda value: _line(value).replace("|", "\\|"),
+    "fenced": _fenced,
+    "hundredfold": lambda value: f"{100 * value:.2f}",
+}
+_TEMPLATE = _MARKDOWN.get_template("model_card.md")
