@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ from raysts import __version__, cli
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS
-from raysts.search.named import COMPOSED
+from raysts.search.named import COMPOSED, SEARCHES
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
 RUN = {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped"}
@@ -83,6 +84,19 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
     example = outcome.out.split("example: ")[1].strip()
     assert example.startswith(f"raysts {name}")
     cli.parser().parse_args(shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_argument_is_a_parameter_of_the_function(name: str) -> None:
+    """What is typed reaches the function, and what the function takes can be typed."""
+    parameters = set(inspect.signature(cli.COMMANDS[name].function).parameters) - {"command", "say"}
+    typed = {"overrides" if action.dest == "set" else action.dest for action in COMMANDS[name]._actions}
+    assert typed - {"help", "json"} == parameters | ({"corpus"} if name == "data prepare" else set())
+
+
+def test_the_help_of_tune_names_every_search() -> None:
+    text = " ".join(raysts("tune", "--help").out.split())
+    assert f"NAME {', '.join(list(SEARCHES)[:-1])} or {list(SEARCHES)[-1]}" in text
 
 
 @pytest.mark.parametrize("name", ["plan", "run", "distill"])

@@ -59,15 +59,11 @@ def distill(
         overrides: as :func:`raysts.run`; ``backbone``, what the student starts from, is by default what the members
             started from, where that is on record.
         data: as :func:`raysts.run`; default that of the run or study.
-        storage: as :func:`raysts.run`.
+        storage, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
         from_study: take the best of this study in the storage instead.
         top: the best so many on STS-B dev; default: all.
         name: name of the run; default ``distilled``, after the run or study ``<its name>-distilled``.
-        address: as :func:`raysts.run`.
-        command: as :func:`raysts.run`.
-        skip_bad: as :func:`raysts.run`.
-        say: as :func:`raysts.run`.
 
     Returns:
         as :func:`raysts.run`.
@@ -77,15 +73,9 @@ def distill(
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
     store, source = store_of(storage), from_run or from_study
-    options = RunOptions(
-        data=data,
-        storage=storage,
-        name=name or (f"{source}-distilled" if source else "distilled"),
-        address=address,
-        command=command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})",
-        skip_bad=skip_bad,
-        say=say,
-    )
+    name = name or (f"{source}-distilled" if source else "distilled")
+    line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say)
     if from_study is not None:
         pipeline, record = _of_study(from_study, top, overrides, options)
     elif bool(models) == bool(from_run):

@@ -57,10 +57,6 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
     Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
     others.
 
-    Returns:
-        as :func:`raysts.run`: ``report`` is the page of the tables, ``model`` is None, and the rows of ``results``
-        have the experiment and the point as ``study`` and ``trial``, and so have the members ``left_out`` the point.
-
     Raises:
         InputError: anything that would stop one of them later, in one message; nothing has started.
         RunFailed: some of them failed.
@@ -103,7 +99,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
 
 def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     """What is left out of any of the plans, once."""
-    return list({skipped["file"]: skipped for plan in plans.values() for skipped in plan.skipped}.values())
+    return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
 
 
 def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:

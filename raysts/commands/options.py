@@ -45,7 +45,7 @@ def say_on_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """How something is run, whatever it is; :func:`raysts.run` says what each option means."""
 

@@ -66,16 +66,8 @@ def run(
     from raysts.search.named import is_composed
 
     given = dict(overrides or {})
-    options = RunOptions(
-        data=data,
-        storage=storage,
-        name=name,
-        address=address,
-        command=command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})",
-        strict_contamination=strict_contamination,
-        skip_bad=skip_bad,
-        say=say,
-    )
+    line = command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})"
+    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say)
     if is_experiment(recipe):
         return experiment.run(recipe, given, options)
     if is_composed(recipe):

@@ -65,16 +65,12 @@ def tune(
         search: a name (``raysts.search.named.SEARCHES``), or a Search.
         overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
             (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
-        data: as :func:`raysts.run`.
-        storage: as :func:`raysts.run`.
+        data, storage, address, command, skip_bad, say: as :func:`raysts.run`; with ``address`` ``none`` one trial after
+            the other.
         name: name of the study in the storage; default the search's.
         warm_start: another study of this storage, whose scores the sampler learns from before its first proposal.
         mlflow: tracking URI that gets a run per trial; none: not used.
         wandb: Weights & Biases project that gets a run per trial; none: not used.
-        address: as :func:`raysts.run`; with ``none`` one trial after the other.
-        command: as :func:`raysts.run`.
-        skip_bad: as :func:`raysts.run`.
-        say: takes progress, a line at a time.
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
@@ -89,15 +85,8 @@ def tune(
     from raysts.commands.study import planned, run_study
 
     given = dict(overrides or {})
-    options = RunOptions(
-        data=data,
-        storage=storage,
-        name=name,
-        address=address,
-        command=command or f"raysts.tune({search if isinstance(search, str) else search.name!r}, {given!r})",
-        skip_bad=skip_bad,
-        say=say,
-    )
+    line = command or f"raysts.tune({search if isinstance(search, str) else search.name!r}, {given!r})"
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say)
     return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
