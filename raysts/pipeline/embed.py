@@ -17,7 +17,7 @@ from raysts.errors import InputError, RunFailed, nearest
 from raysts.models.layers import Layers
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import aside, read_json, remove_drafts, write_json
+from raysts.storage.atomic import atomic_write, read_json, remove_drafts, write_json
 
 ROWS = 8_192
 """Rows in memory at once."""
@@ -114,7 +114,7 @@ def embed_unit(model: SentenceModel, unit: Unit, column: str) -> int:
     target = Path(unit.target)
     if target.exists():
         return unit.rows
-    with aside(target) as draft:
+    with atomic_write(target) as draft:
         writer = None
         for batch in _read(unit):
             texts = pc.fill_null(batch.column(batch.schema.get_field_index(column)).cast(pa.string()), "").to_pylist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -117,82 +118,71 @@ class EvaluateNode(Node):
         return results.read_part(self.inputs.storage, self.id)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
-        scoring = Scoring.of(self)
         evaluation, resources = self.inputs.pipeline.evaluation, self.inputs.pipeline.resources
         done = PartialResults(store, self.id)
-        folders = [model.model for model in self.models[done.count :]] if self.models else [self.inputs.start]
-        args = (scoring.texts, scoring.pooling, tuple(evaluation.layers))
+        waiting = self.models[done.count :]
+        folders = [model.model for model in waiting] if self.models else [self.inputs.start]
+        args = (self.texts, self.pooling, tuple(evaluation.layers))
         embedded = executor.map(EmbedTexts, args, folders, resources, say)
         if not self.models:
             (representations,) = embedded
-            done.rows += scoring.rows(representations, pretrained.similarities(self.inputs.backbone), "backbone", None)
-        for model, found in zip(self.models[done.count :], embedded if self.models else (), strict=True):
-            representations = scoring.as_trained(model, found)
-            rows = scoring.rows(representations, pretrained.similarities(model.model), self.role, model)
-            summed = self.role == "member" and self.inputs.pipeline.combine and model.id in scoring.ensemble
-            done.add(rows, {k: values["vectors"] for k, values in representations.items()} if summed else {})
+            done.rows += self._rows(representations, pretrained.similarities(self.inputs.backbone), "backbone", None)
+        summed = (
+            {member.id for member in self.chosen} if self.role == "member" and self.inputs.pipeline.combine else set()
+        )
+        for model, of_model in zip(waiting, embedded if self.models else (), strict=True):
+            representations = self._as_trained(model, of_model)
+            rows = self._rows(representations, pretrained.similarities(model.model), self.role, model)
+            vectors = {k: values["vectors"] for k, values in representations.items()} if model.id in summed else {}
+            done.add(rows, vectors)
             say(f"{self.title}: {done.count} of {len(self.models)}")
         if done.sums:
-            count = np.float32(len(scoring.ensemble))
+            count = np.float32(len(self.chosen))
             means: dict[Layers, Representation] = {k: {"vectors": total / count} for k, total in done.sums.items()}
-            done.rows += scoring.rows(means, {"cosine": cosine_of_vectors}, "ensemble", None)
+            done.rows += self._rows(means, {"cosine": cosine_of_vectors}, "ensemble", None)
         results.write(self.inputs.storage, self.id, done.rows)
         done.close()
 
+    # -- what all rows have in common; read when the members are done --------------------------------------------------
 
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """What the rows of an evaluation have in common.
+    @cached_property
+    def texts(self) -> list[str]:
+        """The distinct sentences of the tasks."""
+        return harness.sentences(self.inputs.corpus, self.inputs.tasks)
 
-    Attributes:
-        inputs: the pipeline.
-        texts: the distinct sentences of the tasks.
-        pooling: of the token vectors, where a model has none of its own.
-        contamination: the training text in the test sets.
-        ensemble: ids of the selected members.
-        parents: run ids of the selected members, for what has no parents on record.
-        transductive: whether one of them has seen the test sentences.
-        chosen_by: the development set that chose a model among others, by the model's id, that of an ensemble by None.
-    """
+    @property
+    def pooling(self) -> PoolingMode:
+        """Of the token vectors, where a model has none of its own."""
+        pipeline = self.inputs.pipeline
+        recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages.values()))
+        return next((recipe.pooling for recipe in recipes if recipe), "mean")
 
-    inputs: Inputs
-    texts: list[str]
-    pooling: PoolingMode
-    contamination: Contamination
-    ensemble: frozenset[str]
-    parents: list[str]
-    transductive: bool
-    chosen_by: Mapping[str | None, str | None]
+    @cached_property
+    def contamination(self) -> Contamination:
+        """The training text in the test sets."""
+        return self.inputs.contamination()
 
-    @classmethod
-    def of(cls, node: EvaluateNode) -> Scoring:
-        """What the rows of ``node`` have in common."""
-        inputs, pipeline = node.inputs, node.inputs.pipeline
-        recipes = (pipeline.sed if node.role == "student" else None, *reversed(pipeline.stages.values()))
-        chosen = selected(node.members, pipeline.select_top)
-        dev = dev_of([recipe.objective for recipe in pipeline.stages.values()])
-        known, top = candidates(node.members), pipeline.select_top
-        outcome = decide(known, [], combine=pipeline.combine, select_top=top, dev=dev)
-        chosen_by = {None: dev if top is not None else None, outcome.selected or "": outcome.selected_by}
-        return cls(
-            inputs=inputs,
-            texts=harness.sentences(inputs.corpus, inputs.tasks),
-            pooling=next((recipe.pooling for recipe in recipes if recipe), "mean"),
-            contamination=inputs.contamination(),
-            ensemble=frozenset(member.id for member in chosen),
-            parents=[_run_id(member) for member in chosen],
-            transductive=any(member.record.get("transductive") for member in chosen),
-            chosen_by=chosen_by,
-        )
+    @cached_property
+    def chosen(self) -> list[Model]:
+        """The members that form the ensemble."""
+        return selected(self.members, self.inputs.pipeline.select_top)
 
-    def as_trained(self, model: Model, found: dict[Layers, Representation]) -> dict[Layers, Representation]:
+    @cached_property
+    def chosen_by(self) -> dict[str, str | None]:
+        """The development set that chose a model among others, by the model's id; that of an ensemble by ``ensemble``."""
+        pipeline = self.inputs.pipeline
+        dev, top = dev_of([recipe.objective for recipe in pipeline.stages.values()]), pipeline.select_top
+        outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
+        return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
+
+    def _as_trained(self, model: Model, embedded: dict[Layers, Representation]) -> dict[Layers, Representation]:
         """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
         job = getattr(model, "job", None)
-        if job is None or len(found) > 1 or found.keys() <= set(self.inputs.pipeline.evaluation.layers):
-            return found
-        return {job.recipe.layers: next(iter(found.values()))}
+        if job is None or len(embedded) > 1 or embedded.keys() <= set(self.inputs.pipeline.evaluation.layers):
+            return embedded
+        return {job.recipe.layers: next(iter(embedded.values()))}
 
-    def rows(
+    def _rows(
         self,
         representations: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
@@ -200,21 +190,20 @@ class Scoring:
         model: Model | None,
     ) -> list[Row]:
         """The rows of a model, or of the backbone or the ensemble (``model`` None), at each choice of layers."""
-        inputs, record = self.inputs, model.record if model else {}
-        # A student that is one of several here may have been trained as the only one.
-        job = getattr(model, "job", None)
-        backbone = role == "backbone"
-        chosen_by = None if backbone else self.chosen_by.get(model.id if model else None)
+        inputs, record, job = self.inputs, model.record if model else {}, getattr(model, "job", None)
+        parents = [inputs.backbone_id] if role == "backbone" else [_run_id(member) for member in self.chosen]
+        seen = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
         context = {
             "run_id": _run_id(model) if model else None,
-            "parent_run_ids": record.get("parents") or ([inputs.backbone_id] if backbone else self.parents),
+            "parent_run_ids": record.get("parents") or parents,
             "system": inputs.pipeline.name,
             "recipe": "-".join(inputs.pipeline.stages) or "raw",
             "role": role,
+            # A student that is one of several here may have been trained as the only one.
             "member": job.facts["member"] if job else record.get("member"),
             "seed": record.get("seed"),
-            "transductive": bool(record.get("transductive", role == "ensemble" and self.transductive)),
-            "selected_by": record.get("selected_by") or chosen_by,
+            "transductive": bool(record.get("transductive", seen)),
+            "selected_by": record.get("selected_by") or self.chosen_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
             "git_commit": results.git_commit(),
             "pooling": self.pooling,
