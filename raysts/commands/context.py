@@ -22,6 +22,7 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, name_problem
+from raysts.recipes.tree import build
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
@@ -121,6 +122,15 @@ def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> 
     if isinstance(recipe, str):
         return names.pipeline(recipe, overrides)
     return apply_overrides(recipe, overrides) if overrides else recipe
+
+
+def pipeline_from(tree: Any) -> Pipeline:
+    """The pipeline whose tree is on record."""
+    problems: list[str] = []
+    pipeline = build(Pipeline, tree, problems)
+    if pipeline is None:
+        raise InputError(problems)
+    return pipeline
 
 
 def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:

@@ -14,7 +14,6 @@ from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
-    from raysts.search.record import Record
     from raysts.storage.store import Store
 
 
@@ -97,10 +96,9 @@ def _of_models(
     options: RunOptions,
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
-    from raysts.commands.context import locate, store_of
+    from raysts.commands.context import locate, pipeline_from, store_of
     from raysts.recipes import stages
-    from raysts.recipes.recipe import Pipeline
-    from raysts.recipes.tree import build, to_plain
+    from raysts.recipes.tree import to_plain
 
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
@@ -117,11 +115,7 @@ def _of_models(
         "select_top": top,
         **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
     }
-    problems: list[str] = []
-    pipeline = build(Pipeline, plain, problems)
-    if pipeline is None:
-        raise InputError(problems)
-    return pipeline
+    return pipeline_from(plain)
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
@@ -156,60 +150,14 @@ def _of_study(
 ) -> tuple[Pipeline, dict[str, Any]]:
     """The pipeline that distils a study's best, and the record of the study."""
     from raysts.commands.context import pipeline_of, store_of
-    from raysts.commands.study import study_record
+    from raysts.commands.study import best_models, best_point, study_record
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)
     if record["by"] == "point":
-        return replace(_best_point(record, trials, top), name=str(options.name)), record
-    pipeline = _of_models(_best_models(record, trials, store, top), None, overrides, {}, options)
+        return replace(best_point(record, trials, top), name=str(options.name)), record
+    pipeline = _of_models(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
-
-
-def _best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
-    """The system that distils a student from the best point of a study."""
-    from raysts.recipes import names
-    from raysts.recipes.overrides import apply_overrides
-    from raysts.recipes.recipe import Pipeline
-    from raysts.recipes.tree import build
-    from raysts.search import scores
-
-    best = scores.by_mean(scores.grouped(trials, record["seeds"]), record.get("mode", "max"))
-    if best is None or not best.whole:
-        raise InputError(
-            f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
-            f"{record['command']}"
-        )
-    if top is not None and top < 1:
-        raise InputError(f"--top {top}: must be at least 1")
-    problems: list[str] = []
-    searched = build(Pipeline, record["pipeline"], problems)
-    if searched is None:
-        raise InputError(problems)
-    return replace(
-        names.pipeline(f"{searched.name}-sed"),
-        backbone=searched.backbone,
-        seed=searched.seed,
-        resources=searched.resources,
-        stages=apply_overrides(searched, best.point).stages,
-        members=top or record["seeds"],
-    )
-
-
-def _best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
-    """Run ids of the best trials of a study that it keeps."""
-    from raysts.evaluation.run_metric import rank
-
-    finished = [trial for trial in trials if trial.status == "finished"]
-    finished.sort(key=lambda trial: -rank(trial.value, record.get("mode", "max")))
-    models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
-    if not models:
-        raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
-    if top is not None and not 1 <= top <= len(models):
-        raise InputError(
-            f"--top {top}: must be from 1 to the number of models that study '{record['name']}' keeps, {len(models)}"
-        )
-    return models[:top]
 
 
 COMMANDS = (Command("distill", HELP, EXAMPLE, _arguments, distill, text),)

@@ -9,12 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of
+from raysts.commands.context import IN_PROCESS, check_name, on_ray, pipeline_from, plan_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.run_metric import LOSS, reported
+from raysts.evaluation.run_metric import LOSS, rank, reported
 from raysts.pipeline.local import Executor, LocalExecutor, Say
+from raysts.recipes import names
+from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import Pipeline
 from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
 from raysts.search import named, scores
@@ -184,6 +187,41 @@ def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]
             f"no study '{name}' in {store.uri}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}"
         )
     return record, read_records(store.path(f"studies/{name}"))
+
+
+def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
+    """The system that distils a student from the best point of a study."""
+    best = scores.by_mean(scores.grouped(trials, record["seeds"]), record.get("mode", "max"))
+    if best is None or not best.whole:
+        raise InputError(
+            f"--from-study {record['name']}: no point of it has all its {record['seeds']} seeds yet; finish it first with: "
+            f"{record['command']}"
+        )
+    if top is not None and top < 1:
+        raise InputError(f"--top {top}: must be at least 1")
+    searched = pipeline_from(record["pipeline"])
+    return replace(
+        names.pipeline(f"{searched.name}-sed"),
+        backbone=searched.backbone,
+        seed=searched.seed,
+        resources=searched.resources,
+        stages=apply_overrides(searched, best.point).stages,
+        members=top or record["seeds"],
+    )
+
+
+def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
+    """Run ids of the best trials of a study that it keeps."""
+    finished = [trial for trial in trials if trial.status == "finished"]
+    finished.sort(key=lambda trial: -rank(trial.value, record.get("mode", "max")))
+    models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
+    if not models:
+        raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
+    if top is not None and not 1 <= top <= len(models):
+        raise InputError(
+            f"--top {top}: must be from 1 to the number of models that study '{record['name']}' keeps, {len(models)}"
+        )
+    return models[:top]
 
 
 def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
