@@ -24,15 +24,21 @@ from raysts.objectives import OBJECTIVES
 
 WORKERS = 2
 """Processes that run the tests where the command line does not say (``-n``)."""
-GROUPS = ("ray", "finished", "gloo")
-"""What is made once and shared: each runs on one worker. They come first, for the largest is the longest. Every other file
-is a group of its own."""
-SHARED = {
-    "cluster": "ray", "finished": "finished", "processes": "gloo", "two_processes": "gloo",
-}  # fmt: skip
+GROUPS = {
+    "ray": ("cluster/",),
+    "finished": (
+        "pipeline/test_run.py",
+        "pipeline/test_plan.py",
+        "pipeline/test_students.py",
+        "commands/test_api.py",
+        "test_cli.py",
+    ),
+    "gloo": ("objectives/test_conformance.py", "ops/test_collective.py"),
+}
+"""Tests that run on one worker, for they share what is made once: Ray (two nodes that start in the same moment may hang),
+the finished runs, the processes of gloo. They come first, for they take longest. Every other file is a group of its own."""
+SHARED = {"cluster": "ray", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
 """The group of the tests that take a fixture."""
-RAY = ("tests/cluster/",)
-"""Where Ray is started, by files and folders: by one worker alone, for two nodes that start at once may hang."""
 
 UNITS = (
     "ops/", "storage/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
@@ -70,30 +76,34 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if name.startswith(WHOLE) or not name.startswith(UNITS) else None
 
 
-def path_of(item: pytest.Item) -> str:
-    """Path of its file as seen from the root of the project."""
-    return item.path.relative_to(item.config.rootpath).as_posix()
-
-
-def group_of(item: pytest.Item) -> str:
-    if path_of(item).startswith(RAY):
-        return "ray"
-    shared = {SHARED[name] for name in getattr(item, "fixturenames", ()) if name in SHARED}
-    return next((group for group in GROUPS if group in shared), path_of(item))
+def group_of(nodeid: str) -> str:
+    name = nodeid.removeprefix("tests/")
+    return next((group for group, paths in GROUPS.items() if name.startswith(paths)), name.partition("::")[0])
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {group: place for place, group in enumerate(GROUPS)}
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
     for item in items:
+        for name in SHARED.keys() & set(getattr(item, "fixturenames", ())):
+            assert group_of(item.nodeid) == SHARED[name], (
+                f"{item.nodeid} takes {name}: GROUPS[{SHARED[name]!r}] lacks it"
+            )
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    ranks = {group: rank for rank, group in enumerate(GROUPS)}
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups by path. ``--dist loadgroup`` of pytest-xdist 3.8 writes them into node ids, which pytest 9.2 does not heed."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -105,8 +115,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     alone = option.usepdb or option.collectonly or all(".py" in argument for argument in config.args)
     if option.numprocesses is None and not option.tx and not alone:
         option.numprocesses = WORKERS
-    if option.dist == "no":
-        option.dist = "loadgroup"
     option.loadscopereorder = False  # groups run in the order in which they are collected
 
 
