@@ -46,7 +46,7 @@ from raysts.data.shards import (
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, read_dump, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.schema import Column
-from raysts.storage.atomic import aside, read_json, remove_drafts, writable, write_json
+from raysts.storage.atomic import atomic_write, read_json, remove_drafts, writable, write_json
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"
@@ -210,7 +210,7 @@ def _quiet(block_bytes: int) -> Iterator[None]:
 def _unpack(dump: Path, folder: Path, block_bytes: int, say: Callable[[str], None]) -> list[Path]:
     """Articles of a dump as Parquet shards of about ``block_bytes``, which can be read in parallel; a dump cannot."""
     if not folder.is_dir():
-        with aside(folder) as draft:
+        with atomic_write(folder) as draft:
             draft.mkdir()
             count = 0
             for shard, rows in enumerate(_shards(dump, block_bytes)):
@@ -297,12 +297,12 @@ def _publish(root: Path, ranges: list[dict[str, Any]], sample: int | None) -> No
     """All ranges as shards of the table, or the first ``sample`` rows of them as one file."""
     filled = [Path(part["path"]) for part in ranges if part["rows"]]
     if sample is None:
-        with aside(root / TABLE) as draft:
+        with atomic_write(root / TABLE) as draft:
             draft.mkdir()
             for number, path in enumerate(filled):
                 shutil.move(path, draft / f"part-{number:05d}.parquet")
         return
-    with aside(root / f"{TABLE}.parquet") as draft:
+    with atomic_write(root / f"{TABLE}.parquet") as draft:
         left = sample
         with pq.ParquetWriter(draft, pq.read_schema(filled[0]), compression="zstd", write_page_checksum=True) as writer:
             for path in filled:

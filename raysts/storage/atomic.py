@@ -49,9 +49,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 leftover.unlink(missing_ok=True)
 
 
-aside = atomic_write
-
-
 def as_json(value: Any) -> str:
     """``value`` as the indented JSON text that every record here is."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -186,27 +186,20 @@ class Bucket:
         Raises:
             InputError: a name leads out of the folder.
         """
+        infos = self._infos(folder, recursive)
+        return {name: Entry(info.size, info.mtime_ns / 1e9) for name, info in infos.items() if info.is_file}
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the objects and folders in a folder."""
+        return list(self._infos(folder))
+
+    def _infos(self, folder: str, recursive: bool = False) -> dict[str, Any]:
         from pyarrow.fs import FileSelector
 
         base = self._key(folder)
         selector = FileSelector(base, allow_not_found=True, recursive=recursive)
-        found = {}
-        for info in self._tried("list", folder, lambda: self._files.get_file_info(selector)):
-            if info.is_file:
-                name = (
-                    str(PurePosixPath(info.path).relative_to(base)) if info.path.startswith(f"{base}/") else info.path
-                )
-                check_inside(name, f"{self.uri}: {folder}/")
-                found[name] = Entry(info.size, info.mtime_ns / 1e9)
-        return found
-
-    def folders(self, folder: str) -> list[str]:
-        """Names of the folders in a folder."""
-        from pyarrow.fs import FileSelector
-
-        selector = FileSelector(self._key(folder), allow_not_found=True)
-        found = self._tried("list", folder, lambda: self._files.get_file_info(selector))
-        names = [info.base_name for info in found if not info.is_file]
+        infos = self._tried("list", folder, lambda: self._files.get_file_info(selector))
+        names = {info.path.removeprefix(f"{base}/"): info for info in infos}
         for name in names:
             check_inside(name, f"{self.uri}: {folder}/")
         return names

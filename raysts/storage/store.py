@@ -1,31 +1,19 @@
 """A storage: one handle for a folder and for an object store with a local folder that mirrors what this machine needs.
 
 Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
-absolute Path. What a method gives is a path on this machine that holds the content already. A folder is its own mirror,
-so the same calls are right for both, and no caller asks which it has::
+absolute Path; what a method gives is a path on this machine that holds the content already, or None. A folder is its own
+mirror, so the same calls are right for both, and no caller asks which it has::
 
-    store = Store.open("s3://bucket/runs")              # or a folder; Store.of(path): the storage in which a path lies
+    store = Store.open("s3://bucket/runs")                           # or a folder
     record = store.read_json("pipelines/a.json", fresh=True)         # None where there is none
     for path in store.get_all("runs", "run.json", "recipe.json"):    # every such file below runs/, as it is there now
         ...
     with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
         pq.write_table(table, draft)
-    model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, complete; or None
+    model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, whole; or None
 
-    get(key)              a file whose content never changes: asked for only where it is not here yet
-    get(key, fresh=True)  a file that others write or may remove: as it is in the store now; None: the store has none
-    get_all(folder, *patterns)   the files below a folder that match, as they are now, several at a time
-    get_dir(key[, fresh]) a folder that put_dir wrote: all of its files, checked against its manifest
-    put, put_dir          a draft to write to, sent and then renamed when the block ends well, removed when it does not
-    upload(key)           send what had to be written in place (a library's database, a log that grows)
-    exists, list          what the store holds, whether it is here or not; folders that put_dir wrote count once complete
-    delete(key)           remove a file or folder, in the store and here
-    lock(key, holder)     one writer on this machine, and in an object store on any; who lost it sends nothing more
-    read_json, write_json    get and put of a small file;  at_once: the same call for several keys
-    path(key)             where a key lies on this machine, for what writes in place; says nothing of what is there
-
-Never ask the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about this
-machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: see ``storage.runs``.
+Nobody asks the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about
+this machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: ``storage.runs``.
 
 Objects appear whole. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
 belongs to, and a handle can be pickled. In an object store ``<folder>.manifest.json``, written last, lists the files of a
@@ -42,6 +30,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
@@ -143,7 +132,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+    def put(self, key: Key) -> AbstractContextManager[Path]:
         """A draft of a file; it becomes the file, first in the store and then here, when the block ends well.
 
         Raises:
@@ -151,7 +140,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put_dir(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+    def put_dir(self, key: Key) -> AbstractContextManager[Path]:
         """A draft, an empty folder, that becomes the folder as a whole, in place of what is there; as :meth:`put`."""
 
     @abc.abstractmethod
@@ -171,9 +160,7 @@ class Store(abc.ABC):
         """Remove a file or a folder, if it is there."""
 
     @abc.abstractmethod
-    def lock(
-        self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None
-    ) -> contextlib.AbstractContextManager[None]:
+    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
         """Be the only one with this lock, in an object store on any machine.
 
         Args:
@@ -228,10 +215,10 @@ class FolderStore(Store):
         path = self.path(key)
         return path if path.is_dir() else None
 
-    def put(self, key: Key) -> contextlib.AbstractContextManager[Path]:
+    def put(self, key: Key) -> AbstractContextManager[Path]:
         return atomic_write(self.path(key))
 
-    @contextlib.contextmanager
+    @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
         with atomic_write(self.path(key)) as draft:
             draft.mkdir()
@@ -252,9 +239,7 @@ class FolderStore(Store):
     def delete(self, key: Key) -> None:
         _delete_here(self.path(key))
 
-    def lock(
-        self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None
-    ) -> contextlib.AbstractContextManager[None]:
+    def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
         return atomic.lock(self.path(key), holder, wait)
 
     def check(self, writes: bool = False, option: str = "--storage") -> None:
@@ -335,7 +320,7 @@ class BucketStore(Store):
             f"{self.key(key)}{MANIFEST} and run the same command again: it is made again"
         )
 
-    @contextlib.contextmanager
+    @contextmanager
     def put(self, key: Key) -> Iterator[Path]:
         path = self.path(key)
         with atomic_write(path) as draft:
@@ -343,7 +328,7 @@ class BucketStore(Store):
             self._check_leases(path)
             self.bucket.upload(draft, self.key(key))
 
-    @contextlib.contextmanager
+    @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
         with atomic_write(self.path(key)) as draft:
             draft.mkdir()
@@ -381,7 +366,7 @@ class BucketStore(Store):
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
         key = self.key(folder)
-        names = [*self.bucket.listed(key, recursive), *([] if recursive else self.bucket.folders(key))]
+        names = self.bucket.listed(key, recursive) if recursive else self.bucket.names(key)
         return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
 
     def delete(self, key: Key) -> None:
@@ -393,7 +378,7 @@ class BucketStore(Store):
         _manifest(path).unlink(missing_ok=True)
         _delete_here(path)
 
-    @contextlib.contextmanager
+    @contextmanager
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
         lease, protected = Lease(self.bucket, self.key(key), holder), of or self.root
         with atomic.lock(self.path(key), holder, wait):

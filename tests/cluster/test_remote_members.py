@@ -18,7 +18,7 @@ from raysts.commands.run import run as run_recipe
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
-from raysts.storage import store as storage
+from raysts.storage.store import Store
 
 SHORT = {
     "members": 2,
@@ -57,7 +57,8 @@ def prepared(made: Plan) -> Plan:
 
 def weights_of(made: Plan) -> list[bytes | None]:
     paths = [node.model.parent / WEIGHTS for node in made.members]
-    return [storage.remote(path) if storage.place_of(path) else path.read_bytes() for path in paths]
+    weights = [Store.of(path).get(path, fresh=True) for path in paths]
+    return [path and path.read_bytes() for path in weights]
 
 
 def test_members_bring_what_they_need_and_send_what_they_made(
@@ -76,7 +77,7 @@ def test_members_bring_what_they_need_and_send_what_they_made(
     assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
 
     shutil.rmtree(there.storage)
-    again = plan_recipe("nli", given, small_world, storage.location(there.storage))
+    again = plan_recipe("nli", given, small_world, Store.of(there.storage).uri)
     assert [node.status(again.store) for chain in again.chains for node in chain] == ["done", "done"]
     assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
 
@@ -96,4 +97,5 @@ def test_a_whole_system_on_ray_goes_on_from_the_bucket_alone(
     assert [row["value"] for row in found["results"]] == [row["value"] for row in calm["results"]]
     root = store_of(uri).root
     for path in (tmp_path / "calm/runs").iterdir():
-        assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()
+        weights = Store.of(root).get(root / "runs" / path.name / WEIGHTS, fresh=True)
+        assert weights and weights.read_bytes() == (path / WEIGHTS).read_bytes()

@@ -20,7 +20,6 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
 from raysts.models.pretrained import load_tokenizer
-from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket, canonical
 
 SMALL: dict[str, Any] = {
@@ -53,7 +52,7 @@ def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Pa
     folder = tmp_path / "folder"
     for table in ("nli/train", "sts/stsb_dev", "sts/stsb_test"):
         for path in shards.files(table):
-            storage.current(path)
+            shards.store.get(path)
             target = folder / path.relative_to(shards.root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)

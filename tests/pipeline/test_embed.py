@@ -16,7 +16,7 @@ from run_commands import raysts, result
 
 from raysts.models.pretrained import load
 from raysts.pipeline import embed as bulk
-from raysts.storage.atomic import ASIDE, aside
+from raysts.storage.atomic import ASIDE, atomic_write
 
 WORDS = ("a man runs", "the dog sleeps", "two cats", "nobody", "it is red and small, and it is not a ball")
 
@@ -112,7 +112,7 @@ def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path
     lost = sorted(before)[2]
     (output / lost).unlink()
     (output / "manifest.json").unlink()
-    with aside(output / lost) as draft:  # named as this machine names drafts, but by a process that is dead
+    with atomic_write(output / lost) as draft:  # named as this machine names drafts, but by a process that is dead
         half = draft.with_name(draft.name.replace(f".{os.getpid()}.", f".{dead_process()}."))
         shutil.copy(output / "job.json", draft)
     (output / lost).unlink()

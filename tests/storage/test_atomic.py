@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import ASIDE, aside, lock, read_json, remove_drafts, writable, write_json
+from raysts.storage.atomic import ASIDE, atomic_write, lock, read_json, remove_drafts, writable, write_json
 
 
 def test_a_file_is_not_there_before_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
-    with aside(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text("half")
         assert not path.exists() and draft.parent == path.parent and draft.name.startswith(ASIDE)
     assert path.read_text() == "half" and [p.name for p in path.parent.iterdir()] == ["file.txt"]
@@ -26,7 +26,7 @@ def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> N
     path = tmp_path / "target"
     for content in ("old", "new"):
         try:
-            with aside(path) as draft:
+            with atomic_write(path) as draft:
                 if folder:
                     draft.mkdir()
                 (draft / "a" if folder else draft).write_text(content)
@@ -40,7 +40,7 @@ def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> N
 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        with aside(tmp_path / "model") as draft:
+        with atomic_write(tmp_path / "model") as draft:
             draft.mkdir()
             (draft / name).touch()
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["b"]

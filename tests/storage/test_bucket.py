@@ -12,8 +12,8 @@ from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError, StoreFailed
 from raysts.storage import bucket as object_store
-from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.store import BucketStore, FolderStore, Store
 
 
 def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,20 +46,20 @@ def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_uri_that_makes_no_sense_is_refused_and_no_secret_repeated(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why) as error:
-        storage.mirror(text)
+        Store.open(text)
     assert "ret" not in str(error.value).replace("secret_key", "") and "AKIAEXAMPLE" not in str(error.value)
 
 
 def test_a_path_says_which_store_it_belongs_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "with+plus"))
-    root = storage.mirror("s3://bucket/a+b/100%?endpoint_override=h:1")
-    assert root.parent == tmp_path / "with+plus"
-    place = storage.place_of(root / "runs" / "x")
-    assert place is not None and place.root == root and place.path == "runs/x"
-    assert place.bucket.uri == storage.location(root) and place.bucket.prefix == "bucket/a+b/100%"
-    assert storage.place_of(tmp_path / "runs") is None and storage.location(tmp_path) == str(tmp_path)
+    store = Store.open("s3://bucket/a+b/100%?endpoint_override=h:1")
+    assert store.root.parent == tmp_path / "with+plus"
+    found = Store.of(store.root / "runs" / "x")
+    assert isinstance(found, BucketStore) and found == store and found.key(store.root / "runs" / "x") == "runs/x"
+    assert found.bucket.prefix == "bucket/a+b/100%"
+    assert Store.of(tmp_path / "runs") == FolderStore(tmp_path / "runs")
     with pytest.raises(InputError, match="must stay in its folder"):
-        storage.place_of(root / "runs" / ".." / ".." / "other")
+        Store.of(store.root / "runs" / ".." / ".." / "other")
 
 
 @pytest.mark.parametrize(

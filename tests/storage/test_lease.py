@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.storage import lease
 from raysts.storage import store as storage
 from raysts.storage.atomic import start_of
 from raysts.storage.bucket import Bucket, canonical
 from raysts.storage.lease import Lease, place
+from raysts.storage.store import Store
 
 KEY = "locks/name.lock"
 
@@ -51,6 +52,36 @@ def test_a_claim_from_elsewhere_lives_until_beats_are_missed_and_one_from_here_w
     found = json.loads(claim(place=where, **process))
     assert lease._is_dead(found, beats * lease.BEAT) is dead
     assert lease._is_dead({**found, "started": "another one"}, beats * lease.BEAT) is (where == place() or dead)
+
+
+def test_a_lease_is_lost_when_it_was_not_renewed_for_three_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store answers again in the fourth beat, and then never: the count begins anew with every renewal."""
+    clock, answers = [0.0], [False, False, False, True]
+
+    class Store:
+        def __init__(self, uri: str, tries: int) -> None:
+            self.uri = uri
+
+        def listed(self, key: str) -> dict[str, None]:
+            if answers and answers.pop(0):
+                return {held.name: None}
+            raise StoreFailed("no answer")
+
+        def write(self, path: str, content: bytes) -> None:
+            assert path == f"{KEY}/{held.name}"
+
+    def wait(seconds: float) -> bool:
+        clock[0] += seconds
+        return clock[0] > 100 * lease.BEAT
+
+    monkeypatch.setattr(lease, "Bucket", Store)
+    monkeypatch.setattr(lease.time, "monotonic", lambda: clock[0])
+    held = Lease(Store("s3://bucket", 1), KEY, "a")  # type: ignore[arg-type]
+    monkeypatch.setattr(held._stop, "wait", wait)
+    held._renew()
+    assert clock[0] == (4 + lease.MISSED + 1) * lease.BEAT and not answers
+    with pytest.raises(RunFailed, match="could not be renewed for 30 s"):
+        held.check()
 
 
 def test_a_second_one_is_refused_and_told_who_is_first(bucket: Bucket) -> None:
@@ -129,18 +160,18 @@ def test_a_live_lock_is_renewed_and_one_that_was_broken_writes_no_more(
     bucket: Bucket, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "BEAT", 0.2)
-    root = storage.mirror(s3)
-    with storage.lock(root / KEY, "a driver"):
+    store = Store.open(s3)
+    with store.lock(KEY, "a driver"):
         (name,) = bucket.listed(KEY)
         before = bucket.listed(KEY)[name].written
         until(lambda: bucket.listed(KEY)[name].written > before)
-        storage.write_json(root / "pipelines/a.json", 1)
+        store.write_json("pipelines/a.json", 1)
         until(
             lambda: bucket.delete(f"{KEY}/{name}") or next(iter(storage._leases)).lost
         )  # again, for it may be being renewed
         with pytest.raises(RunFailed, match="lost locks/name.lock: its claim was removed.*goes on from"):
-            storage.write_json(root / "pipelines/a.json", 2)
-    assert storage.remote(root / "pipelines/a.json") == b"1\n" and not storage._leases
+            store.write_json("pipelines/a.json", 2)
+    assert bucket.read("pipelines/a.json") == b"1\n" and not storage._leases
 
 
 def test_a_process_that_comes_back_to_life_sees_who_has_its_lock(
@@ -157,8 +188,9 @@ def test_a_process_that_comes_back_to_life_sees_who_has_its_lock(
 
 
 def test_on_one_machine_the_mirror_is_locked_too(s3: str) -> None:
-    path: Path = storage.mirror(s3) / KEY
-    with storage.lock(path, "first"), pytest.raises(InputError, match="held by first"), storage.lock(path, "second"):
+    store = Store.open(s3)
+    refusal = re.escape(f"{store.path(KEY)} is held by first")
+    with store.lock(KEY, "first"), pytest.raises(InputError, match=refusal), store.lock(KEY, "second"):
         pass
 
 

@@ -19,9 +19,9 @@ from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
-from raysts.storage import store as storage
 from raysts.storage.atomic import read_json
 from raysts.storage.bucket import Bucket
+from raysts.storage.store import BucketStore, Store
 from raysts.training import checkpoint
 
 SHORT = {
@@ -84,9 +84,13 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def bucket_of(root: Path) -> Bucket:
-    place = storage.place_of(root)
-    assert place is not None
-    return place.bucket
+    store = Store.of(root)
+    assert isinstance(store, BucketStore)
+    return store.bucket
+
+
+def names(root: Path, folder: Path | str) -> list[str]:
+    return [path.name for path in Store.of(root).list(folder)]
 
 
 def values(found: dict[str, Any]) -> list[Any]:
@@ -97,10 +101,10 @@ def values(found: dict[str, Any]) -> list[Any]:
 def same_weights(root: Path, calm: dict[str, Any]) -> None:
     """Every run of the store is bit for bit that of the calm storage."""
     runs = Path(calm["storage"]) / "runs"
-    assert sorted(bucket_of(root).folders("runs")) == sorted(path.name for path in runs.iterdir())
+    assert names(root, "runs") == sorted(path.name for path in runs.iterdir())
     for path in runs.iterdir():
-        assert storage.remote(root / "runs" / path.name / WEIGHTS) == (path / WEIGHTS).read_bytes()
-        assert json.loads(storage.remote(root / "runs" / path.name / "run.json") or b"")["status"] == "done"
+        assert bucket_of(root).read(f"runs/{path.name}/{WEIGHTS}") == (path / WEIGHTS).read_bytes()
+        assert json.loads(bucket_of(root).read(f"runs/{path.name}/run.json") or b"")["status"] == "done"
 
 
 def test_a_run_in_a_bucket_is_that_in_a_folder_and_is_not_run_again_without_its_mirror(
@@ -148,9 +152,8 @@ def test_a_run_id_is_a_model_wherever_the_bucket_is(
     with pytest.raises(InputError, match="is not there|beginning of"):
         load_model("0" * 16, uri)
     assert raysts("export", run_id, "--to", tmp_path / "exported", "--storage", uri).code == 0
-    assert (tmp_path / "exported/README.md").read_text() == storage.remote(
-        store_of(uri).root / f"runs/{run_id}/model/README.md"
-    ).decode()  # type: ignore[union-attr]
+    card = bucket_of(store_of(uri).root).read(f"runs/{run_id}/model/README.md") or b""
+    assert (tmp_path / "exported/README.md").read_text() == card.decode()
     assert raysts("report", "--storage", uri).code == 0
 
 
@@ -184,7 +187,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     program = [sys.executable, "-c", KILLED, given, str(small_world), s3]
     assert subprocess.run(program, check=False).returncode == -9
     root = store_of(s3).root
-    (run_id,) = bucket_of(root).folders("runs")
+    (run_id,) = names(root, "runs")
     there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
     assert {"step-0000003.pt", "step-0000006.pt"} <= there.keys(), "torn: the new checkpoint without its manifest"
     assert bucket_of(root).listed("locks/nli-sed.lock"), "the lock of the dead is left"
@@ -203,7 +206,7 @@ def test_a_second_driver_is_refused_from_this_machine_and_from_another(
     s3: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = store_of(s3).root
-    with storage.lock(root / "locks/nli-sed.lock", "raysts run nli-sed"):
+    with Store.of(root).lock("locks/nli-sed.lock", "raysts run nli-sed"):
         with pytest.raises(InputError, match="held by raysts run nli-sed"):
             run(s3, tiny_backbone, small_world)
         monkeypatch.setenv("RAYSTS_MIRROR", str(tmp_path / "another machine"))
@@ -222,7 +225,7 @@ def test_what_is_done_here_but_not_in_the_bucket_is_sent_or_made_again(
     found = run(s3, tiny_backbone, small_world)
     assert values(found) == values(calm)
     same_weights(root, calm)
-    assert {"manifest.json", "shard-00000.parquet"} == storage.names(next((root / "embeddings").iterdir()))
+    assert names(root, next((root / "embeddings").iterdir())) == ["manifest.json", "shard-00000.parquet"]
 
 
 def test_a_search_goes_on_without_its_mirror(
@@ -247,7 +250,7 @@ def test_a_search_goes_on_without_its_mirror(
     root = store_of(s3).root
     stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
     assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
-    kept = [name for name in bucket_of(root).folders("runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
+    kept = [name for name in names(root, "runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
     assert kept == [found["best_run"]["run"]], "the beaten model is removed from the bucket too"
 
     shutil.rmtree(tmp_path / "mirrors")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -9,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from raysts.errors import InputError
+from raysts.data.windows import Windows
+from raysts.errors import InputError, RunFailed
+from raysts.search.record import read_records
 from raysts.storage import store as storage
 from raysts.storage.bucket import Bucket
 from raysts.storage.store import BucketStore, FolderStore, Store
@@ -200,7 +204,7 @@ def test_nothing_is_visible_here_before_it_is_in_the_bucket(s3: str, monkeypatch
 
 
 def test_a_file_of_the_same_size_in_the_same_second_is_seen(s3: str, tmp_path: Path) -> None:
-    here, elsewhere = Store.open(s3), BucketStore(tmp_path / "elsewhere", Store.open(s3).uri)
+    here, elsewhere = two_machines(s3, tmp_path)
     for text in ("running", "stopped", "ended__"):
         elsewhere.write_json("run.json", text)
         assert here.read_json("run.json", fresh=True) == text
@@ -208,7 +212,7 @@ def test_a_file_of_the_same_size_in_the_same_second_is_seen(s3: str, tmp_path: P
 
 
 def test_only_what_changed_travels(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, elsewhere = Store.open(s3), BucketStore(tmp_path / "elsewhere", Store.open(s3).uri)
+    here, elsewhere = two_machines(s3, tmp_path)
     with here.put("table.parquet") as draft:
         draft.write_text("x" * 2 * storage.SMALL)
     with here.put_dir("runs/x/model") as draft:
@@ -236,3 +240,109 @@ def test_a_file_is_here_where_its_content_is_that_of_the_manifest(tmp_path: Path
     path.write_text("other")
     assert not storage._is_here(path, first, None) and not storage._is_here(path, first, storage._entry(path))
     assert not storage._is_here(tmp_path / "nothing", first, None)
+
+
+def two_machines(s3: str, tmp_path: Path) -> tuple[BucketStore, BucketStore]:
+    here = Store.open(s3)
+    assert isinstance(here, BucketStore)
+    return here, BucketStore(tmp_path / "another machine" / here.root.name, here.uri)
+
+
+def test_a_folder_written_in_place_arrives_as_it_is(s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    fill(here.path("checkpoints"), one="1", deep__two="2")
+    here.upload_dir("checkpoints")
+    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"one": "1", "deep/two": "2"}
+    here.path("checkpoints/one").unlink()
+    fill(here.path("checkpoints"), three="3")
+    here.upload_dir("checkpoints")
+    assert here.bucket.listed("checkpoints", recursive=True).keys() == {"deep/two", "three"}
+    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"deep/two": "2", "three": "3"}
+    here.delete("checkpoints")
+    assert elsewhere.get_dir("checkpoints", fresh=True) is None
+    assert below(elsewhere.path("checkpoints")), "what is here alone stays"
+
+
+def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    folder = "runs/a/checkpoints"
+    fill(here.path(folder), one="1")
+    here.upload_dir(folder)
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    fill(here.path(folder), two="2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "write", interrupted)  # the data is there, the manifest is not
+        with pytest.raises(KeyboardInterrupt):
+            here.upload_dir(folder)
+    assert here.bucket.has(f"{folder}/two")
+    assert below(elsewhere.get_dir(folder, fresh=True)) == {"one": "1"}
+
+    fill(elsewhere.path(folder), three="3")
+    elsewhere.upload_dir(folder)  # another machine goes on from what it got
+    assert here.bucket.listed(folder).keys() == {"one", "three"}
+    assert below(here.get_dir(folder, fresh=True)) == {"one": "1", "three": "3"}
+
+
+def test_a_folder_that_is_not_what_its_manifest_says_is_refused(s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    model = "runs/a/model"
+
+    def put() -> None:
+        with here.put_dir(model) as draft:
+            fill(draft, weights="12345")
+
+    put()
+    here.bucket.write(f"{model}/weights", b"1234x")
+    refusal = r"runs/a/model is not what its manifest says \(weights\).*run the same command"
+    with pytest.raises(RunFailed, match=refusal):
+        elsewhere.get_dir(model)
+    assert not elsewhere.path(f"{model}/weights").exists()
+    here.bucket.delete(f"{model}/weights")
+    with pytest.raises(RunFailed, match="not what its manifest says"):
+        elsewhere.get_dir(model)
+    here.delete(model)
+    put()
+    assert below(elsewhere.get_dir(model)) == {"weights": "12345"}
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "a/../../outside", "a\\..\\b", "", "a\x00b"])
+def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str, s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    with here.put_dir("runs/a/model") as draft:
+        fill(draft, weights="12345")
+    entry = json.loads(here.bucket.read("runs/a/model.manifest.json") or b"")["files"]["weights"]
+    here.bucket.write("runs/a/model.manifest.json", json.dumps({"files": {name: entry}}).encode())
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="must stay in its folder, so this is refused"):
+        elsewhere.get_dir("runs/a/model")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_listing_cannot_name_a_file_outside_its_folder(s3: str, tmp_path: Path) -> None:
+    """Keys are any text: one of them may hold dots."""
+    boto3 = pytest.importorskip("boto3")
+    client, store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), Store.open(s3)
+    assert isinstance(store, BucketStore)
+    client.put_object(Bucket=store.bucket.bucket, Key="some/prefix/pipelines/../../../outside.json", Body=b"{}")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for ask in (store.get_all, store.list):
+        with pytest.raises(InputError, match="must stay in its folder"):
+            ask("pipelines")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["/etc", "..", "../x", "a/b"])
+def test_records_and_token_stores_cannot_name_other_folders(name: str, tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    record = {"id": name, "point": {}, "seed": 0, "status": "finished", "finished_at": "2026"}
+    store.write_json("study/trials/a.json", record)
+    with pytest.raises(InputError, match="a trial names .* must stay in its folder"):
+        read_records(tmp_path / "study")
+    store.write_json("tokens/manifest.json", {"parts": [{"file": name, "windows": [1]}]})
+    with pytest.raises(InputError, match="manifest.json names .* must stay in its folder"):
+        Windows(tmp_path / "tokens")
