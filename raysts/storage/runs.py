@@ -149,34 +149,3 @@ class RunFolder:
                 yield False
             else:
                 yield True
-
-
-def send_checkpoint(folder: Path) -> None:
-    """Send what a run that is not over goes on from."""
-    RunFolder(folder).upload_checkpoint()
-
-
-def send_model(folder: Path) -> None:
-    """Send all of a run that is over but its record."""
-    RunFolder(folder).upload_model()
-
-
-def receive(folder: Path) -> None:
-    """Bring what a run goes on from."""
-    RunFolder(folder)._receive()
-
-
-def look(folder: Path) -> None:
-    """Bring the records of a run."""
-    if RunFolder(folder)._here().get("status") != "done":
-        RunFolder(folder).record()
-
-
-def receive_beside(folder: Path) -> None:
-    """Bring what a run goes on from, beside its writer."""
-    RunFolder(folder).join()
-
-
-def confirm(folder: Path) -> None:
-    """Make the record that is here that of the store."""
-    RunFolder(folder).record()

@@ -34,7 +34,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, TypeVar, final
 from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
@@ -505,95 +505,3 @@ def _delete_here(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-# -- the same by path ------------------------------------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """Where a path lies in an object store; ``path`` is empty for the storage itself."""
-
-    bucket: Bucket
-    root: Path
-    path: str
-
-
-def place_of(path: Path) -> Place | None:
-    """Where a path lies in an object store; None when it lies in no mirror."""
-    store = Store.of(path)
-    return Place(store.bucket, store.root, store.key(path)) if isinstance(store, BucketStore) else None
-
-
-def mirror(uri: str, option: str = "--storage") -> Path:
-    """The folder on this machine for the object store at ``uri``."""
-    return Store.open(uri, option).root
-
-
-def location(path: Path) -> str:
-    """A storage as people name it."""
-    return Store.of(path).uri
-
-
-def check(root: Path, writes: bool = False, option: str = "--storage") -> None:
-    """Make sure that an object store answers."""
-    place = place_of(root)
-    if place is not None:
-        place.bucket.check(writes, option)
-
-
-def push(path: Path) -> None:
-    """Send a file, or every file of a folder."""
-    if place_of(path) is not None:
-        Store.of(path).upload(path)
-
-
-def aside(path: Path) -> contextlib.AbstractContextManager[Path]:
-    """A draft, which is sent before it becomes visible here."""
-    return Store.of(path).put(path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON."""
-    Store.of(path).write_json(path, value)
-
-
-def need(path: Path) -> None:
-    """Bring a file whose content never changes."""
-    Store.of(path).get(path)
-
-
-def current(path: Path) -> None:
-    """Bring a file that others write."""
-    Store.of(path).get(path, fresh=True)
-
-
-def remote(path: Path) -> bytes | None:
-    """The content of a file in the store; None where there is none, or no store."""
-    place = place_of(path)
-    return place.bucket.read(place.path) if place is not None else None
-
-
-def bring(path: Path) -> bool:
-    """Bring a small file as it is in the store now; whether there is one."""
-    return Store.of(path).get(path, fresh=True) is not None
-
-
-def fetch(folder: Path, suffixes: tuple[str, ...] = (".json",), named: tuple[str, ...] = ()) -> None:
-    """Bring the files below a folder as they are now."""
-    if place_of(folder) is not None:
-        Store.of(folder).get_all(folder, *(named or [f"*{suffix}" for suffix in suffixes]))
-
-
-def names(folder: Path) -> set[str]:
-    """Names of the files in a folder."""
-    return {path.name for path in Store.of(folder).list(folder)}
-
-
-def listing(folder: Path) -> list[Path]:
-    """Paths of all files below a folder in the store, whether they are here or not."""
-    return Store.of(folder).list(folder, recursive=True) if place_of(folder) is not None else []
-
-
-def lock(path: Path, holder: str, wait: float = 0.0, of: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """One writer."""
-    return Store.of(path).lock(path, holder, wait, of)
