@@ -112,15 +112,12 @@ class Dense(Head):
 
     @property
     def dim(self) -> int:
-        """E."""
         return self.linear.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, E]."""
         return ACTIVATIONS[self.activation](self.linear(x)).float()
 
     def config(self) -> dict[str, Any]:
-        """As sentence-transformers writes it."""
         return {
             "in_features": self.linear.in_features,
             "out_features": self.linear.out_features,
@@ -130,7 +127,6 @@ class Dense(Head):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what ``save``, or sentence-transformers, wrote."""
         config = read_json(folder / "config.json") or {}
         named = str(config.get("activation_function", _ST_ACTIVATIONS["tanh"]))
         known = [name for name, path in _ST_ACTIVATIONS.items() if path.rsplit(".", 1)[-1] == named.rsplit(".", 1)[-1]]

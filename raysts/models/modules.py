@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 from raysts.errors import InputError
 from raysts.models import static
 from raysts.models.encoder import PoolingMode
-from raysts.models.flow import FlowHead
-from raysts.models.gaussian import LOG_VAR, GaussianHead
+from raysts.models.gaussian_head import LOG_VAR, GaussianHead
 from raysts.models.head import Dense, Head
-from raysts.models.latent_heads import CategoricalHead, NormalHead, PointHead
 from raysts.models.layers import Layers, layers_of
+from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
 from raysts.storage.atomic import read_json, write_json
 from raysts.storage.store import Store
 

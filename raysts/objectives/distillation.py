@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, Objective, Settings
 from raysts.ops import collective, losses
 
 
@@ -44,15 +42,6 @@ class Distillation(Objective):
         if settings.projection is not None:
             encoder = encoder.followed_by(Dense(encoder.dim, settings.projection, "identity"))
         super().__init__(settings, encoder)
-
-    def collate(self, local: LocalBatch) -> Batch:
-        """Ids and teacher means."""
-        rows, index = local.rows, [example[0] for example in local.examples]
-        return {
-            **self.pad("sentence", rows["sentence"].take(index)),
-            "teacher": torch.from_numpy(np.asarray(rows["teacher"])[index]),
-            "weight": torch.from_numpy(local.weight),
-        }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Mean squared error over dimensions."""

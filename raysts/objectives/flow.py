@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.models.flow import FlowHead
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.models.shipped.glow import Glow
+from raysts.models.shipped_heads import FlowHead
+from raysts.objectives.objective import Batch, Objective, Settings
 from raysts.ops import collective
 
 
@@ -51,7 +52,7 @@ class Flow(Objective):
 
     def __init__(self, settings: FlowSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
-        self.head = FlowHead(encoder.dim, settings.levels, settings.depth, settings.width).double()
+        self.head = FlowHead(Glow(encoder.dim, settings.levels, settings.depth, settings.width)).double()
 
     @classmethod
     def problem(cls, batch: int) -> str | None:
@@ -63,11 +64,6 @@ class Flow(Objective):
         """Every level halves the dimensions."""
         rule = f"levels={settings.levels}: every level halves the dimensions, so 2^levels must divide {dim}; take fewer"
         return rule if dim % 2**settings.levels else None
-
-    def collate(self, local: LocalBatch) -> Batch:
-        """Ids of the sentences."""
-        index = [example[0] for example in local.examples]
-        return self.pad("sentence", local.rows["sentence"].take(index)) | {"weight": torch.from_numpy(local.weight)}
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Bits per dimension; the first call fits the actnorms to the examples of all processes."""

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.models.gaussian import GaussianHead
+from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import ACTIVATIONS
 from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
@@ -69,15 +68,7 @@ class GaussCSE(Objective):
 
     def collate(self, local: LocalBatch) -> Batch:
         """``sentences`` [B, V, T] token ids, ``sentences_length`` [B, V]."""
-        index = [example[0] for example in local.examples]
-        padded = [local.rows[name].take(index).pad(self.encoder.pad_id) for name in self.columns]
-        longest = max(ids.shape[1] for ids, _ in padded)
-        sentences = [F.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
-        return {
-            "sentences": torch.stack(sentences, 1),
-            "sentences_length": torch.stack([lengths for _, lengths in padded], 1),
-            "weight": torch.from_numpy(local.weight),
-        }
+        return self.pad_together("sentences", local, self.columns)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and how often the premise has the larger variance."""

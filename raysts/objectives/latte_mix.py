@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.models.latent_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
+from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
 from raysts.ops import collective
 from raysts.ops.variational import (
@@ -159,9 +159,7 @@ class LatentObjective(Objective):
 
     def collate(self, local: LocalBatch) -> Batch:
         """``sentence`` [B, T] token ids, ``sentence_length``, ``weight``, ``seed`` and ``progress`` [B]."""
-        batch = self.pad("sentence", local.rows["sentence"].take([example[0] for example in local.examples]))
-        return batch | {
-            "weight": torch.from_numpy(local.weight),
+        return super().collate(local) | {
             "seed": torch.from_numpy(local.seeds),
             "progress": torch.full((len(local.examples),), local.progress),
         }

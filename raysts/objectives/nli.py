@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, embed_pair
+from raysts.objectives.objective import Batch, Objective, Settings, embed_pair
 from raysts.ops import collective, losses
 from raysts.schema import NLI_LABELS
 
@@ -39,16 +37,6 @@ class NLI(Objective):
     def __init__(self, settings: NLISettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
         self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
-
-    def collate(self, local: LocalBatch) -> Batch:
-        """Premise and hypothesis ids, labels."""
-        rows, index = local.rows, [example[0] for example in local.examples]
-        return {
-            **self.pad("premise", rows["premise"].take(index)),
-            **self.pad("hypothesis", rows["hypothesis"].take(index)),
-            "label": torch.from_numpy(np.asarray(rows["label"])[index].astype(np.int64)),
-            "weight": torch.from_numpy(local.weight),
-        }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy and accuracy."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -108,9 +108,19 @@ class Objective(nn.Module, ABC):
         """Why ``settings`` do not fit a model of ``dim`` dimensions, or None."""
         return None
 
-    @abstractmethod
     def collate(self, local: LocalBatch) -> Batch:
-        """Tensors for ``forward`` from this process's part of the batch."""
+        """Tensors for ``forward`` from this process's part of the batch.
+
+        As it stands: of each example's first row the padded ids of every text column, the values, and the weights.
+        """
+        first = [example[0] for example in local.examples]
+        batch = {"weight": torch.from_numpy(local.weight)}
+        for name in self.texts:
+            batch |= self.pad(name, local.rows[name].take(first))
+        for name in self.values:
+            values = np.asarray(local.rows[name])[first]
+            batch[name] = torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iu" else np.float32))
+        return batch
 
     @abstractmethod
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -124,6 +134,18 @@ class Objective(nn.Module, ABC):
         """``{name: ids [B, T], name_length: [B]}``."""
         ids, lengths = tokens.pad(self.encoder.pad_id)
         return {name: ids, f"{name}_length": lengths}
+
+    def pad_together(self, name: str, local: LocalBatch, columns: Sequence[str]) -> Batch:
+        """``{name: ids [B, V, T], name_length: [B, V], weight: [B]}`` of V text columns."""
+        first = [example[0] for example in local.examples]
+        padded = [local.rows[column].take(first).pad(self.encoder.pad_id) for column in columns]
+        longest = max(ids.shape[1] for ids, _ in padded)
+        ids = [nn.functional.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
+        return {
+            name: torch.stack(ids, 1),
+            f"{name}_length": torch.stack([lengths for _, lengths in padded], 1),
+            "weight": torch.from_numpy(local.weight),
+        }
 
 
 def embed_pair(encoder: Encoder, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
@@ -48,15 +47,7 @@ class SimCSE(Objective):
 
     def collate(self, local: LocalBatch) -> Batch:
         """``views`` [B, V, T] token ids and ``views_length`` [B, V]."""
-        index = [example[0] for example in local.examples]
-        padded = [local.rows[name].take(index).pad(self.encoder.pad_id) for name in self.views]
-        longest = max(ids.shape[1] for ids, _ in padded)
-        views = [F.pad(ids, (0, longest - ids.shape[1]), value=self.encoder.pad_id) for ids, _ in padded]
-        return {
-            "views": torch.stack(views, 1),
-            "views_length": torch.stack([lengths for _, lengths in padded], 1),
-            "weight": torch.from_numpy(local.weight),
-        }
+        return self.pad_together("views", local, self.views)
 
     @abstractmethod
     def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:

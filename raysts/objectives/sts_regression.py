@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, embed_pair
+from raysts.objectives.objective import Batch, Objective, Settings, embed_pair
 from raysts.ops import collective, losses
 
 
@@ -37,16 +35,6 @@ class STSRegression(Objective):
     sentences = 2
     keeps = ("best", "last")
     stackable = True
-
-    def collate(self, local: LocalBatch) -> Batch:
-        """Ids of both sentences, scores."""
-        rows, index = local.rows, [example[0] for example in local.examples]
-        return {
-            **self.pad("sentence1", rows["sentence1"].take(index)),
-            **self.pad("sentence2", rows["sentence2"].take(index)),
-            "score": torch.from_numpy(np.asarray(rows["score"])[index].astype(np.float32)),
-            "weight": torch.from_numpy(local.weight),
-        }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared error of the cosine."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, Objective, Settings
 from raysts.ops import collective
 
 
@@ -78,11 +78,6 @@ class Whiten(Objective):
         """No more dimensions are kept than there are."""
         wanted = settings.dimensions or dim
         return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
-
-    def collate(self, local: LocalBatch) -> Batch:
-        """Ids of the sentences."""
-        index = [example[0] for example in local.examples]
-        return self.pad("sentence", local.rows["sentence"].take(index)) | {"weight": torch.from_numpy(local.weight)}
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -59,12 +59,7 @@ def similarity_matrix(candidates: Gaussians, given: Gaussians, kind: Kind = "per
 
 
 def contrastive(
-    own: Triplets,
-    candidates: Triplets,
-    counts_K: Tensor,
-    loss: str,
-    temperature: float,
-    kind: Kind = "per_dimension",
+    own: Triplets, candidates: Triplets, counts_K: Tensor, loss: str, temperature: float, kind: Kind = "per_dimension"
 ) -> Tensor:
     """-log(exp(E[i, i] / t) / sum over the sets' entries of exp(. / t)) of every row -> [B] (equation 4).
 

@@ -47,12 +47,7 @@ def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
     return found
 
 
-def l2_mixture(
-    mu_a: Ragged,
-    log_var_a: Ragged,
-    mu_b: Ragged,
-    log_var_b: Ragged,
-) -> np.ndarray:
+def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged) -> np.ndarray:
     """Minus the L2 distance of the densities of two Gaussian mixtures -> float64 [N] (Latte-Mix, section 2.4).
 
     The components of a mixture are diagonal Gaussians of equal weight. Integral (p - q)^2 = <p,p> + <q,q> - 2 <p,q>,

@@ -179,19 +179,7 @@ def _latent(objective: str, settings: Settings) -> Recipe:
     )
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "mlm": mlm,
-    "nli": nli,
-    "ct": ct,
-    "sts": sts,
-    "simcse-sup": simcse_sup,
-    "simcse-unsup": simcse_unsup,
-    "gausscse": gausscse,
-    "sed": sed,
-    "flow": flow,
-    "whiten": whiten,
-    "latte": latte,
-    "latte-ae": latte_ae,
-    "latte-normal": latte_normal,
-}
-"""The default recipe of every objective."""
+_ALL = (mlm, nli, ct, sts, simcse_sup, simcse_unsup, gausscse, sed, flow, whiten, latte, latte_ae, latte_normal)
+
+RECIPES: dict[str, Callable[[], Recipe]] = {recipe().objective: recipe for recipe in _ALL}
+"""The default recipe of every objective, by its name."""

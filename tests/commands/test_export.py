@@ -17,11 +17,12 @@ from torch import Tensor
 import raysts
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
-from raysts.models.flow import FlowHead
-from raysts.models.gaussian import GaussianHead
+from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import Dense, Head
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.shipped.glow import Glow
+from raysts.models.shipped_heads import FlowHead
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -136,7 +137,7 @@ def test_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
 
 
 def test_heads_that_the_graph_does_not_hold_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(headed(tiny_backbone, FlowHead(HIDDEN, 2, 1, 4)), tmp_path / "model")
+    save(headed(tiny_backbone, FlowHead(Glow(HIDDEN, 2, 1, 4))), tmp_path / "model")
     outcome = command("export", tmp_path / "model", "--to", tmp_path / "out", "--format", "onnx")
     assert outcome.code == 2
     assert "'raysts_glow.Glow'" in outcome.err and "--format sentence-transformers" in outcome.err

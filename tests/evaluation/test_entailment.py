@@ -14,7 +14,7 @@ from raysts.evaluation.dev import DEVS
 from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.tasks import Representation
-from raysts.models.gaussian import similarity
+from raysts.models.gaussian_head import similarity
 from raysts.ops.similarity import cosine
 
 LABELS = np.array(["entailment", "neutral", "contradiction"])

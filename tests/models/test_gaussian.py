@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from raysts.errors import InputError
-from raysts.models.gaussian import LOG_VAR, NAMES, GaussianHead, similarity
+from raysts.models.gaussian_head import LOG_VAR, NAMES, GaussianHead, similarity
 from raysts.models.head import Dense
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel

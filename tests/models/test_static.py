@@ -18,12 +18,12 @@ from scipy.stats import spearmanr
 from raysts.data.corpora import Corpus
 from raysts.data.world.backbone import world_words
 from raysts.errors import InputError
-from raysts.models.flow import FlowHead
 from raysts.models.head import Dense
-from raysts.models.latent_heads import CategoricalHead
 from raysts.models.pretrained import check, find, load, save, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.shipped.glow import Glow
 from raysts.models.shipped.latent import Categorical
+from raysts.models.shipped_heads import CategoricalHead, FlowHead
 from raysts.ops.similarity import cosine
 
 DIM = 8
@@ -208,7 +208,7 @@ def with_head(model: SentenceModel, kind: str) -> SentenceModel:
     torch.manual_seed(0)
     head = {
         "dense": lambda: Dense(DIM, 5, "identity"),
-        "flow": lambda: FlowHead(DIM, 2, 1, 4),
+        "flow": lambda: FlowHead(Glow(DIM, 2, 1, 4)),
         "latte": lambda: CategoricalHead(Categorical(DIM, 3, 4, 0.5, hidden=6)),
     }[kind]()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from raysts.errors import InputError, nearest
 from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
-from raysts.models.gaussian import NAMES
+from raysts.models.gaussian_head import NAMES
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import names
 from raysts.recipes.tree import set_path

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysts.models.flow import FlowHead
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import glow
 from raysts.models.shipped.glow import ActNorm, Glow
+from raysts.models.shipped_heads import FlowHead
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -168,7 +168,7 @@ def flow_model(backbone: Path) -> SentenceModel:
     """The backbone with a flow behind it that is not the identity."""
     model = load(backbone, layers=2, device="cpu")
     torch.manual_seed(0)
-    head = FlowHead(model.dim, levels=3, depth=2, width=7)
+    head = FlowHead(Glow(model.dim, levels=3, depth=2, width=7))
     head.glow.initialize(torch.from_numpy(model.encode([*TEXTS, "a dog", "the house"])), mean)
     moved(head.glow, 0.05)
     return SentenceModel(model.encoder.followed_by(head), model.tokenizer, model.max_length)

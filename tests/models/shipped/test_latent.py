@@ -10,11 +10,11 @@ from scipy.special import softmax
 from small_runs import tiny_encoder
 
 from raysts.models.encoder import Encoder
-from raysts.models.latent_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.pretrained import load, save
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import latent
 from raysts.models.shipped.latent import Categorical, Normal, Point
+from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.ops.similarity import cosine, jensen_shannon, l2, l2_mixture
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", ""]

@@ -1,6 +1,8 @@
-"""Heads that map token vectors to latent distributions, and how the mixtures of two texts compare (Latte-Mix, section 2).
+"""Heads whose module travels with exports: flows behind the pooling, and latent distributions of tokens in front of it.
 
-Shapes: N tokens, H hidden dimensions, W numbers per token, D latent dimensions.
+How the mixtures of two texts compare is Latte-Mix, section 2.
+
+Shapes: B texts, N tokens, H hidden dimensions, W numbers per token, D dimensions of a vector.
 """
 
 from __future__ import annotations
@@ -14,26 +16,58 @@ import numpy as np
 from torch import Tensor
 
 from raysts.models.head import Head, Similarity, cosine_of_vectors, l2_of_vectors
-from raysts.models.shipped import latent
+from raysts.models.shipped import glow, latent
 from raysts.ops.similarity import jensen_shannon, l2_mixture
 
 L = TypeVar("L", bound=latent.Latent)
-Found = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
-def jensen_shannon_of_vectors(classes: int, a: Found, b: Found) -> np.ndarray:
+def jensen_shannon_of_vectors(classes: int, a: Arrays, b: Arrays) -> np.ndarray:
     """Negated Jensen-Shannon divergence of ``vectors``, which are distributions over ``classes`` one after the other."""
-    p, q = (found["vectors"].reshape(len(found["vectors"]), -1, classes) for found in (a, b))
+    p, q = (side["vectors"].reshape(len(side["vectors"]), -1, classes) for side in (a, b))
     return jensen_shannon(p, q)
 
 
-def l2_of_mixtures(a: Found, b: Found) -> np.ndarray:
+def l2_of_mixtures(a: Arrays, b: Arrays) -> np.ndarray:
     """Negated L2 distance of the mixtures of the tokens' Gaussians."""
     return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
 
 
+class FlowHead(Head):
+    """z of the pooled vectors: [B, D] -> [B, D].
+
+    Args:
+        flow: the flow.
+    """
+
+    module = "raysts_glow.Glow"
+    source = Path(glow.__file__)
+
+    def __init__(self, flow: glow.Glow) -> None:
+        super().__init__()
+        self.glow = flow
+
+    @property
+    def dim(self) -> int:
+        return self.glow.dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.glow.encode(x)
+
+    def config(self) -> dict[str, Any]:
+        return self.glow.config()
+
+    def save(self, folder: Path) -> None:
+        self.glow.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        return cls(glow.Glow.load(folder))
+
+
 class LatentHead(Head, Generic[L]):
-    """A latent module in front of the mean pooling.
+    """A latent module in front of the mean pooling: [N, H] -> [N, W].
 
     Class attributes:
         kind: the latent module's class.
@@ -52,24 +86,19 @@ class LatentHead(Head, Generic[L]):
 
     @property
     def dim(self) -> int:
-        """W."""
         return self.latent.dim
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, H] -> [N, W]."""
         return self.latent.embed(x)
 
     def config(self) -> dict[str, Any]:
-        """Arguments of the latent module's constructor."""
         return self.latent.config()
 
     def save(self, folder: Path) -> None:
-        """Write the latent module as sentence-transformers reads it."""
         self.latent.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what ``save`` wrote."""
         return cls(cls.kind.load(folder))  # type: ignore[arg-type]
 
 

@@ -54,11 +54,9 @@ class GaussianHead(Head):
 
     @property
     def dim(self) -> int:
-        """D."""
         return self.mu.dim
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, H] -> mu [B, D]."""
         return self.mu(x)
 
     def gaussians(self, x: Tensor) -> Gaussians:
@@ -67,15 +65,13 @@ class GaussianHead(Head):
 
     def represent(self, x: Tensor) -> dict[str, Tensor]:
         """``vectors``, which are mu, and ``log_var``."""
-        found = self.gaussians(x)
-        return {"vectors": found.mu, "log_var": found.log_var}
+        return dict(zip(("vectors", "log_var"), self.gaussians(x), strict=True))
 
     def similarities(self) -> dict[str, Similarity]:
         """sim(a || b), which depends on the order, and the cosine of mu."""
         return {NAMES[self.kind]: partial(similarity, kind=self.kind), "cosine": cosine_of_vectors}
 
     def config(self) -> dict[str, Any]:
-        """Arguments of the constructor."""
         return {
             "in_features": self.log_var.in_features,
             "out_features": self.dim,
@@ -91,7 +87,6 @@ class GaussianHead(Head):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what ``save`` wrote."""
         mu = Dense.load(folder)
         with safe_open(folder / LOG_VAR, "pt") as file:
             metadata: Any = file.metadata() or {}
@@ -103,13 +98,13 @@ class GaussianHead(Head):
 
 def similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], kind: Kind) -> np.ndarray:
     """sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3); see ``raysts.ops.gaussian.Kind``."""
-    found_N = np.empty(len(a["vectors"]))
-    for first in range(0, len(found_N), _PAIRS):
+    similarity_N = np.empty(len(a["vectors"]))
+    for first in range(0, len(similarity_N), _PAIRS):
         rows = slice(first, first + _PAIRS)
         (mu_a, log_var_a), (mu_b, log_var_b) = (
             (x["vectors"][rows].astype(np.float64), x["log_var"][rows].astype(np.float64)) for x in (a, b)
         )
         difference = log_var_a - log_var_b
         kl_ND = 0.5 * (np.expm1(difference) - difference + (mu_a - mu_b) ** 2 * np.exp(-log_var_b))
-        found_N[rows] = (1 / (1 + kl_ND)).mean(1) if kind == "per_dimension" else 1 / (1 + kl_ND.sum(1))
-    return found_N
+        similarity_N[rows] = (1 / (1 + kl_ND)).mean(1) if kind == "per_dimension" else 1 / (1 + kl_ND.sum(1))
+    return similarity_N
