@@ -34,7 +34,6 @@ class NodeType:
     most: int
 
     def slots(self, resources: Resources) -> int:
-        """Workers that such a node holds at once."""
         return slots({"CPU": self.cpus, "GPU": self.gpus}, resources)
 
     def __str__(self) -> str:

@@ -46,7 +46,6 @@ class _WindowSlices(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """A task per slice, in order."""
         return [self._task(window_slice) for window_slice in self.slices]
 
     def _task(self, window_slice: WindowSlice) -> ReadTask:

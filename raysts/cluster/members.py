@@ -66,7 +66,6 @@ class RayRuntime(Runtime):
         """The driver reads ``metrics.jsonl``: nothing to send."""
 
     def barrier(self) -> None:
-        """Wait for the other workers."""
         if self.world > 1:
             torch.distributed.barrier()
 

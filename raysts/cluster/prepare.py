@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import ray.data
 
+from raysts.cluster.connect import quiet_data
 from raysts.data.fetch import manifest
 from raysts.data.shards import (
     ShardError,
@@ -107,7 +107,7 @@ def prepare_wikipedia(
         if manifest.table_files(output_root, TABLE):
             return _present(output_root, entry, arguments, say)
         work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
-        with _quiet(block_bytes):
+        with _blocks_of(block_bytes):
             if dump:
                 files = _unpack(files[0], work / "articles", block_bytes, say)
             runs = _make_runs(files, work, seed, block_bytes, say)
@@ -183,28 +183,16 @@ def _present(
 
 
 @contextlib.contextmanager
-def _quiet(block_bytes: int) -> Iterator[None]:
-    """Ray Data without progress bars and start-up lines, cutting blocks at ``block_bytes``; as it was afterwards."""
+def _blocks_of(size: int) -> Iterator[None]:
+    """Ray Data cuts blocks at so many bytes; as it was afterwards."""
+    quiet_data()
     context = ray.data.DataContext.get_current()
-    settings = {
-        "enable_progress_bars": False,
-        "enable_operator_progress_bars": False,
-        "print_on_execution_start": False,
-        "target_max_block_size": block_bytes,
-        "target_min_block_size": 1,
-    }
-    before = {name: getattr(context, name) for name in settings}
-    logger = logging.getLogger("ray.data")
-    level = logger.level
+    before = context.target_max_block_size, context.target_min_block_size
+    context.target_max_block_size, context.target_min_block_size = size, 1
     try:
-        for name, value in settings.items():
-            setattr(context, name, value)
-        logger.setLevel(logging.ERROR)  # even "progress bars disabled" is a warning
         yield
     finally:
-        logger.setLevel(level)
-        for name, value in before.items():
-            setattr(context, name, value)
+        context.target_max_block_size, context.target_min_block_size = before
 
 
 def _unpack(dump: Path, folder: Path, block_bytes: int, say: Callable[[str], None]) -> list[Path]:
@@ -272,11 +260,12 @@ def _merge_runs(runs: list[str], work: Path, block_bytes: int, say: Callable[[st
     if not runs:
         return []
     size = sum(Path(run).stat().st_size for run in runs)
+    # So many equal ranges that one is about a block: hashes are uniform, so are the ranges' sizes.
     bits = min(12, max(0, int(np.ceil(np.log2(max(1, size / block_bytes))))))
     folder = work / f"ranges-{bits}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    listing = work / "runs.txt"
+    listing = work / "runs.txt"  # a file: as an argument, the names of all runs would be sent with every range
     listing.write_text("\n".join(runs))
     done = (
         ray.data.range(1 << bits, override_num_blocks=1 << bits)

@@ -134,7 +134,6 @@ class EndOnSigterm(WorkerCallback):
     """
 
     def after_init_train_context(self) -> None:
-        """In the worker, before it trains."""
         signal.signal(signal.SIGTERM, _sigterm)
 
 

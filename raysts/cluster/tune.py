@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import shutil
 import threading
@@ -28,6 +27,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from raysts.cluster.capacity import at_once, describe_nodes, node_types
+from raysts.cluster.connect import quiet_data
 from raysts.cluster.executor import with_gpus
 from raysts.cluster.ray_internals import actor_of, killed_actor
 from raysts.errors import RunFailed
@@ -39,7 +39,7 @@ from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
 from raysts.search.space import text_of
 from raysts.search.study import Study
-from raysts.search.trial import Stopped, TrialOutcome, TrialRuntime, run_trial
+from raysts.search.trial import Stopped, Trial, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.job import Job
 
 SMALL = 200 * 2**20
@@ -119,11 +119,9 @@ class RaystsTrial(ray.tune.Trainable):
         self._begin(config)
 
     def __repr__(self) -> str:
-        """What Ray's dashboard calls the process."""
         return f"trials of {self.study}"
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The next trial, in the same process."""
         self._end()
         self._begin(new_config)
         return True
@@ -134,7 +132,6 @@ class RaystsTrial(ray.tune.Trainable):
         return self.results.get()
 
     def cleanup(self) -> None:
-        """End the thread."""
         self._end()
         self.jobs.put(None)
 
@@ -235,8 +232,8 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
     room, grows = at_once(resources), bool(node_types())
     pending = room if grows or search.num_samples is None else 1
     searcher = _Trials(queue, most=None if search.num_samples is None else room + 1)
-    watch.ids = searcher.ids
-    with _tune_folder(study.folder) as folder, _environment({"TUNE_MAX_PENDING_TRIALS_PG": str(pending)}):
+    watch.trials = searcher.trials
+    with _session(study.folder, pending) as folder:
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
@@ -244,7 +241,7 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
                 scheduler=scheduler(study),
                 num_samples=-1,  # until the searcher says that nothing is left
                 reuse_actors=True,
-                trial_name_creator=lambda each: f"{study.name} {searcher.titles.get(each.trial_id, each.trial_id)}",
+                trial_name_creator=lambda each: searcher.title(each.trial_id),
                 trial_dirname_creator=lambda each: each.trial_id,
             ),
             run_config=ray.tune.RunConfig(
@@ -276,28 +273,28 @@ class _Trials(Searcher):
         super().__init__(metric=METRIC, mode=queue.search.objective.mode)
         self.queue, self.most = queue, most
         self.error: Exception | None = None
-        self.ids: dict[str, str] = {}
-        self.titles: dict[str, str] = {}
+        self.trials: dict[str, Trial] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """The next training run."""
         if self.queue.full or (self.most is not None and len(self.queue.running) >= self.most):
             return None
         trial = self.queue.next()
         if trial is None:
             return Searcher.FINISHED
-        self.ids[trial_id] = trial.id
-        self.titles[trial_id] = f"{text_of(trial.point)} seed {trial.seed}"
-        return {"job": replace(trial.job, dev=None)}
+        self.trials[trial_id] = trial
+        return {"job": replace(trial.job, dev=None)}  # the dev set, the same for all, has come to the actor once
+
+    def title(self, trial_id: str) -> str:
+        """What Ray's dashboard calls a trial that has not ended."""
+        trial = self.trials[trial_id]
+        return f"{self.queue.study.name} {text_of(trial.point)} seed {trial.seed}"
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A value on the way."""
-        self.queue.report(self.ids[trial_id], result[METRIC], result["step"])
+        self.queue.report(self.trials[trial_id].id, result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
-        run_id = self.ids.pop(trial_id)
-        self.titles.pop(trial_id)
+        run_id = self.trials.pop(trial_id).id
         if error or result is None:
             outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
         elif "outcome/status" in result:
@@ -326,7 +323,7 @@ def scheduler(study: Study) -> TrialScheduler:
     asha = study.search.asha
     if asha is None:
         return FIFOScheduler()
-    made = ASHAScheduler(
+    asha_scheduler = ASHAScheduler(
         time_attr=FRACTION,
         metric=METRIC,
         mode=study.search.objective.mode,
@@ -334,12 +331,16 @@ def scheduler(study: Study) -> TrialScheduler:
         grace_period=100 * asha.grace,
         reduction_factor=asha.reduction,
     )
+    # A study goes on in a new Tuner, whose scheduler knows nothing. ASHA compares a trial with all that came to the same
+    # rung before, so the curves of earlier sessions are told again: else the first trials after a kill would all be the
+    # best so far and train to their ends. Of a trial ASHA asks no more than its id, and what it answers is past.
     for record in study.records.values():
         before = SimpleNamespace(trial_id=record.id)
-        made.on_trial_add(None, before)
+        asha_scheduler.on_trial_add(None, before)
         for step, score in record.curve:
-            made.on_trial_result(None, before, {FRACTION: 100.0 * step / (record.steps or step), METRIC: score})
-    return made
+            seen = {FRACTION: 100.0 * step / (record.steps or step), METRIC: score}
+            asha_scheduler.on_trial_result(None, before, seen)
+    return asha_scheduler
 
 
 class _Watch(ray.tune.Callback):
@@ -348,7 +349,7 @@ class _Watch(ray.tune.Callback):
     def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
         self.queue, self.progress, self.resources = queue, progress, resources
         self.idle_since, self.said = time.monotonic(), False
-        self.ids: dict[str, str] = {}
+        self.trials: dict[str, Trial] = {}
         self.actors: dict[str, str] = {}
         """What each actor trains, or has trained last."""
 
@@ -357,11 +358,9 @@ class _Watch(ray.tune.Callback):
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """An actor begins with a trial."""
-        self.actors[actor_of(trial)] = self.ids[trial.trial_id]
+        self.actors[actor_of(trial)] = self.trials[trial.trial_id].id
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """After each round."""
         if any(trial.status == "RUNNING" for trial in trials):
             self.idle_since, self.said = time.monotonic(), False
             self.progress.running(list(self.queue.running.values()))
@@ -374,30 +373,17 @@ class _Watch(ray.tune.Callback):
 
 
 @contextlib.contextmanager
-def _tune_folder(study: Path) -> Iterator[Path]:
-    """Tune's own folder, which goes when it is done; what a killed session has left goes first."""
-    folder = study / "tune"
+def _session(study: Path, pending: int) -> Iterator[Path]:
+    """Tune's settings and its own folder, for the length of a search; what a killed session has left goes first."""
+    folder, settings = study / "tune", {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(pending)}
+    before = {name: os.environ[name] for name in settings if name in os.environ}
+    os.environ.update(settings)
+    quiet_data()
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _environment(more: dict[str, str]) -> Iterator[None]:
-    """Settings that Tune reads from the environment, for the length of a search."""
-    wanted = {**ENVIRONMENT, **more}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    level = logging.getLogger("ray.tune").level
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.getLogger("ray.tune").setLevel(level)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in settings:
+            del os.environ[name]
+        os.environ.update(before)

@@ -48,7 +48,6 @@ class SearchProgress:
             self.live.stop()
 
     def ended(self, record: Record) -> None:
-        """One line about a trial that has ended."""
         metric = self.study.search.objective
         what = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {

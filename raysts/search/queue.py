@@ -63,7 +63,6 @@ class TrialQueue:
 
     @property
     def full(self) -> bool:
-        """Whether as many trials run as may."""
         return self.search.concurrency is not None and len(self.running) >= self.search.concurrency
 
     def next(self) -> Trial | None:
@@ -82,7 +81,6 @@ class TrialQueue:
             self.sampler.report(name, value, step)
 
     def done(self, trial_id: str, outcome: TrialOutcome) -> None:
-        """The outcome of a running trial."""
         trial = self.running.pop(trial_id)
         if outcome.status == "failed":
             self.failures.append(f"{text_of(trial.point)} seed {trial.seed}: {outcome.reason}")

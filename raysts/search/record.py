@@ -57,17 +57,23 @@ def read_records(study: Path) -> list[Record]:
     return sorted(records, key=lambda record: (record.finished_at, record.id))
 
 
+COLUMNS = {
+    "id": pa.string(),
+    "seed": pa.int32(),
+    "status": pa.string(),
+    "value": pa.float64(),
+    "step": pa.int64(),
+    "steps": pa.int64(),
+    "seconds": pa.float64(),
+    "reason": pa.string(),
+    "finished_at": pa.string(),
+}
+
+
 def as_table(records: list[Record]) -> pa.Table:
     """One row per trial; a column per searched option, named by its path."""
-    keys = list(dict.fromkeys(key for record in records for key in record.point))
+    keys = dict.fromkeys(key for record in records for key in record.point)
     columns = {key: pa.array([record.point.get(key) for record in records]) for key in keys}
-    for name in ("id", "seed", "status", "value", "step", "steps", "seconds", "reason", "finished_at"):
-        kind = {
-            "seed": pa.int32(),
-            "step": pa.int64(),
-            "steps": pa.int64(),
-            "value": pa.float64(),
-            "seconds": pa.float64(),
-        }
-        columns[name] = pa.array([getattr(record, name) for record in records], kind.get(name, pa.string()))
-    return pa.table(columns)
+    return pa.table(
+        columns | {name: pa.array([getattr(each, name) for each in records], kind) for name, kind in COLUMNS.items()}
+    )

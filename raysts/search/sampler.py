@@ -51,7 +51,6 @@ class Sampler:
         return dict(self.trials[name].params)
 
     def report(self, name: str, value: float, step: int) -> None:
-        """A score on the way."""
         self.trials[name].report(value, step)
 
     def complete(self, name: str, value: float | None) -> None:
@@ -124,7 +123,6 @@ class View:
                 self._add(record)
 
     def add(self, record: Record) -> None:
-        """One more trial that has ended."""
         with self._tolerant():
             self._add(record)
 

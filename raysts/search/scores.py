@@ -20,17 +20,14 @@ class PointScores:
 
     @property
     def point(self) -> Point:
-        """The point."""
         return self.records[0].point
 
     @property
     def finished(self) -> list[Record]:
-        """The trials that trained to their end."""
         return [record for record in self.records if record.status == "finished"]
 
     @property
     def missing(self) -> int:
-        """Trials that have not ended yet."""
         return self.seeds - len(self.records)
 
     @property
@@ -40,7 +37,6 @@ class PointScores:
 
     @property
     def values(self) -> list[float]:
-        """Dev scores of the finished trials."""
         return [record.value for record in self.finished if record.value is not None]
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -102,17 +104,14 @@ class Search:
 
     @property
     def stage(self) -> str:
-        """Name of the one stage."""
         return next(iter(self.pipeline.stages))
 
     @property
     def objective(self) -> RunMetric:
-        """What is optimised."""
         return RunMetric(self.metric, OBJECTIVES[self.pipeline.stages[self.stage].objective].dev)
 
     @property
     def points(self) -> int:
-        """Points that will be tried."""
         every = grid(self.space)
         if every is None:
             assert self.num_samples is not None
@@ -149,12 +148,11 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         if key == "metric":
             own[key] = str(value)
         elif key in OWN:
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                problems.append(f"{key}={value!r}: must be a whole number")
-            elif value is None and key in ("seeds", "keep"):
-                problems.append(f"{key}=none: must be a whole number")
-            else:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if whole or (value is None and key in ("num_samples", "concurrency")):
                 own[key] = value
+            else:
+                problems.append(f"{key}={'none' if value is None else repr(value)}: must be a whole number")
         elif key == "asha":
             asha = {} if value is True else None if value in (None, False) else {"asha": value}
         elif key.startswith("asha."):
@@ -226,9 +224,7 @@ def _typed(pipeline: Pipeline, key: str, value: Any) -> Any:
         plain: Any = {name: to_plain(recipe) for name, recipe in apply_overrides(pipeline, {key: value}).stages.items()}
     except InputError:
         return value
-    for part in key.split("."):
-        plain = plain[part]
-    return plain
+    return _at(plain, key)
 
 
 def _full_path(pipeline: Pipeline, key: str) -> str | None:
@@ -236,9 +232,10 @@ def _full_path(pipeline: Pipeline, key: str) -> str | None:
     stage, recipe = next(iter(pipeline.stages.items()))
     plain = to_plain(recipe)
     for path in (key.removeprefix(f"{stage}."), key, f"settings.{key}"):
-        value: Any = plain
         if has_path(plain, path):
-            for part in path.split("."):
-                value = value[part]
-            return None if isinstance(value, Mapping) else f"{stage}.{path}"
+            return None if isinstance(_at(plain, path), Mapping) else f"{stage}.{path}"
     return None
+
+
+def _at(plain: Any, path: str) -> Any:
+    return functools.reduce(operator.getitem, path.split("."), plain)

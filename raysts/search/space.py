@@ -95,14 +95,12 @@ class Dimension:
         return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
-        """Whether ``value`` is one of the dimension's."""
         if self.choices:
             return value in self.choices
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return number and self.low <= value <= self.high and (not self.integer or value == int(value))
 
     def distribution(self) -> Any:
-        """As Optuna samples it."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices:

@@ -110,7 +110,6 @@ class Study:
         self.asked = self.store.read_json(self.folder / "asked.json", fresh=True) or []
 
     def read(self) -> None:
-        """Read the records that are there."""
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
     def cleanup(self) -> None:
@@ -172,7 +171,6 @@ class Study:
 
     @property
     def kind(self) -> type[Objective]:
-        """The objective of the one stage."""
         return OBJECTIVES[self.search.pipeline.stages[self.search.stage].objective]
 
     @property
@@ -276,15 +274,12 @@ class Study:
             self.store.write_json(folder / "run.json", {**run, "status": record.status})
 
     def run_folder(self, run_id: str) -> Path:
-        """Folder of a training run."""
         return self.plan.storage / "runs" / run_id
 
     def metrics(self, record: Record) -> list[dict[str, Any]]:
-        """What a trial logged."""
         return self._run(record.id)[1]
 
     def _run(self, run_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Record and metrics of a training run."""
         folder = self.run_folder(run_id)
         return RunFolder(folder).record(), read_metrics(folder / "metrics.jsonl")
 

@@ -198,7 +198,6 @@ class Trackers:
                 sender.trials.put((record, metrics))
 
     def remember(self, tool: str, record: Record) -> None:
-        """A tool has got a trial."""
         with self._lock:
             self.sent.setdefault(tool, []).append(record.id)
             Store.of(self.memory.parent).write_json(self.memory, self.sent)

@@ -34,7 +34,6 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """Run id."""
         return self.job.id
 
 
