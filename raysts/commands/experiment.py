@@ -8,7 +8,7 @@ from typing import Any
 
 from raysts.commands.context import check_name, checked_plan, executor, locate, run_on, store_of
 from raysts.commands.options import Result, RunOptions
-from raysts.data.world.generate import tiny_config
+from raysts.data.world.backbone import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained
 from raysts.models.families import family_of

@@ -19,7 +19,8 @@ from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS, source_of
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
-from raysts.data.world.generate import WORLD_VERSION, write_tiny_backbone
+from raysts.data.world.backbone import write_tiny_backbone
+from raysts.data.world.generate import WORLD_VERSION
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.contamination.contamination import Contamination

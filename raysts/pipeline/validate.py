@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysts.data.world.generate import tiny_config, unknown_fraction
+from raysts.data.world.backbone import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask

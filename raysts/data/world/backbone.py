@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ from zlib import crc32
 
 from raysts.data.world.lexicon import ACTIONS, KINDS
 from raysts.data.world.text import FUNCTION_WORDS, all_surfaces, inflect, plural
+from raysts.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedTokenizerFast
@@ -90,22 +89,12 @@ def write_tiny_backbone(path: Path, seed: int) -> None:
     import torch
     from transformers import BertModel
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
+    with atomic_write(Path(path)) as draft:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(crc32(b"tiny-backbone") ^ seed)
             model = BertModel(tiny_config(), add_pooling_layer=False)
-        model.float().save_pretrained(aside)
-        world_tokenizer().save_pretrained(aside)
-        aside.chmod(0o755)
-        if path.exists():
-            path.rename(aside.with_name(aside.name + "-old"))
-        aside.rename(path)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(aside.with_name(aside.name + "-old"), ignore_errors=True)
+        model.float().save_pretrained(draft)
+        world_tokenizer().save_pretrained(draft)
 
 
 @cache

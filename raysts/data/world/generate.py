@@ -8,7 +8,6 @@ random-initialised BERT for its vocabulary. Nothing in it is copied from any cor
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,20 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.data.world import facts, tables, tasks
-from raysts.data.world.backbone import tiny_config, unknown_fraction, world_tokenizer, write_tiny_backbone
 from raysts.data.world.tables import SIZES, STS_SUBSETS, Row, Writer, nli_rows, sick_rows, sts_rows
 from raysts.errors import InputError, nearest
-
-__all__ = [
-    "WORLD_VERSION",
-    "tiny_config",
-    "unknown_fraction",
-    "world_path",
-    "world_tokenizer",
-    "write_tiny_backbone",
-    "write_world",
-]
-
 
 WORLD_VERSION = "3870a7d0e3f5"
 """Names what is generated, and goes into every id of a run on the world. Give it a new value whenever a table changes:
@@ -75,29 +62,17 @@ def write_world(path: Path, seed: int = 0, size: str = "default") -> None:
         raise InputError(f"world seed {seed} is negative: seeds are integers from 0 on")
     if path.exists():
         raise InputError(f"'{path}' is there already: name a new folder, or remove it first")
-    aside = _write_aside(path, seed, size)
-    try:
-        aside.rename(path)
-    except OSError as error:
-        raise InputError(f"'{path}' appeared while the world was being written: name a new folder") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write_aside(path: Path, seed: int, size: str) -> Path:
-    """Write all tables into a hidden folder next to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as beside:
+        draft = Path(beside) / path.name
         for name, rows in _tables(seed, size):
-            file = aside / f"{name}.parquet"
-            file.parent.mkdir(exist_ok=True)
+            file = draft / f"{name}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
-        aside.chmod(0o755)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    return aside
+        try:
+            draft.rename(path)  # unlike atomic_write: never replaces a world that others read
+        except OSError as error:
+            raise InputError(f"'{path}' appeared while the world was being written: name a new folder") from error
 
 
 def world_path(cache: Path | None = None, seed: int = 0, size: str = "default") -> Path:

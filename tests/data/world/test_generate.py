@@ -14,16 +14,15 @@ import torch
 from scipy.stats import spearmanr
 
 from raysts.data.derived import DERIVED
-from raysts.data.world.backbone import world_vocabulary, world_words
-from raysts.data.world.facts import SPLITS, Facts, leaves, split_of
-from raysts.data.world.generate import (
-    WORLD_VERSION,
+from raysts.data.world.backbone import (
     unknown_fraction,
-    world_path,
     world_tokenizer,
+    world_vocabulary,
+    world_words,
     write_tiny_backbone,
-    write_world,
 )
+from raysts.data.world.facts import SPLITS, Facts, leaves, split_of
+from raysts.data.world.generate import WORLD_VERSION, world_path, write_world
 from raysts.data.world.lexicon import (
     ACTIONS,
     COUNTS,
