@@ -99,7 +99,7 @@ def check(data: str | Path | None = None) -> Result:
     from raysts.evaluation.contamination import text_overlap
 
     corpus = corpus_of(data)
-    return {"status": "done", "data": corpus.where, **text_overlap.check(corpus)}
+    return {"status": "done", "data": corpus.where, **text_overlap.check_folder(corpus)}
 
 
 def _check_text(result: Result) -> str:

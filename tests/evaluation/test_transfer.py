@@ -19,8 +19,7 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness, probes
 from raysts.evaluation.statistics import UndefinedCorrelationError, pearson
-from raysts.evaluation.transfer import TransferTask
-from raysts.evaluation.transfer_sets import TRANSFER_SETS
+from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
 

@@ -10,8 +10,7 @@ from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
-from raysts.evaluation.transfer import TransferTask
-from raysts.evaluation.transfer_sets import TRANSFER_SETS
+from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
 
 GLOVE_TO_SBERT = {"mr": (77.25, 83.64), "subj": (91.17, 94.39), "sst2": (80.18, 88.96), "mrpc": (72.87, 76.00)}
 """Averaged GloVe vectors and SBERT-NLI-base in Reimers and Gurevych (2019), table 5: accuracies x100 by SentEval.

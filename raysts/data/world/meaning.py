@@ -153,10 +153,6 @@ def _joint(relations: list[str]) -> str:
     return "other"
 
 
-def _flip(relations: list[str]) -> list[str]:
-    return [{"within": "around", "around": "within"}.get(r, r) for r in relations]
-
-
 def infer(premise: Meaning, hypothesis: Meaning) -> str:
     """`entailment`, `neutral` or `contradiction`."""
     agent = _joint(_noun_relations(premise.agent, hypothesis.agent))

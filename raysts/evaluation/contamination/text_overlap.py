@@ -62,16 +62,17 @@ def overlap(
         ``examples`` (``row`` and ``text`` of a few, shared pairs first).
     """
     sides = [_EvalSide(corpus, name) for name in eval_tables]
-    found = []
+    entries = []
     for train in train_tables:
-        hits = _hits(corpus, train, sides)
+        corpus.require([train])
+        hits = _hits_in(_texts(corpus, train), sides)
         for side in sides:
             pair, both, either = side.masks(hits)
             if not either.any():
                 continue
             paired = side.is_pair and len(text_columns(train)) == 2
             most_telling_first = np.argsort(3 - 1 * pair - 1 * both - 1 * either, kind="stable")[: int(either.sum())]
-            found.append(
+            entries.append(
                 {
                     "train": train,
                     "eval": side.name,
@@ -82,24 +83,7 @@ def overlap(
                     "examples": _examples(corpus, side.name, most_telling_first[:examples]),
                 }
             )
-    return found
-
-
-def contaminated_rows(corpus: Corpus, train_tables: Sequence[str], eval_table: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows of an evaluation set the training tables contain.
-
-    Returns:
-        two bool arrays over its rows: the row itself (its pair, in either order; for a table of single sentences, its
-        sentence), and at least one of its sentences.
-    """
-    side = _EvalSide(corpus, eval_table)
-    pair = np.zeros(side.rows, bool)
-    either = np.zeros(side.rows, bool)
-    for train in train_tables:
-        in_pair, _, in_either = side.masks(_hits(corpus, train, [side]))
-        pair |= in_pair if side.is_pair else in_either
-        either |= in_either
-    return pair, either
+    return entries
 
 
 def occurrences(
@@ -111,21 +95,22 @@ def occurrences(
     draw from it may have fewer. A derived table of single sentences contains no pair.
 
     Returns:
-        per evaluation set two bool arrays over its rows, as :func:`contaminated_rows`.
+        per evaluation set two bool arrays over its rows: the row itself (its pair, in either order; for a table of single
+        sentences, its sentence), and at least one of its sentences.
     """
     sides = [_EvalSide(corpus, name) for name in eval_tables]
     sources = corpus.sources(table)
-    found = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
+    masks = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
     for source in sources or [table]:
         hits = _hits_in(_selected(corpus, source, replace(data, sample=None) if sources else data), sides)
         if len(text_columns(table)) == 1:
             hits.pairs.clear()
         for side in sides:
             in_pair, _, in_either = side.masks(hits)
-            row, sentence = found[side.name]
+            row, sentence = masks[side.name]
             row |= in_pair if side.is_pair else in_either
             sentence |= in_either
-    return found
+    return masks
 
 
 def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
@@ -144,7 +129,7 @@ def text_columns(table: str) -> list[str]:
     return [column.name for column in TABLES[table] if column.kind == "text"]
 
 
-def check(corpus: Corpus) -> dict[str, Any]:
+def check_folder(corpus: Corpus) -> dict[str, Any]:
     """What ``raysts data check`` says of a data folder.
 
     Returns:
@@ -178,7 +163,7 @@ def check(corpus: Corpus) -> dict[str, Any]:
 
 
 def format_check(report: dict[str, Any]) -> str:
-    """The result of ``check`` as plain text."""
+    """The result of ``check_folder`` as plain text."""
     lines = [f"data folder {report['root']}", "", "tables"]
     width = max((len(name) for name in report["tables"]), default=0)
     for name, facts in report["tables"].items():
@@ -220,18 +205,13 @@ class _EvalSide:
 
     def masks(self, hits: _Hits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Per row: its pair, both its sentences, any of its sentences."""
-        here = [[key in hits.sentences for key in keys] for keys in self.keys]
+        occurs = [[key in hits.sentences for key in keys] for keys in self.keys]
         pair = [self.is_pair and _pair_key(keys) in hits.pairs for keys in self.keys]
         return (
             np.array(pair, bool),
-            np.array([all(row) for row in here], bool),
-            np.array([any(row) for row in here], bool),
+            np.array([all(row) for row in occurs], bool),
+            np.array([any(row) for row in occurs], bool),
         )
-
-
-def _hits(corpus: Corpus, train: str, sides: Sequence[_EvalSide]) -> _Hits:
-    corpus.require([train])
-    return _hits_in(_texts(corpus, train), sides)
 
 
 def _hits_in(batches: Iterable[pa.RecordBatch], sides: Sequence[_EvalSide]) -> _Hits:
@@ -240,9 +220,9 @@ def _hits_in(batches: Iterable[pa.RecordBatch], sides: Sequence[_EvalSide]) -> _
     hits = _Hits()
     for batch in batches:
         for keys in _keys(batch):
-            here = [key for key in keys if key in sentences]
-            hits.sentences.update(here)
-            if len(here) > 1:  # of a triplet its anchor makes a pair with each of the others
+            shared = [key for key in keys if key in sentences]
+            hits.sentences.update(shared)
+            if len(shared) > 1:  # of a triplet its anchor makes a pair with each of the others
                 hits.pairs.update(key for other in keys[1:] if (key := _pair_key((keys[0], other))) in pairs)
     return hits
 

@@ -65,7 +65,7 @@ class Relation:
 
 def load_sets(corpus: Corpus) -> list[WordSet]:
     """Every set that the tables which are there hold and that can be measured, by its name in lower case."""
-    return [found for table in SETS if corpus.files(table) for found in _sets(corpus, table)]
+    return [word_set for table in SETS if corpus.files(table) for word_set in _sets(corpus, table)]
 
 
 def _sets(corpus: Corpus, table: str) -> Iterator[WordSet]:
@@ -74,21 +74,21 @@ def _sets(corpus: Corpus, table: str) -> Iterator[WordSet]:
     for name in names.unique().to_pylist():
         rows = np.flatnonzero(pc.equal(names, name).to_numpy())
         columns = {column: read.column(column).take(pa.array(rows)).to_pylist() for column in read.column_names}
-        found = WordSet(name, table, columns, rows)
-        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or _has_scores(found))):
-            yield found
+        word_set = WordSet(name, table, columns, rows)
+        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or _has_scores(word_set))):
+            yield word_set
 
 
-def _has_scores(found: WordSet) -> bool:
-    return any(score is not None for score in found.columns.get("score", ()))
+def _has_scores(word_set: WordSet) -> bool:
+    return any(score is not None for score in word_set.columns.get("score", ()))
 
 
 def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     """The sets of ``SETS`` that are not there, with where they belong."""
-    there = {found.name for found in sets}
+    present = {word_set.name for word_set in sets}
     lines = []
     for table, names in SETS.items():
-        if missing := [name for name in names if name not in there]:
+        if missing := [name for name in names if name not in present]:
             where = f"belong in {corpus.where}/{table}.parquet"
             if corpus.files(table) and missing == [DEGREES]:
                 where = f"needs the column 'score' in {corpus.where}/{table}.parquet"
@@ -96,63 +96,63 @@ def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:
     return lines
 
 
-def relations(found: WordSet) -> list[Relation]:
+def relations(word_set: WordSet) -> list[Relation]:
     """The relations of ``DEGREES``, each example and each pair once.
 
     Raises:
         InputError: a row without a score, or a pair with two scores in a relation.
     """
     by_name: dict[str, list[int]] = {}
-    for index, category in enumerate(found.columns["category"]):
+    for index, category in enumerate(word_set.columns["category"]):
         by_name.setdefault(str(category), []).append(index)
-    scores, made, problems = found.array("score"), [], []
-    a, b, c, d = (found.columns[name] for name in "abcd")
+    scores, all_relations, problems = word_set.array("score"), [], []
+    a, b, c, d = (word_set.columns[name] for name in "abcd")
     for name, rows in by_name.items():
         examples = dict.fromkeys((a[i], b[i]) for i in rows)
         pairs: dict[tuple[str, str], int] = {}
         for i in rows:
             first = pairs.setdefault((c[i], d[i]), i)
-            where = f"{found.table}: row {found.row[i]}, column 'score'"
+            where = f"{word_set.table}: row {word_set.row[i]}, column 'score'"
             if np.isnan(scores[i]):
                 problems.append(
-                    f"{where}: null, and other rows of {found.name} have one; every row needs a degree, or none"
+                    f"{where}: null, and other rows of {word_set.name} have one; every row needs a degree, or none"
                 )
             elif not np.isnan(scores[first]) and scores[first] != scores[i]:
                 problems.append(
-                    f"{where}: {scores[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {found.row[first]} "
+                    f"{where}: {scores[i]:g} for '{c[i]}', '{d[i]}' in relation '{name}', which row {word_set.row[first]} "
                     f"gives {scores[first]:g}; a pair has one degree in a relation"
                 )
         gold = scores[list(pairs.values())]
         if len(np.unique(gold)) < 2:
-            problems.append(_too_few(found, f"relation '{name}' has", len(gold), len(np.unique(gold)), "score"))
+            problems.append(_too_few(word_set, f"relation '{name}' has", len(gold), len(np.unique(gold)), "score"))
         words = tuple([pair[side] for pair in group] for group in (examples, pairs) for side in (0, 1))
-        made.append(Relation(name, words, gold))  # type: ignore[arg-type]
+        all_relations.append(Relation(name, words, gold))  # type: ignore[arg-type]
     if problems:
         raise InputError(problems[:_MOST])
-    return made
+    return all_relations
 
 
-def problems_of(found: WordSet) -> list[str]:
+def problems_of(word_set: WordSet) -> list[str]:
     """Why a set whose rows are each valid cannot be scored."""
-    if found.table == SIMILARITY:
-        distinct = len(np.unique(found.array("score")))
-        return [] if distinct > 1 else [_too_few(found, "has", len(found), distinct, "score")]
-    if found.table == CATEGORIZATION:
-        distinct = len(set(found.columns["category"]))
-        if 1 < distinct < len(found):
+    if word_set.table == SIMILARITY:
+        distinct = len(np.unique(word_set.array("score")))
+        return [] if distinct > 1 else [_too_few(word_set, "has", len(word_set), distinct, "score")]
+    if word_set.table == CATEGORIZATION:
+        distinct = len(set(word_set.columns["category"]))
+        if 1 < distinct < len(word_set):
             return []
-        return [_too_few(found, "has", len(found), distinct, "category", "categories, fewer than words")]
-    if found.name == DEGREES:
+        return [_too_few(word_set, "has", len(word_set), distinct, "category", "categories, fewer than words")]
+    if word_set.name == DEGREES:
         try:
-            relations(found)
+            relations(word_set)
         except InputError as error:
             return error.problems
     return []
 
 
-def _too_few(found: WordSet, what: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
-    numbers = f"rows {found.row[0]} to {found.row[-1]}" if len(found) > 1 else f"row {found.row[0]}"
+def _too_few(word_set: WordSet, what: str, rows: int, distinct: int, column: str, rule: str = "scores") -> str:
+    numbers = f"rows {word_set.row[0]} to {word_set.row[-1]}" if len(word_set) > 1 else f"row {word_set.row[0]}"
     return (
-        f"{found.table}: data set '{found.name}' ({numbers}) {what} {rows} row(s) and {distinct} distinct "
+        f"{word_set.table}: data set '{word_set.name}' ({numbers}) {what} {rows} row(s) and {distinct} distinct "
         f"value(s) of '{column}'; it needs at least two different {rule}: complete or remove it"
     )

@@ -57,8 +57,8 @@ class WordsTask(ModelTask):
 
     def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
         """The tables of words that are there, and those of sentences."""
-        found = tuple(table for table in SETS if corpus.files(table)) if "test" in splits else ()
-        return (*found, *(table for table in SENTENCES if corpus.files(table))) if found else ()
+        tables = tuple(table for table in SETS if corpus.files(table)) if "test" in splits else ()
+        return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
 
     def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
         """The test sets among those whose sentences show a contextual model the words."""
@@ -69,7 +69,7 @@ class WordsTask(ModelTask):
         sets = load_sets(corpus)
         if not sets:
             return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
-        return [problem for found in sets for problem in problems_of(found)]
+        return [problem for word_set in sets for problem in problems_of(word_set)]
 
     def by_default(self, corpus: Corpus) -> bool:
         """Whether to run unasked: not without sentences that show a contextual model the words."""
@@ -101,14 +101,15 @@ class WordsTask(ModelTask):
         _say_what_is_missing(corpus, sets, tables[0])
         rows: list[ResultRow] = []
         for choice, words in zip(choices, tables, strict=True):
-            for found in sets:
+            for word_set in sets:
                 known = {
-                    "dataset": found.name, "split": "test", "rows": "all", "dataset_sha256": corpus.fingerprint(found.table),
-                    "layers": str(choice), "pooling": None, "similarity": None, "subset": None, "aggregation": None,
+                    "dataset": word_set.name, "split": "test", "rows": "all", "layers": str(choice), "pooling": None,
+                    "dataset_sha256": corpus.fingerprint(word_set.table), "similarity": None, "subset": None,
+                    "aggregation": None,
                 }  # fmt: skip
-                size, unknown = len(found.words), _unknown(words, found)
+                size, unknown = len(word_set.words), _unknown(words, word_set)
                 if unknown < size:
-                    rows.append(known | _value(words, found, resamples))
+                    rows.append(known | _value(words, word_set, resamples))
                 rows.append(known | {"metric": "coverage", "value": 1 - unknown / size, "n": size})
         return rows
 
@@ -124,45 +125,45 @@ def _sentences(corpus: Corpus) -> list[str]:
     return list(dict.fromkeys(text for table in columns for column in table.columns for text in column.to_pylist()))
 
 
-def _value(words: Words, found: WordSet, resamples: int) -> ResultRow:
+def _value(words: Words, word_set: WordSet, resamples: int) -> ResultRow:
     """similarity, aggregation, metric, value, ci_low, ci_high, n of a set."""
-    if found.table == CATEGORIZATION:
-        classes = np.unique([str(name) for name in found.columns["category"]], return_inverse=True)[1]
-        seed = derive_seed(0, "words", found.name) % 2**32
-        value = scores.best_purity(words, found.columns["word"], classes, seed)
-        return {"metric": "purity", "value": value, "n": len(found)}
-    by_cosine, label = {"similarity": "cosine"}, f"{found.name}/test"
-    if found.name == DEGREES:
-        relations = relations_of(found)
+    if word_set.table == CATEGORIZATION:
+        classes = np.unique([str(name) for name in word_set.columns["category"]], return_inverse=True)[1]
+        seed = derive_seed(0, "words", word_set.name) % 2**32
+        value = scores.best_purity(words, word_set.columns["word"], classes, seed)
+        return {"metric": "purity", "value": value, "n": len(word_set)}
+    by_cosine, label = {"similarity": "cosine"}, f"{word_set.name}/test"
+    if word_set.name == DEGREES:
+        relations = relations_of(word_set)
         gold = [relation.gold for relation in relations]
         degrees_N = scores.degrees(words, [relation.words for relation in relations], gold)
         samples_R = degrees_N @ whole_and_resampled(label, len(degrees_N), resamples) / len(degrees_N)
         pairs = sum(len(relation.gold) for relation in relations)
         return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
-    counts_NR = whole_and_resampled(label, len(found), resamples)
-    if found.table == ANALOGY:
-        right_N = scores.analogies(words, {name: found.columns[name] for name in "abcd"})
-        return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(found))
-    gold_N = found.array("score")
-    predicted_N = scores.similarities(words, found.columns["word1"], found.columns["word2"])
+    counts_NR = whole_and_resampled(label, len(word_set), resamples)
+    if word_set.table == ANALOGY:
+        right_N = scores.analogies(words, {name: word_set.columns[name] for name in "abcd"})
+        return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(word_set))
+    gold_N = word_set.array("score")
+    predicted_N = scores.similarities(words, word_set.columns["word1"], word_set.columns["word2"])
     samples_R = correlation_samples(predicted_N, gold_N, counts_NR[:, 1:], ["spearman"])["spearman"]
     values_R = np.concatenate([[spearman(predicted_N, gold_N)], samples_R])
-    return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(found))
+    return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(word_set))
 
 
-def _unknown(words: Words, found: WordSet) -> int:
-    return int((words.rows(found.words) == UNKNOWN).sum())
+def _unknown(words: Words, word_set: WordSet) -> int:
+    return int((words.rows(word_set.words) == UNKNOWN).sum())
 
 
 def _say_what_is_missing(corpus: Corpus, sets: Sequence[WordSet], words: Words) -> None:
     lines = [f"not measured: {line}" for line in absent(corpus, sets)]
-    strange = [found.name for found in sets if _unknown(words, found) == len(found.words)]
+    strange = [word_set.name for word_set in sets if _unknown(words, word_set) == len(word_set.words)]
     if strange:
         lines.append(f"not measured: {', '.join(strange)} (none of its words has a vector)")
-    every = list(dict.fromkeys(word for found in sets for word in found.words))
+    every = list(dict.fromkeys(word for word_set in sets for word in word_set.words))
     unknown = int((words.rows(every) == UNKNOWN).sum())
     if unknown:
-        parts = [f"{found.name} {_unknown(words, found):,}/{len(found.words):,}" for found in sets]
+        parts = [f"{word_set.name} {_unknown(words, word_set):,}/{len(word_set.words):,}" for word_set in sets]
         lines.append(
             f"{unknown:,} of {len(every):,} words have no vector, and the mean vector stands for them: {', '.join(parts)}"
         )

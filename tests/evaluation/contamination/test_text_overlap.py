@@ -13,12 +13,20 @@ from raysts.errors import InputError
 from raysts.evaluation.contamination.text_overlap import (
     EVAL_TABLES,
     TRAIN_TABLES,
-    check,
-    contaminated_rows,
+    check_folder,
     format_check,
     normalise,
+    occurrences,
     overlap,
 )
+from raysts.recipes.recipe import Data
+
+
+def contaminated_rows(corpus: Corpus, tables: list[str], eval_table: str) -> tuple[np.ndarray, np.ndarray]:
+    rows, sentences = zip(
+        *(occurrences(corpus, table, Data(), [eval_table])[eval_table] for table in tables), strict=True
+    )
+    return np.logical_or.reduce(rows), np.logical_or.reduce(sentences)
 
 
 def _write(root: Path, name: str, **columns: list) -> None:
@@ -79,7 +87,7 @@ def test_contaminated_rows(corpus: Corpus) -> None:
 def test_check_reports_everything_and_survives_broken_tables(corpus: Corpus) -> None:
     (corpus.root / "sts/sts12.parquet").write_bytes(b"not parquet")
     _write(corpus.root, "sts/sts13", sentence1=["a"], sentence2=["b"], score=[7.0])
-    report = check(corpus)
+    report = check_folder(corpus)
     assert report["tables"]["nli/train"] == {"rows": 4, "files": 1}
     assert report["tables"]["sts/sts12"]["rows"] is None
     assert "sts/sts14" in report["missing"] and "sts/sts12" not in report["missing"]
