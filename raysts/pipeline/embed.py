@@ -104,28 +104,21 @@ class EmbedFile:
     def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str) -> None:
         self.model, self.column = load(model, layers=layers, device=device), column
 
-    def __call__(self, unit: Unit) -> int:
-        """Returns its rows."""
-        return embed_unit(self.model, unit, self.column)
-
-
-def embed_unit(model: SentenceModel, unit: Unit, column: str) -> int:
-    """Write one shard; its rows."""
-    target = Path(unit.target)
-    if target.exists():
-        return unit.rows
-    with atomic_write(target) as draft:
-        writer = None
-        for batch in _read(unit):
-            texts = pc.fill_null(batch.column(batch.schema.get_field_index(column)).cast(pa.string()), "").to_pylist()
-            vectors = model.encode(texts)
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-            table = pa.Table.from_batches([batch]).append_column(ADDED, lists)
-            writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")
-            writer.write_table(table)
-        assert writer is not None
-        writer.close()
-    return unit.rows
+    def __call__(self, unit: Unit) -> None:
+        target = Path(unit.target)
+        if target.exists():
+            return
+        with atomic_write(target) as draft:
+            writer = None
+            for batch in _read(unit):
+                column = batch.column(batch.schema.get_field_index(self.column))
+                vectors = self.model.encode(pc.fill_null(column.cast(pa.string()), "").to_pylist())
+                lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+                table = pa.Table.from_batches([batch]).append_column(ADDED, lists)
+                writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")
+                writer.write_table(table)
+            assert writer is not None
+            writer.close()
 
 
 def _read(unit: Unit) -> Iterator[pa.RecordBatch]:

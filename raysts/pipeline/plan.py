@@ -60,15 +60,12 @@ class Plan(Inputs):
     @property
     def left_out(self) -> list[dict[str, Any]]:
         """The members that are left out, each with the reason it failed."""
-        records = {member: [node.record for node in self.chains[member]] for member in sorted(self.without)}
-        failed = {
-            member: [record for record in chain if record.get("status") == "failed"]
-            for member, chain in records.items()
-        }
-        return [
-            {"member": member, "reason": failures[0].get("reason") if failures else None}
-            for member, failures in failed.items()
-        ]
+        left_out = []
+        for member in sorted(self.without):
+            records = [node.record for node in self.chains[member]]
+            reasons = [record.get("reason") for record in records if record.get("status") == "failed"]
+            left_out.append({"member": member, "reason": next(iter(reasons), None)})
+        return left_out
 
     @cached_property
     def teacher_models(self) -> list[ModelNode]:
@@ -109,11 +106,6 @@ class Plan(Inputs):
                 chain.append(TrainNode.of(self, stage, fitted, seed, parent, after=[chain[-1].id], **who))
             chains.append(chain)
         return chains
-
-    @property
-    def student(self) -> TrainNode | None:
-        """The distillation run; of several students that of the first."""
-        return self.student_chains[0][0] if self.student_chains else None
 
     def _student_parent(self, teacher: TeacherNode) -> tuple[Path, str]:
         """Folder and id of what the student starts from."""
