@@ -88,20 +88,20 @@ def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Sa
         # Daemon threads: after Ctrl-C a fit may never return, and the process must end all the same.
         work = [(index, list(chains[index])) for index in stack]
         threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
-    found: dict[int, str | None] = {}
+    reasons: dict[int, str | None] = {}
     pending = PendingReporter(resources, say)
     with RunMonitor([job for chain in chains for job in chain], say) as monitor:
-        while len(found) < len(chains):
+        while len(reasons) < len(chains):
             try:
                 index, reason = outcomes.get(timeout=0.5)
-                found[index] = reason
+                reasons[index] = reason
                 if reason is not None:
                     say(f"failed: {reason}")
             except queue.Empty:
                 pass
             monitor.update()
-            pending.update(len(chains) - len(found))
-    return [found[index] for index in range(len(chains))]
+            pending.update(len(chains) - len(reasons))
+    return [reasons[index] for index in range(len(chains))]
 
 
 def _gpu_workers(resources: Resources) -> int:
@@ -117,8 +117,8 @@ def _run(
         reasons = _fit(chains, resources)
     except BaseException as error:
         reasons = [f"run {chain[0].id}: {type(error).__name__}: {error}" for chain in chains]
-    for found in zip(indices, reasons, strict=True):
-        outcomes.put(found)
+    for outcome in zip(indices, reasons, strict=True):
+        outcomes.put(outcome)
 
 
 def _fit(chains: list[list[Job]], resources: Resources) -> list[str | None]:

@@ -96,9 +96,9 @@ def prepare_wikipedia(
     if sample is not None and sample < 1:
         raise InputError(f"sample {sample} must be at least 1")
     dump, files, bad = _input_files(input, skip_bad)
-    skipped = [each.plain(ARTICLES, input) for each in bad]
-    for each in skipped:
-        say(skipped_line(each))
+    skipped = [shard.plain(ARTICLES, input) for shard in bad]
+    for shard in skipped:
+        say(skipped_line(shard))
     arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
     writable(output_root, "--data")
     with manifest.writing(output_root, "raysts data prepare"):
@@ -234,7 +234,7 @@ def _make_runs(
     shutil.rmtree(work / "runs", ignore_errors=True)  # of an attempt that was killed
     (work / "runs").mkdir(parents=True)
     work_units = pieces(files, block_bytes)
-    made: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     blocks = ray.data.from_items(work_units, override_num_blocks=len(work_units)).map_batches(
         make_runs,  # type: ignore[arg-type]
         fn_kwargs={"folder": str(work / "runs"), "seed": seed, "block_bytes": block_bytes},
@@ -244,11 +244,11 @@ def _make_runs(
     for row in blocks.iter_rows():
         if row["error"]:
             raise RunFailed(f"{TABLE}: {row['error']}")
-        made.append(row)
+        written.append(row)
     runs = {
-        "articles": sum(run["articles"] for run in made),
-        "found": sum(run["rows"] for run in made),
-        "runs": sorted(run["path"] for run in made if run["rows"]),
+        "articles": sum(run["articles"] for run in written),
+        "found": sum(run["rows"] for run in written),
+        "runs": sorted(run["path"] for run in written if run["rows"]),
     }
     write_json(marker, runs)
     say(f"sentences: {runs['found']:,} well-formed ones in {runs['articles']:,} articles")
@@ -292,13 +292,13 @@ def _publish(root: Path, ranges: list[dict[str, Any]], sample: int | None) -> No
                 shutil.move(path, draft / f"part-{number:05d}.parquet")
         return
     with atomic_write(root / f"{TABLE}.parquet") as draft:
-        left = sample
+        rows_left = sample
         with pq.ParquetWriter(draft, pq.read_schema(filled[0]), compression="zstd", write_page_checksum=True) as writer:
             for path in filled:
                 for batch in pq.ParquetFile(path).iter_batches(batch_size=ROW_GROUP_ROWS):
-                    writer.write_batch(batch.slice(0, left))
-                    left -= min(left, batch.num_rows)
-                    if left == 0:
+                    writer.write_batch(batch.slice(0, rows_left))
+                    rows_left -= min(rows_left, batch.num_rows)
+                    if rows_left == 0:
                         return
 
 
@@ -314,8 +314,8 @@ def articles_problem(file: pq.ParquetFile) -> str | None:
     """Why a file holds no articles, as far as its footer tells."""
     schema, columns = file.schema_arrow, article_columns(file)
     if set(columns) - set(schema.names):
-        found = ", ".join(schema.names)
-        return f"articles need columns article_id and text (or markup); columns found: {found}"
+        present = ", ".join(schema.names)
+        return f"articles need columns article_id and text (or markup); columns found: {present}"
     kind = schema.field(columns[1]).type
     rule = type_rule(kind, Column(columns[1], "text"))
     return f"column '{columns[1]}' has type {kind}; {rule}" if rule else None
@@ -330,7 +330,7 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
     Raises:
         ShardError: a file cannot be read.
     """
-    found: list[dict[str, Any]] = []
+    units: list[dict[str, Any]] = []
     for path in files:
         metadata = (file := open_shard(path, remedy(ARTICLES))).metadata
         # Of a nested column every leaf counts.
@@ -345,13 +345,13 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
             if size < block_bytes and group + 1 < metadata.num_row_groups:
                 continue
             cuts = np.linspace(0, rows, max(1, min(rows, round(size / block_bytes))) + 1).astype(int).tolist()
-            found += [
+            units += [
                 {"path": str(path), "groups": together, "first": first, "last": last}
                 for first, last in zip(cuts, cuts[1:], strict=False)
                 if last > first
             ]
             together, rows, size = [], 0, 0
-    return found
+    return units
 
 
 def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int) -> pa.Table:
@@ -360,13 +360,13 @@ def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int) -> pa.T
     An error is data: an exception would be retried, and logged with a traceback by everything that it passes.
     """
     (piece,) = batch.to_pylist()
-    made = []
+    runs = []
     try:
         for block in _blocks(piece, block_bytes):
-            made.append(make_run(block, folder, seed).append_column("error", pa.nulls(1, pa.string())))
+            runs.append(make_run(block, folder, seed).append_column("error", pa.nulls(1, pa.string())))
     except ShardError as error:
-        made = [pa.table({"path": [""], "articles": [0], "rows": [0], "error": [str(error)]})]
-    return pa.concat_tables(made)
+        runs = [pa.table({"path": [""], "articles": [0], "rows": [0], "error": [str(error)]})]
+    return pa.concat_tables(runs)
 
 
 def _blocks(piece: dict[str, Any], block_bytes: int) -> Iterator[pa.Table]:
@@ -404,9 +404,9 @@ def make_run(articles: pa.Table, folder: str, seed: int) -> pa.Table:
             sentences: list[str] = []
             owners: list[int] = []
             for row, article in enumerate(texts.slice(first, ARTICLES_AT_ONCE).to_pylist()):
-                found = split_sentences(clean(article or ""))
-                sentences += found
-                owners += [row] * len(found)
+                of_article = split_sentences(clean(article or ""))
+                sentences += of_article
+                owners += [row] * len(of_article)
             for sentence in sentences:
                 hashes += hashlib.blake2b(dedup_key(sentence), digest_size=16, key=key).digest()
             owner_ids = ids.slice(first, ARTICLES_AT_ONCE).take(pa.array(owners, pa.int64()))
@@ -432,7 +432,7 @@ def run_slice(path: str, low: int, high: int) -> pa.Table:
     """Rows of a run whose hash (its first 64 bits) is in [low, high); only these are copied into memory."""
     with pa.memory_map(path) as file:
         reader = pa.ipc.open_file(file)
-        found = []
+        slices = []
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             hashes = batch.column("high").to_numpy()
@@ -440,8 +440,8 @@ def run_slice(path: str, low: int, high: int) -> pa.Table:
                 continue
             first = int(np.searchsorted(hashes, np.uint64(low)))
             last = len(hashes) if high > int(hashes[-1]) else int(np.searchsorted(hashes, np.uint64(high)))
-            found.append(batch.slice(first, last - first).take(pa.array(np.arange(last - first))))
-        return pa.Table.from_batches(found, reader.schema)
+            slices.append(batch.slice(first, last - first).take(pa.array(np.arange(last - first))))
+        return pa.Table.from_batches(slices, reader.schema)
 
 
 def merge_range(batch: pa.Table, listing: str, bits: int, folder: str) -> pa.Table:
@@ -460,7 +460,7 @@ def merge_range(batch: pa.Table, listing: str, bits: int, folder: str) -> pa.Tab
         table = table.filter(pa.array(first))
     path = Path(folder) / f"{index:05d}.parquet"
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    found = table.select(["sentence", "article_id"])
-    pq.write_table(found, draft, row_group_size=ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True)
+    rows = table.select(["sentence", "article_id"])
+    pq.write_table(rows, draft, row_group_size=ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True)
     draft.rename(path)
     return pa.table({"index": [index], "path": [str(path)], "rows": [table.num_rows]})

@@ -150,7 +150,10 @@ class OwnCallbacks:
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]
-        return [*(each for each in callbacks if type(each).__name__ not in UNUSED_CALLBACKS), EndOnSigterm()]
+        return [
+            *(callback for callback in callbacks if type(callback).__name__ not in UNUSED_CALLBACKS),
+            EndOnSigterm(),
+        ]
 
 
 class OneWorkerTrainer(OwnCallbacks, DataParallelTrainer):

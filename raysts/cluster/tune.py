@@ -241,8 +241,8 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
                 scheduler=scheduler(study),
                 num_samples=-1,  # until the searcher says that nothing is left
                 reuse_actors=True,
-                trial_name_creator=lambda each: searcher.title(each.trial_id),
-                trial_dirname_creator=lambda each: each.trial_id,
+                trial_name_creator=lambda trial: searcher.title(trial.trial_id),
+                trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=ray.tune.RunConfig(
                 name=study.name,

@@ -74,7 +74,9 @@ def _extremes(search: Search) -> Iterator[Recipe]:
     """Recipes of every combination of the settings' choices and ends of ranges: of two that are large together, neither
     need be the larger by itself."""
     first = corners(search.space)[0]
-    ends = {key: each.ends for key, each in search.space.items() if key.startswith(f"{search.stage}.settings.")}
+    ends = {
+        key: dimension.ends for key, dimension in search.space.items() if key.startswith(f"{search.stage}.settings.")
+    }
     for values in itertools.product(*ends.values()):
         with contextlib.suppress(InputError):  # values that do not go together are no point
             yield search.recipe({**first, **dict(zip(ends, values, strict=True))})

@@ -83,7 +83,7 @@ class SearchProgress:
         metric, done = self.study.search.objective, len(self.study.records) - self.before
         best = by_mean(self.study.scores(), metric.mode)
         parts = [f"best {text_of(best.point)} {metric.text(best.mean)}"] if best is not None and best.values else []
-        left = self.total - len(self.study.records)
-        if left and done and self.began is not None:
-            parts.append(f"about {duration((time.monotonic() - self.began) / done * left)} left")
+        trials_left = self.total - len(self.study.records)
+        if trials_left and done and self.began is not None:
+            parts.append(f"about {duration((time.monotonic() - self.began) / done * trials_left)} left")
         return f"; {', '.join(parts)}" if parts else ""

@@ -43,9 +43,9 @@ class TrialQueue:
         self._names: dict[str, str | None] = {}  # points that are being tried, by what the sampler calls them
         self._seeds_left: dict[str, int] = {}
 
-        known = study.scores()
-        done = [scores for scores in known if not scores.missing]
-        begun = [scores.point for scores in known if scores.missing] + study.asked
+        scored = study.scores()
+        done = [scores for scores in scored if not scores.missing]
+        begun = [scores.point for scores in scored if scores.missing] + study.asked
         planned = grid(self.search.space) if self.search.num_samples is None else None
         self._tried = {key_of(scores.point) for scores in done}
         waiting = {key_of(point): point for point in (*begun, *(planned or self.search.first))}
@@ -116,9 +116,9 @@ class TrialQueue:
         if self.search.num_samples is not None and key not in self._asked:
             self.study.ask(point)
         trials = [self.study.trial(point, seed) for seed in range(self.search.seeds)]
-        left = [trial for trial in trials if trial.id not in self.study.records]
-        self._seeds_left[key] = len(left)
-        for trial in left:
+        to_train = [trial for trial in trials if trial.id not in self.study.records]
+        self._seeds_left[key] = len(to_train)
+        for trial in to_train:
             record = self.study.reuse_finished(trial)
             if record is None:
                 self.ready.append(trial)

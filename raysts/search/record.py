@@ -75,5 +75,6 @@ def as_table(records: list[Record]) -> pa.Table:
     keys = dict.fromkeys(key for record in records for key in record.point)
     columns = {key: pa.array([record.point.get(key) for record in records]) for key in keys}
     return pa.table(
-        columns | {name: pa.array([getattr(each, name) for each in records], kind) for name, kind in COLUMNS.items()}
+        columns
+        | {name: pa.array([getattr(record, name) for record in records], kind) for name, kind in COLUMNS.items()}
     )

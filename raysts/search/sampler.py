@@ -78,14 +78,14 @@ def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float
 
     Empty for a single option, and where there are too few points or all scores are the same.
     """
-    whole = [each for each in scores if each.whole]
-    if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({each.mean for each in whole}) < 2:
+    whole = [point for point in scores if point.whole]
+    if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({point.mean for point in whole}) < 2:
         return {}
     optuna = _optuna()
     study = optuna.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
-    for each in whole:
-        study.add_trial(optuna.trial.create_trial(value=each.mean, params=each.point, distributions=axes))
+    for point in whole:
+        study.add_trial(optuna.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     return optuna.importance.get_param_importances(study, evaluator=evaluator)
 
@@ -131,11 +131,11 @@ class View:
         storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
         with contextlib.suppress(KeyError):
             optuna.delete_study(study_name=self.name, storage=storage)
-        found = optuna.create_study(storage=storage, study_name=self.name, direction=self.direction)
+        study = optuna.create_study(storage=storage, study_name=self.name, direction=self.direction)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            found.set_metric_names([self.metric.name])
-        return found
+            study.set_metric_names([self.metric.name])
+        return study
 
     def _add(self, record: Record) -> None:
         if self.study is None:

@@ -67,22 +67,22 @@ class PointScores:
 
 def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
     """Records by point, in the order in which the points came first; those of seeds from ``seeds`` on are left out."""
-    found: dict[str, list[Record]] = {}
+    by_point: dict[str, list[Record]] = {}
     for record in records:
         if record.seed < seeds:
-            found.setdefault(key_of(record.point), []).append(record)
-    return [PointScores(seeds, sorted(each, key=lambda record: record.seed)) for each in found.values()]
+            by_point.setdefault(key_of(record.point), []).append(record)
+    return [PointScores(seeds, sorted(trials, key=lambda record: record.seed)) for trials in by_point.values()]
 
 
 def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
     """The point with the best mean over its seeds, of those that have all; where none has, of all."""
-    whole = [each for each in scores if each.whole] or [each for each in scores if each.values]
-    return max(whole, key=lambda each: rank(each.mean, mode), default=None)
+    whole = [point for point in scores if point.whole] or [point for point in scores if point.values]
+    return max(whole, key=lambda point: rank(point.mean, mode), default=None)
 
 
 def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """The single best trial."""
-    finished = [record for each in scores for record in each.finished]
+    finished = [record for point in scores for record in point.finished]
     return max(finished, key=lambda record: rank(record.value, mode), default=None)
 
 
@@ -91,15 +91,15 @@ def table(scores: Sequence[PointScores], metric: RunMetric, most: int = 60) -> s
     mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
-        shown = sorted(scores, key=lambda each: -rank(each.mean, metric.mode))[:most]
-    several = any(each.seeds > 1 for each in scores)
+        shown = sorted(scores, key=lambda point: -rank(point.mean, metric.mode))[:most]
+    several = any(point.seeds > 1 for point in scores)
     head = ["point", metric.label, "std", "best run", "seeds", ""] if several else ["point", metric.label, ""]
     lines = [head]
-    for each in shown:
-        note = "; ".join(part for part in ("<- chosen" if each is mean else "", each.remark) if part)
-        top = max(each.values, key=lambda value: rank(value, metric.mode), default=None)
-        cells = [text_of(each.point), metric.text(each.mean)]
-        cells += [metric.text(each.std), metric.text(top), f"{len(each.values)}"] if several else []
+    for point in shown:
+        note = "; ".join(part for part in ("<- chosen" if point is mean else "", point.remark) if part)
+        top = max(point.values, key=lambda value: rank(value, metric.mode), default=None)
+        cells = [text_of(point.point), metric.text(point.mean)]
+        cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if several else []
         lines.append([*cells, note])
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = [
@@ -118,9 +118,9 @@ def table(scores: Sequence[PointScores], metric: RunMetric, most: int = 60) -> s
     return "\n".join(text)
 
 
-def _order(each: PointScores) -> tuple[tuple[bool, float, str], ...]:
+def _order(point: PointScores) -> tuple[tuple[bool, float, str], ...]:
     def rank(value: object) -> tuple[bool, float, str]:
         number = isinstance(value, (int, float))
         return not number, float(value) if number else 0.0, str(value)  # type: ignore[arg-type]
 
-    return tuple(rank(value) for value in each.point.values())
+    return tuple(rank(value) for value in point.point.values())

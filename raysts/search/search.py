@@ -79,13 +79,13 @@ class Search:
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")
         table = OBJECTIVES[self.pipeline.stages[self.stage].objective].dev
-        known = reported(table)
-        if self.metric not in ("", *known):
+        metrics = reported(table)
+        if self.metric not in ("", *metrics):
             raise ValueError(
-                f"metric={self.metric}: is never reported by trials of '{self.stage}'{nearest(self.metric, known)}; they "
-                f"report {', '.join(known[:-1])} (on {table}) and {LOSS}"
+                f"metric={self.metric}: is never reported by trials of '{self.stage}'{nearest(self.metric, metrics)}; they "
+                f"report {', '.join(metrics[:-1])} (on {table}) and {LOSS}"
             )
-        object.__setattr__(self, "metric", self.metric or known[0])
+        object.__setattr__(self, "metric", self.metric or metrics[0])
         for name in ("seeds", "num_samples", "concurrency", "keep"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -181,11 +181,11 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     first = tuple(point for point in search.first if point.keys() == space.keys())
     first = tuple(point for point in first if all(space[key].holds(value) for key, value in point.items()))
     try:
-        found = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **own)
+        changed = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **own)
     except ValueError as error:
         raise InputError(str(error)) from None
-    check_space(found)
-    return found
+    check_space(changed)
+    return changed
 
 
 def check_space(search: Search) -> None:
@@ -204,9 +204,9 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     full = _full_path(pipeline, key)
     if full is None:
         stage, recipe = next(iter(pipeline.stages.items()))
-        known = paths(to_plain(recipe))
-        known += [f"{stage}.{path}" for path in known]
-        return [f"space.{key}: '{key}' is no option of a trial's recipe{nearest(key, known)}"]
+        options = paths(to_plain(recipe))
+        options += [f"{stage}.{path}" for path in options]
+        return [f"space.{key}: '{key}' is no option of a trial's recipe{nearest(key, options)}"]
     if value is None:
         space.pop(full, None)
         return []

@@ -58,9 +58,9 @@ class Dimension:
         if isinstance(value, Dimension):
             return value
         text = value.strip() if isinstance(value, str) else ""
-        found = RANGE.fullmatch(text)
-        if found:
-            kind, *ends = found.groups()
+        matched = RANGE.fullmatch(text)
+        if matched:
+            kind, *ends = matched.groups()
             numbers = [parse_value(end) for end in ends]
             numbers = [float(n) if isinstance(n, str) and _is_number(n) else n for n in numbers]
             if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):

@@ -34,7 +34,7 @@ from raysts.search.space import Point, corners, grid
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import read_json, remove_drafts
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store, at_once
+from raysts.storage.store import at_once
 from raysts.training import checkpoint
 from raysts.training.record import read_metrics
 
@@ -50,7 +50,7 @@ class Study:
 
     def __init__(self, search: Search, plan: Plan, name: str) -> None:
         self.search, self.plan, self.name = search, plan, name
-        self.store = Store.of(plan.storage)
+        self.store = plan.store
         self.folder = plan.storage / "studies" / name
         self.records: dict[str, Record] = {}
         self.asked: list[Point] = []
@@ -115,8 +115,10 @@ class Study:
     def cleanup(self) -> None:
         """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
         unfinished = [record for record in self.records.values() if record.status != "finished"]
-        left = at_once(lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), unfinished)
-        for record in itertools.compress(unfinished, left):
+        have_checkpoints = at_once(
+            lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), unfinished
+        )
+        for record in itertools.compress(unfinished, have_checkpoints):
             self.clear(record)
         self.retain()
 
