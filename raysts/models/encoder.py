@@ -70,7 +70,6 @@ class Encoder(nn.Module):
 
     @property
     def config(self) -> Any:
-        """The backbone's Hugging Face configuration."""
         return self.backbone.config
 
     @property
@@ -85,7 +84,6 @@ class Encoder(nn.Module):
 
     @property
     def depth(self) -> int:
-        """Number of transformer layers."""
         return int(getattr(self.config, self.family.depth))
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
@@ -105,7 +103,9 @@ class Encoder(nn.Module):
     ) -> list[dict[str, Tensor | list[Tensor]]]:
         """The representation for each choice of layers, from one pass; heads belong to one choice alone."""
         if not len(self.heads):
-            return [{"vectors": found} for found in self._pooled_layers(self._pack(ids_BT, lengths_B), layers)]
+            return [
+                {"vectors": vectors_BH} for vectors_BH in self._pooled_layers(self._pack(ids_BT, lengths_B), layers)
+            ]
         assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
         return [self.represent(ids_BT, lengths_B)]
 
@@ -117,12 +117,12 @@ class Encoder(nn.Module):
         packed = self._pack(ids_BT, lengths_B)
         if first.reads == "tokens":
             tokens_NH = self._token_layers(packed, (self.layers,))[0]
-            found = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged)
+            arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged)
         else:
-            found = first.represent(self._pooled_layers(packed, (self.layers,))[0])
+            arrays = first.represent(self._pooled_layers(packed, (self.layers,))[0])
         for head in rest:
-            found = head.represent(found["vectors"])
-        return found
+            arrays = head.represent(arrays["vectors"])
+        return arrays
 
     def followed_by(self, head: Head) -> Encoder:
         """This encoder, sharing its modules, with one more head."""
@@ -140,11 +140,11 @@ class Encoder(nn.Module):
     def token_layers(self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers]) -> list[Tensor]:
         """As :meth:`tokens`, for each choice of layers, from one pass."""
         packed, longest = self._pack(ids_BT, lengths_B), ids_BT.shape[1]
-        found = []
+        padded = []
         for tokens_NH in self._token_layers(packed, layers):
             parts = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in packed.unpack(tokens_NH)]
-            found.append(packed.restore(torch.cat(parts)).float())
-        return found
+            padded.append(packed.restore(torch.cat(parts)).float())
+        return padded
 
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
@@ -193,10 +193,10 @@ class Encoder(nn.Module):
             first += group.rows
         return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
 
-    def _pool_each(self, packed: Packed, found: dict[str, Tensor], ragged: Sequence[str]) -> dict[str, Any]:
+    def _pool_each(self, packed: Packed, of_tokens: dict[str, Tensor], ragged: Sequence[str]) -> dict[str, Any]:
         """The mean over each text's tokens; for ``ragged`` names its tokens themselves."""
         results: dict[str, Any] = {}
-        for name, values_N in found.items():
+        for name, values_N in of_tokens.items():
             if name not in ragged:
                 results[name] = self._pool(packed, values_N, "mean")
                 continue

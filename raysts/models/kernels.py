@@ -37,7 +37,6 @@ class Dropout(nn.Dropout):
     """``nn.Dropout`` by ``dropout``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero a fraction p while training."""
         return dropout(x, self.p) if self.training else x
 
 

@@ -62,18 +62,18 @@ def load(
         InputError: nothing is there, or it is not an encoder that raysts knows.
     """
     folder = find(model)
-    known = settings(folder)
+    asked = settings(folder)
     backbone, tokenizer = load_backbone(folder)
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
-    kept = [head_of(kind, path) for kind, path in known["heads"]] if heads else []
+    kept = [head_of(kind, path) for kind, path in asked["heads"]] if heads else []
     if kept:
-        pooling, layers = known["pooling"], known["layers"]
+        pooling, layers = asked["pooling"], asked["layers"]
     try:
         encoder = Encoder(
             backbone,
             int(tokenizer.pad_token_id),
-            pooling or known["pooling"],
-            known["layers"] if layers is None else layers,
+            pooling or asked["pooling"],
+            asked["layers"] if layers is None else layers,
             kept,
             tokenizer.mask_token_id,
             tuple(tokenizer.all_special_ids),
@@ -83,8 +83,8 @@ def load(
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
     encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    length = min(max_length or known["max_length"] or tokenizer.model_max_length, limit)
-    return SentenceModel(encoder, tokenizer, length, known["normalize"])
+    length = min(max_length or asked["max_length"] or tokenizer.model_max_length, limit)
+    return SentenceModel(encoder, tokenizer, length, asked["normalize"])
 
 
 def similarities(folder: Path) -> dict[str, Similarity]:

@@ -41,17 +41,14 @@ class SentenceModel:
 
     @property
     def pooling(self) -> str:
-        """Pooling mode over tokens."""
         return self.encoder.pooling
 
     @property
     def layers(self) -> Layers:
-        """Which layers are pooled."""
         return self.encoder.layers
 
     @property
     def depth(self) -> int:
-        """Number of layers."""
         return self.encoder.depth
 
     @property

@@ -44,6 +44,5 @@ class Distillation(Objective):
         super().__init__(settings, encoder)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean squared error over dimensions."""
         student_BD = self.encoder(batch["sentence"], batch["sentence_length"])
         return collective.mean(losses.embedding_mse(student_BD, batch["teacher"]), batch["weight"]), {}

@@ -61,7 +61,6 @@ class Flow(Objective):
 
     @classmethod
     def misfit(cls, settings: FlowSettings, dim: int) -> str | None:
-        """Every level halves the dimensions."""
         rule = f"levels={settings.levels}: every level halves the dimensions, so 2^levels must divide {dim}; take fewer"
         return rule if dim % 2**settings.levels else None
 
@@ -77,5 +76,4 @@ class Flow(Objective):
         return collective.mean(glow.bits_per_dimension(x_BD), weight_B).float(), {}
 
     def candidates(self) -> dict[str, Encoder]:
-        """The model with the flow behind it."""
         return {"encoder": self.encoder.followed_by(copy.deepcopy(self.head).float())}

@@ -154,7 +154,6 @@ class LatentObjective(Objective):
 
     @property
     def latent(self) -> Any:
-        """The head's latent module."""
         return self.encoder.heads[-1].latent
 
     def collate(self, local: LocalBatch) -> Batch:
@@ -203,7 +202,6 @@ class LatteMix(LatentObjective):
 
     @staticmethod
     def head(settings: LatteMixSettings, width: int, hidden: int) -> LatentHead:
-        """Probabilities at ``tau_test``."""
         variables = settings.dims if settings.layout == "factorised" else 1
         tau = settings.tau if settings.tau_test is None else settings.tau_test
         return CategoricalHead(Categorical(width, variables, settings.classes, tau, settings.encoder_layers, hidden))
@@ -214,7 +212,6 @@ class LatteMix(LatentObjective):
         return settings.dims * settings.classes if settings.layout == "factorised" else settings.dims
 
     def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
-        """Gumbel-softmax of the logits."""
         logits_NVK = self.latent.logits(u_NH)
         uniform_NW = draw(torch.rand, batch["seed"], batch["sentence_length"], self.latent.dim, logits_NVK)
         z_NVK = gumbel_softmax(logits_NVK, gumbel(uniform_NW).view_as(logits_NVK), self.settings.tau)
@@ -228,11 +225,9 @@ class NormalVAE(LatentObjective):
 
     @staticmethod
     def head(settings: NormalVAESettings, width: int, hidden: int) -> LatentHead:
-        """Gaussians."""
         return NormalHead(Normal(width, settings.dims, settings.encoder_layers, hidden))
 
     def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
-        """mu + sigma times noise."""
         mu_NV, log_var_NV = self.latent.gaussians(u_NH)
         noise_NV = draw(torch.randn, batch["seed"], batch["sentence_length"], self.latent.dim, mu_NV)
         return Sample(mu_NV + (log_var_NV / 2).exp() * noise_NV, kl_to_standard_normal(mu_NV, log_var_NV))
@@ -245,9 +240,7 @@ class Autoencoder(LatentObjective):
 
     @staticmethod
     def head(settings: AutoencoderSettings, width: int, hidden: int) -> LatentHead:
-        """Codes."""
         return PointHead(Point(width, settings.dims, settings.encoder_layers, hidden))
 
     def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
-        """The code itself."""
         return Sample(self.latent.embed(u_NH))

@@ -39,7 +39,6 @@ class NLI(Objective):
         self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy and accuracy."""
         u_BD, v_BD = embed_pair(self.encoder, batch, "premise", "hypothesis")
         logits_BC = self.classifier(losses.nli_features(u_BD, v_BD))
         loss = collective.mean(losses.softmax_cross_entropy(logits_BC, batch["label"]), batch["weight"])

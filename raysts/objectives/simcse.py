@@ -83,7 +83,6 @@ class SupervisedSimCSE(SimCSE):
         super().__init__(settings, encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh")))
 
     def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """What the model gives."""
         return self.encoder(ids_BT, lengths_B)
 
 
@@ -106,5 +105,4 @@ class UnsupervisedSimCSE(SimCSE):
         return None if batch > 1 else "must be at least 2: a sentence's negatives are the others of its batch"
 
     def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """What the head makes of the model's embeddings."""
         return self.head(self.encoder(ids_BT, lengths_B))

@@ -37,7 +37,6 @@ class STSRegression(Objective):
     stackable = True
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared error of the cosine."""
         u_BD, v_BD = embed_pair(self.encoder, batch, "sentence1", "sentence2")
         per_pair_B = losses.sts_regression(u_BD, v_BD, batch["score"], self.settings.lower_bound)
         return collective.mean(per_pair_B, batch["weight"]), {}

@@ -75,7 +75,6 @@ class Whiten(Objective):
 
     @classmethod
     def misfit(cls, settings: WhitenSettings, dim: int) -> str | None:
-        """No more dimensions are kept than there are."""
         wanted = settings.dimensions or dim
         return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
 

@@ -11,7 +11,7 @@ from raysts.errors import InputError, nearest
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar, stages
 from raysts.recipes.overrides import apply_overrides, load_pipeline
-from raysts.recipes.recipe import Data, Evaluation, Pipeline, Recipe
+from raysts.recipes.recipe import Pipeline, Recipe
 
 
 class Entry(NamedTuple):
@@ -158,31 +158,21 @@ def quickstart() -> Pipeline:
 
     A randomly initialised BERT bears, and needs, larger learning rates than a pretrained one.
     """
-    nli, ct, sed = stages.nli(), stages.ct(), stages.sed()
-    return Pipeline(
-        name="quickstart",
-        backbone="tiny",
-        members=4,
-        stages={
-            "nli": replace(
-                nli,
-                batch=32,
-                optim=replace(nli.optim, lr=2e-3),
-                train=replace(nli.train, epochs=2.0, max_steps=1000, max_length=48),
-            ),
-            "ct": replace(
-                ct,
-                optim=replace(ct.optim, lr=1e-4, milestones=(60, 120, 180, 240)),
-                train=replace(ct.train, max_steps=300, max_length=48, eval_every=100),
-            ),
-        },
-        combine="sed",
-        sed=replace(
-            sed,
-            data=Data(sample=30_000),
-            optim=replace(sed.optim, lr=1e-3),
-            train=replace(sed.train, max_length=48),
-        ),
-        evaluation=Evaluation(layers=(1, 2), compare=1),
-        student_pooling=1,
-    )
+    changes = {
+        "name": "quickstart",
+        "members": 4,
+        "train.max_length": 48,
+        "nli.batch": 32,
+        "nli.optim.lr": 2e-3,
+        "nli.train.epochs": 2.0,
+        "nli.train.max_steps": 1000,
+        "ct.optim.lr": 1e-4,
+        "ct.optim.milestones": [60, 120, 180, 240],
+        "ct.train.max_steps": 300,
+        "ct.train.eval_every": 100,
+        "sed.optim.lr": 1e-3,
+        "sed.data.sample": 30_000,
+        "evaluation.compare": 1,
+        "student_pooling": 1,
+    }
+    return apply_overrides(_compose("nli-ct-sed"), changes)

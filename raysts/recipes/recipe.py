@@ -174,7 +174,6 @@ class Recipe:
 
     @classmethod
     def refine_types(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings' type is that of the objective."""
         if not isinstance(plain.get("objective"), str):
             return {}
         _require_objective(plain["objective"])
