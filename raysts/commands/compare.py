@@ -74,16 +74,16 @@ def compare(
     texts = harness.sentences(corpus, chosen)
     measured = [measure(system, corpus, chosen, texts, layers, say) for system in systems]
     at = equal_layers(systems, measured)
-    outcomes = [[model.by_layers[at] for model in models] for models in measured]
-    every = [*outcomes[0], *outcomes[1]]
-    sets = [name for name in every[0] if all(name in one for one in every)]
+    scores = [[model.by_layers[at] for model in models] for models in measured]
+    every = [*scores[0], *scores[1]]
+    sets = [name for name in every[0] if all(name in model for model in every)]
     silent = "a similarity that does not depend on the order, or no variance, says nothing about the direction"
-    left_out |= {name: silent for one in every for name in one if name not in sets}
-    left_out |= {name: silent for name in chosen if not any(name in one for one in every)}
+    left_out |= {name: silent for model in every for name in model if name not in sets}
+    left_out |= {name: silent for name in chosen if not any(name in model for model in every)}
     asked = [name for name in tasks or () if name in left_out]
     if asked or not sets:
         raise InputError([f"task '{name}': {left_out[name]}" for name in asked or left_out])
-    of_a, of_b = ([{name: one[name] for name in sets} for one in models] for models in outcomes)
+    of_a, of_b = ([{name: model[name] for name in sets} for model in models] for models in scores)
     rows = compare_systems(of_a, of_b, resamples)
     first, second = (system.name for system in systems)
     named = (first, second) if first != second else (f"A ({first})", f"B ({second})")

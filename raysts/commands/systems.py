@@ -121,8 +121,8 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
 
 
 def _roles(pipeline: Mapping[str, Any]) -> list[str]:
-    found = ["student"] if pipeline["combine"] == "sed" else []
-    return [*found, *(["ensemble"] if pipeline["combine"] else []), "members"]
+    combine = pipeline["combine"]
+    return [role for role, held in zip(ROLES, (combine == "sed", combine, True), strict=True) if held]
 
 
 # -- what they make of the rows ------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _roles(pipeline: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The outcomes of one model by choice of layers, its own among them."""
+    """The scores of one model by choice of layers, its own among them."""
 
     own: Layers
     by_layers: dict[Layers, ModelScores]
@@ -139,8 +139,8 @@ class Measured:
 def measure(
     system: System, corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], layers: Layers | None, say: Say
 ) -> list[Measured]:
-    """The outcomes of a system's models, or of their mean, by choice of layers."""
-    found: list[Measured] = []
+    """The scores of a system's models, or of their mean, by choice of layers."""
+    measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
     own: list[Layers] = []
     for number, folder in enumerate(system.folders, start=1):
@@ -159,39 +159,39 @@ def measure(
                 sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
             continue
         by = dict([next(iter(model.similarities.items()))])
-        outcomes = {k: _outcomes(corpus, tasks, texts, each, by) for k, each in representations.items()}
-        found.append(Measured(model.layers, outcomes))
+        scores = {k: _row_scores(corpus, tasks, texts, vectors, by) for k, vectors in representations.items()}
+        measured.append(Measured(model.layers, scores))
     if system.ensemble:
         count = np.float32(len(system.folders))
         cosine = {"cosine": cosine_of_vectors}
-        means = {k: _outcomes(corpus, tasks, texts, {"vectors": total / count}, cosine) for k, total in sums.items()}
-        found.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
-    return found
+        means = {k: _row_scores(corpus, tasks, texts, {"vectors": total / count}, cosine) for k, total in sums.items()}
+        measured.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
+    return measured
 
 
-def _outcomes(
-    corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], found: Representation, by: Mapping[str, Similarity]
+def _row_scores(
+    corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], vectors: Representation, by: Mapping[str, Similarity]
 ) -> ModelScores:
-    """The first outcome of each set: by the model's own similarity, else (direction) by variance."""
-    represent = lookup(texts, found)
-    outcomes: dict[str, Any] = {}
+    """The first scores of each set: by the model's own similarity, else (direction) by variance."""
+    represent = lookup(texts, vectors)
+    first: dict[str, Any] = {}
     for name in tasks:
         task = harness.TASKS[name]
         assert isinstance(task, ComparableTask)
-        for outcome in task.row_scores(corpus, harness.SPLITS, represent, by):
-            outcomes.setdefault(outcome.dataset, outcome)
-    return outcomes
+        for scores in task.row_scores(corpus, harness.SPLITS, represent, by):
+            first.setdefault(scores.dataset, scores)
+    return first
 
 
 def equal_layers(systems: Sequence[System], measured: Sequence[Sequence[Measured]]) -> Layers:
     """The choice of layers at which every model was measured."""
-    models = [one for found in measured for one in found]
-    own = {one.own for one in models}
+    every = [model for models in measured for model in models]
+    own = {model.own for model in every}
     for at in (*(own if len(own) == 1 else ()), COMMON):
-        if all(at in one.by_layers for one in models):
+        if all(at in model.by_layers for model in every):
             return at
     pools = "; ".join(
-        f"{system.name} pools '{', '.join(dict.fromkeys(str(one.own) for one in found))}'"
-        for system, found in zip(systems, measured, strict=True)
+        f"{system.name} pools '{', '.join(dict.fromkeys(str(model.own) for model in models))}'"
+        for system, models in zip(systems, measured, strict=True)
     )
     raise InputError(f"{pools}: a comparison is made at equal layers; name a choice that both have with --layers K")

@@ -125,6 +125,6 @@ def search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
     plain, at, scale = name.partition("@")
     if plain not in SEARCHES:
         raise InputError(f"unknown search '{name}'{nearest(plain, SEARCHES)}; searches are {', '.join(SEARCHES)}")
-    found = SEARCHES[plain](f"{at}{scale}")
-    found = replace(found, seeds=min(found.seeds, names.SCALES.get(scale, {}).get("members", found.seeds)))
-    return configured(found, overrides or {})
+    unscaled = SEARCHES[plain](f"{at}{scale}")
+    most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
+    return configured(replace(unscaled, seeds=min(unscaled.seeds, most)), overrides or {})
