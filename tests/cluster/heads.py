@@ -57,9 +57,9 @@ class Head:
         nodes = page["data"]["summary"] if page else []
         return sum(node.get("raylet", {}).get("state") == "ALIVE" for node in nodes)
 
-    def ask(self, path: str, token: str | None = TOKEN) -> tuple[int, Any]:
+    def ask(self, path: str, token: str | None = TOKEN, method: str = "GET") -> tuple[int, Any]:
         """HTTP status and JSON of a page of the dashboard; 0 when nobody answers."""
-        request = urllib.request.Request(self.dashboard + path)
+        request = urllib.request.Request(self.dashboard + path, method=method)
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
         try:
@@ -102,6 +102,7 @@ def running_head(
         "RAY_TMPDIR": str(temporary),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(temporary / "token"),
+        "RAY_JOB_STOP_WAIT_TIME_S": "60",  # before SIGKILL; three seconds are too few where much else runs
         "HOME": str(temporary),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         **(environment or {}),
