@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -233,7 +231,7 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
     pending = room if grows or search.num_samples is None else 1
     searcher = _Trials(queue, most=None if search.num_samples is None else room + 1)
     watch.trials = searcher.trials
-    with _session(study.folder, pending) as folder:
+    with _settings(pending), study.store.scratch(study.folder / "tune") as folder:
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
@@ -373,17 +371,15 @@ class _Watch(ray.tune.Callback):
 
 
 @contextlib.contextmanager
-def _session(study: Path, pending: int) -> Iterator[Path]:
-    """Tune's settings and its own folder, for the length of a search; what a killed session has left goes first."""
-    folder, settings = study / "tune", {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(pending)}
+def _settings(pending: int) -> Iterator[None]:
+    """What Tune reads from the environment, for the length of a search."""
+    settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(pending)}
     before = {name: os.environ[name] for name in settings if name in os.environ}
     os.environ.update(settings)
     quiet_data()
-    shutil.rmtree(folder, ignore_errors=True)
     try:
-        yield folder
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for name in settings:
             del os.environ[name]
         os.environ.update(before)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage.atomic import write_json
+from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training.job import Job, title
 from raysts.training.runtime import Runtime
@@ -103,8 +104,8 @@ def fail(job: Job, error: BaseException) -> str:
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        record = read_json(job.folder / "run.json") or {}
-        write_json(job.folder / "run.json", {**record, "status": "failed", "reason": reason})
+        record = RunFolder(job.folder).written() | {"status": "failed", "reason": reason}
+        write_json(job.folder / "run.json", record)
         with contextlib.suppress(StoreFailed):  # it may be the reason
             for path in (log, job.folder / "run.json"):
                 Store.of(path).upload(path)

@@ -66,17 +66,17 @@ class RunFolder:
         A run that is done here and not there (somebody emptied the bucket) is sent again.
         """
         stored = self._stored()
-        if isinstance(self.store, BucketStore) and (stored or self._here()):
-            if stored == self._here() and stored.get("status") == "done":
+        if isinstance(self.store, BucketStore) and (stored or self.written()):
+            if stored == self.written() and stored.get("status") == "done":
                 return stored
             with self._alone() as alone:
                 if alone and self._only_here(stored):
                     self._send()
                 elif alone and stored:
                     self._bring_records()
-                elif alone and self._here().get("status") == "done":
+                elif alone and self.written().get("status") == "done":
                     (self.path / "run.json").unlink()  # its model is not here, and nothing is there
-        return self._here()
+        return self.written()
 
     def upload_checkpoint(self) -> None:
         """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
@@ -119,20 +119,21 @@ class RunFolder:
         if isinstance(self.store, BucketStore) and (self.path / name).is_dir():
             self.store.upload_dir(self.path / name)
 
-    def _here(self) -> dict[str, Any]:
+    def written(self) -> dict[str, Any]:
+        """The record as this machine has it, for whoever trains the run here or shows how far it is."""
         record = atomic.read_json(self.path / "run.json")
         return record if isinstance(record, dict) else {}
 
     def _stored(self) -> dict[str, Any]:
         if not isinstance(self.store, BucketStore):
-            return self._here()
+            return self.written()
         content = self.store.bucket.read(self.store.key(self.path / "run.json"))
         record = json.loads(content) if content else {}
         return record if isinstance(record, dict) else {}
 
     def _only_here(self, stored: dict[str, Any]) -> bool:
         """Whether the run is done on this machine and not in the store."""
-        done = self._here().get("status") == "done" and (self.path / "model" / "config.json").is_file()
+        done = self.written().get("status") == "done" and (self.path / "model" / "config.json").is_file()
         return done and stored.get("status") in (None, "running", "failed")
 
     @contextlib.contextmanager

@@ -182,6 +182,16 @@ class Store(abc.ABC):
             InputError: it does not, or cannot.
         """
 
+    @contextmanager
+    def scratch(self, key: Key) -> Iterator[Path]:
+        """A folder of this machine alone; it goes when the block ends, and what a killed process left goes first."""
+        path = self.path(key)
+        _delete_here(path)
+        try:
+            yield path
+        finally:
+            _delete_here(path)
+
     def read_json(self, key: Key, fresh: bool = False) -> Any:
         """The JSON value in a file; None where there is none."""
         path = self.get(key, fresh)

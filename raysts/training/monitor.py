@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 from raysts.errors import StoreFailed
-from raysts.storage.atomic import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job, title
@@ -72,7 +71,7 @@ class RunMonitor:
             if job.id in self.finished:
                 continue
             line = last_metrics(job.folder / "metrics.jsonl")
-            record = read_json(job.folder / "run.json") or {}
+            record = RunFolder(job.folder).written()
             if line is not None and self.bars is not None:
                 self._draw(job, line)
             if record.get("status") == "done":

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from raysts.recipes.tree import to_plain
-from raysts.storage.atomic import atomic_write, read_json, remove_drafts, write_json
+from raysts.storage.atomic import atomic_write, remove_drafts, write_json
+from raysts.storage.runs import RunFolder
 from raysts.training.checkpoint import TrainState
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime, native_bf16
@@ -19,7 +20,7 @@ from raysts.training.runtime import Runtime, native_bf16
 
 def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     """Open the record; the layout of a run that has begun is kept, because bit-exact resume needs it."""
-    record = read_json(job.folder / "run.json") or {}
+    record = RunFolder(job.folder).written()
     record.pop("reason", None)  # of an earlier failure
     precision = job.recipe.train.precision
     if precision == "auto":
