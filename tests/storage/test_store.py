@@ -155,6 +155,13 @@ class TestConformance:
         store.upload("studies/s")
         assert [path.read_text() for path in store.get_all("studies/s")] == ["db", "v"]
 
+    def test_a_scratch_folder_goes_and_is_never_of_the_store(self, store: Any) -> None:
+        fill(store.path("studies/s/tune"), left="by a killed process")
+        with store.scratch("studies/s/tune") as folder:
+            assert not folder.exists()
+            fill(folder, state="1")
+        assert not folder.exists() and store.list("studies", recursive=True) == []
+
     def test_one_holds_a_lock(self, store: Any) -> None:
         with store.lock("locks/a.lock", "the first"):
             with pytest.raises(InputError, match="is held by the first"), store.lock("locks/a.lock", "the second"):
