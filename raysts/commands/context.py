@@ -102,7 +102,7 @@ def load(model: str | Path, storage: str | Path | None = None, **options: Any) -
 
 def run_names(store: Store) -> list[str]:
     """Names of the runs that the storage remembers."""
-    return [path.stem for path in store.list("pipelines") if path.suffix == ".json"]
+    return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
 def run_record(store: Store, name: str) -> dict[str, Any]:
