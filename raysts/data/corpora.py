@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,11 +82,11 @@ class Corpus:
         """The Parquet files of table ``name`` in order, without those that are skipped; empty when it is not there."""
         if name not in TABLES:
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
-        found = self._files(self.root / name)
+        paths = self._files(self.root / name)
         if not self.skip_bad or name not in TRAINING_TABLES:
-            return found
+            return paths
         if name not in self._sound:  # every page is read, once
-            self._sound[name] = sound_shards(found, partial(footer_problem, name), partial(columns_of, name))
+            self._sound[name] = sound_shards(paths, partial(footer_problem, name), partial(columns_of, name))
         return self._sound[name][0]
 
     def _files(self, folder: Path) -> list[Path]:
@@ -106,7 +107,7 @@ class Corpus:
         """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
         reason."""
         tables = dict.fromkeys(table for name in names for table in (self.sources(name) or [name]) if self.files(table))
-        return [each.plain(table, self.root) for table in tables for each in self._sound.get(table, ([], []))[1]]
+        return [shard.plain(table, self.root) for table in tables for shard in self._sound.get(table, ([], []))[1]]
 
     def tables(self) -> list[str]:
         """Names of the canonical tables that are present."""
@@ -120,15 +121,15 @@ class Corpus:
 
     def writing_to(self, folder: Path) -> Corpus:
         """This corpus, whose derived tables are written to ``folder`` when they are needed."""
-        found = copy.copy(self)
-        found._made = folder
-        return found
+        corpus = copy.copy(self)
+        corpus._made = folder
+        return corpus
 
     def keeping(self, rows: Mapping[str, np.ndarray]) -> Corpus:
         """This corpus, of whose tables :meth:`read` gives the ``rows`` alone (bool, one for each row of the table)."""
-        found = copy.copy(self)
-        found._kept = {**self._kept, **rows}
-        return found
+        corpus = copy.copy(self)
+        corpus._kept = {**self._kept, **rows}
+        return corpus
 
     def row_groups(self, name: str) -> Iterator[RowGroup]:
         """The row groups of a table in order; those of a derived table before it is written (:meth:`write_derived`)."""
@@ -193,18 +194,18 @@ class Corpus:
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table with its canonical columns (those present), strings as ``string``, labels as in the file."""
         self.require([name])
-        found = pa.concat_tables(
+        table = pa.concat_tables(
             [pa.Table.from_batches(list(batches(path, name, columns))) for path in self.files(name)],
             promote_options="permissive",
         )
-        return found.filter(pa.array(self._kept[name])) if name in self._kept else found
+        return table.filter(pa.array(self._kept[name])) if name in self._kept else table
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
         """The first texts of a column."""
         if self.sources(name):
             return self._derive(name).column(column).slice(0, rows).to_pylist()
-        found = batches(self.files(name)[0], name, [column])
-        return next(found).column(0).slice(0, rows).to_pylist()
+        first = next(batches(self.files(name)[0], name, [column]))
+        return first.column(0).slice(0, rows).to_pylist()
 
     def fingerprint(self, name: str) -> str:
         """sha256 over the bytes of the table's files in order: the same data under another path is the same data."""
@@ -224,14 +225,8 @@ class Corpus:
 
         Each message names file, row (0-based within the file) and column. At most ``most`` are returned.
         """
-        found: list[str] = []
-        for name in names:
-            for path in self.files(name):
-                for problem in _file_problems(path, name):
-                    found.append(problem)
-                    if len(found) >= most:
-                        return found
-        return found
+        every = (problem for name in names for path in self.files(name) for problem in _file_problems(path, name))
+        return list(islice(every, most))
 
     def check(self, names: Iterable[str]) -> None:
         """Raise InputError when a named table is missing or holds rows that cannot be used."""

@@ -50,12 +50,12 @@ def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
     _, first, second = np.intersect1d(entailed, contradicted, assume_unique=True, return_indices=True)
     order = np.argsort(rows[0][first])
     positive, negative = rows[0][first[order]], rows[1][second[order]]
-    found = {
+    columns = {
         "anchor": table.column("premise").take(positive),
         "positive": table.column("hypothesis").take(positive),
         "negative": table.column("hypothesis").take(negative),
     }
-    return pa.table(found | {"source": _sources(table).take(positive)})
+    return pa.table(columns | {"source": _sources(table).take(positive)})
 
 
 def _place_in_group(group: np.ndarray) -> np.ndarray:

@@ -94,10 +94,10 @@ def pages(
         ShardError: pages do not decode or have another checksum, or their text is no UTF-8.
     """
     groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
-    found = file.iter_batches(batch_size=rows, row_groups=groups, columns=list(columns))
+    decoded = file.iter_batches(batch_size=rows, row_groups=groups, columns=list(columns))
     while True:
         try:
-            batch = next(found, None)
+            batch = next(decoded, None)
             if batch is None:
                 return
             batch.validate(full=True)
@@ -111,8 +111,8 @@ def source_column(path: Path, file: pq.ParquetFile, row_group: int, remedy: str)
     """The column ``source`` of a row group, where the file has one."""
     if "source" not in file.schema_arrow.names:
         return None
-    found = [batch.column(0) for batch in pages(path, file, ["source"], remedy, [row_group])]
-    return pa.chunked_array([_narrow(values) for values in found], pa.string())
+    columns = (batch.column(0) for batch in pages(path, file, ["source"], remedy, [row_group]))
+    return pa.chunked_array([_narrow(values) for values in columns], pa.string())
 
 
 def batches(path: Path, name: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -176,7 +176,7 @@ def bad_shards(
         return None
 
     with ThreadPoolExecutor(READERS) as pool:  # decoding lets go of the interpreter
-        return [found for found in pool.map(search, paths) if found]
+        return [skipped for skipped in pool.map(search, paths) if skipped]
 
 
 def sound_shards(

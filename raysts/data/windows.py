@@ -116,16 +116,16 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
     if data.sample is not None:
         draw = np.random.default_rng(data.sample_seed)
         chosen = np.sort(draw.choice(total, min(data.sample, total), replace=False))
-    found, seen, first = [], 0, 0
+    selected, seen, first = [], 0, 0
     for part, rows, count in groups:
         if chosen is not None:
             low, high = np.searchsorted(chosen, [seen, seen + count])
             drawn = chosen[low:high] - seen
             rows, seen, count = drawn if rows is None else rows[drawn], seen + count, len(drawn)
         if count:
-            found.append(Group(str(part.path), part.number, rows, first, count))
+            selected.append(Group(str(part.path), part.number, rows, first, count))
             first += count
-    return found
+    return selected
 
 
 def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, number: int) -> dict[str, Any]:
@@ -218,7 +218,6 @@ class Windows:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return int(self.sizes.sum())
 
     def read(self, window: int) -> pa.Table:
@@ -243,20 +242,20 @@ def shard_name(window: int) -> str:
 
 def columns_of(table: pa.Table, texts: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
     """Arrow columns as ``Tokens`` and arrays."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in texts:
         lists = _one_chunk(table.column(name))
         offsets = lists.offsets.to_numpy().astype(np.int64)
         flat = lists.values.to_numpy()[offsets[0] : offsets[-1]]
-        found[name] = Tokens(flat, offsets - offsets[0])
+        columns[name] = Tokens(flat, offsets - offsets[0])
     for name in values:
         array = _one_chunk(table.column(name))
         if pa.types.is_fixed_size_list(array.type):
             width = array.type.list_size
-            found[name] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+            columns[name] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
         else:
-            found[name] = array.to_numpy(zero_copy_only=False)
-    return found
+            columns[name] = array.to_numpy(zero_copy_only=False)
+    return columns
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

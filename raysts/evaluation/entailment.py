@@ -185,7 +185,6 @@ class TwoWayTask(InferenceTask):
         return tuple(dict.fromkeys((*self.splits.values(), DEV)))
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
-        """All pairs."""
         return load_entailment(corpus, table)
 
     def problems_of(self, pairs: Pairs) -> list[str]:
@@ -253,15 +252,12 @@ class DirectionTask(InferenceTask):
     """
 
     def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
-        """The table."""
         return (table,)
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
-        """The pairs of entailment."""
         return load_entailment(corpus, table, entailed=True)
 
     def problems_of(self, pairs: Pairs) -> list[str]:
-        """There must be pairs."""
         return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
 
     def score(

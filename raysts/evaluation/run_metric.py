@@ -33,7 +33,6 @@ class RunMetric:
 
     @property
     def mode(self) -> Mode:
-        """Whether more is better."""
         return "min" if self.name == LOSS else "max"
 
     @property

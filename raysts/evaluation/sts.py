@@ -197,7 +197,6 @@ class StsTask(ComparableTask):
         return self.tables(corpus, splits)
 
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        """Subsets without a correlation."""
         return [problem for pairs in self._pairs(corpus, splits).values() for problem in problems_of(pairs)]
 
     def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:

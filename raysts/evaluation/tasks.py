@@ -34,9 +34,7 @@ class Model(Protocol):
         ...
 
     @property
-    def pooling(self) -> str:
-        """Pooling mode over tokens."""
-        ...
+    def pooling(self) -> str: ...
 
     @property
     def layers(self) -> Layers:
@@ -53,9 +51,7 @@ class LayeredModel(Model, Protocol):
     """A model of which several choices of pooled layers can be had from one pass; another is evaluated as it is."""
 
     @property
-    def depth(self) -> int:
-        """Number of layers."""
-        ...
+    def depth(self) -> int: ...
 
     def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
         """Per choice of layers the representation of the texts."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raysts.data.derived import label_codes
 from raysts.schema import NLI_LABELS
 
 
@@ -137,19 +138,14 @@ def _number(rows: pa.Table, column: str) -> pa.Array:
 
 def _nli_label(rows: pa.Table, column: str) -> pa.Array:
     """Label names in lower case; integers (as in copies without class names) by the order of NLI_LABELS; else null."""
-    found = []
-    for label in _column(rows, column).to_pylist():
-        if isinstance(label, int):
-            found.append(NLI_LABELS[label] if 0 <= label < len(NLI_LABELS) else None)
-        else:
-            found.append(label.lower() if label is not None and label.lower() in NLI_LABELS else None)
-    return pa.array(found, pa.string())
+    codes = label_codes(_column(rows, column), NLI_LABELS).tolist()
+    return pa.array([NLI_LABELS[code] if code >= 0 else None for code in codes], pa.string())
 
 
 def _class(rows: pa.Table, column: str) -> pa.Array:
     """Names of classes; numbers as text; null where there is no label (-1)."""
-    found = _column(rows, column).to_pylist()
-    return pa.array([None if value in (None, -1) else str(value) for value in found], pa.string())
+    labels = _column(rows, column).to_pylist()
+    return pa.array([None if label in (None, -1) else str(label) for label in labels], pa.string())
 
 
 def _named(name: str | None, columns: dict[str, pa.Array]) -> pa.Table:

@@ -182,29 +182,16 @@ def _write(path: Path, batches: Iterator[pa.Table]) -> None:
 
 def _write_shards(folder: Path, batches: Iterator[pa.Table]) -> None:
     folder.mkdir()
-    number = 0
-    first = next(batches, None)
-    while first is not None:
-        shard = _Shard(first, batches)
-        _write(folder / f"part-{number:05d}.parquet", iter(shard))
-        first, number = shard.beyond, number + 1
-    if number == 0:
+    for number, first in enumerate(batches):
+        _write(folder / f"part-{number:05d}.parquet", _shard(first, batches))
+    if not any(folder.iterdir()):
         raise RuntimeError(f"nothing to write to {folder.name}: the source has no rows")
 
 
-class _Shard:
-    """The batches of one shard; ``beyond`` is then the first batch of the next one."""
-
-    def __init__(self, first: pa.Table, batches: Iterator[pa.Table]) -> None:
-        self.first, self.batches = first, batches
-        self.beyond: pa.Table | None = None
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        size = self.first.nbytes
-        yield self.first
-        for batch in self.batches:
-            if size >= SHARD_BYTES:
-                self.beyond = batch
-                return
-            size += batch.nbytes
-            yield batch
+def _shard(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The batches of one shard, taken from those that are left."""
+    yield first
+    size = first.nbytes
+    while size < SHARD_BYTES and (batch := next(others, None)) is not None:
+        size += batch.nbytes
+        yield batch

@@ -35,7 +35,6 @@ class Located:
     local: bool
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest records."""
         part = self.source
         return {
             "dataset": part.dataset,

@@ -48,7 +48,6 @@ class Draws:
         return next(self._block)
 
     def chance(self, probability: float) -> bool:
-        """True with the probability."""
         return self.uniform() < probability
 
     def pick(self, options: Sequence[T]) -> T:

@@ -36,7 +36,6 @@ class Occurrences(NamedTuple):
     end: np.ndarray
 
     def take(self, rows: np.ndarray | slice) -> Occurrences:
-        """These occurrences."""
         return Occurrences(*(column[rows] for column in self))
 
 

@@ -52,7 +52,6 @@ class WordsTask(ModelTask):
     name: str = "words"
 
     def expected(self) -> tuple[str, ...]:
-        """The tables of words."""
         return tuple(SETS)
 
     def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
