@@ -25,7 +25,7 @@ from raysts.evaluation import results
 from raysts.models.pretrained import load
 from raysts.recipes.grammar import Parsed, parse
 from raysts.schema import RESULTS, SCHEMA_VERSION
-from raysts.storage.atomic import ASIDE, aside, lock
+from raysts.storage.atomic import ASIDE, atomic_write, lock
 
 NULLABLE = {"run_id", "study", "trial", "member", "seed", "subset", "aggregation", "selected_by", "step", "git_commit"}
 NEVER = {"study", "trial"}
@@ -371,7 +371,7 @@ def test_one_driver_at_a_time(small_world: Path, tmp_path: Path) -> None:
 def test_a_driver_leaves_what_another_one_is_writing(
     folder: str, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    with aside(tmp_path / folder / "of-another-run") as draft:
+    with atomic_write(tmp_path / folder / "of-another-run") as draft:
         draft.write_text("half")
         found = run_recipe(
             "raw",
