@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """A folder of this process's own for Ray: nobody else's head is found in it. Its sockets need a short path."""
     os.environ["RAY_TMPDIR"] = config._ray_folder = tempfile.mkdtemp(prefix="raysts-", dir="/tmp")  # noqa: S108
     os.environ.pop("RAY_ADDRESS", None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background commands ignore Ctrl-C, and what they start would too: tests of interrupts would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
