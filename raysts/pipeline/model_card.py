@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +25,11 @@ from raysts.recipes.overrides import dump
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
 
-def model_card(
-    *,
-    name: str,
-    path: str,
-    system: str,
-    role: str,
-    members: int,
-    backbone: str,
-    dimension: int,
-    max_length: int,
-    pooling: str,
-    layers: Layers,
-    similarity: str = "cosine",
-    data: Sequence[Mapping[str, Any]],
-    recipe_yaml: str,
-    rows: Iterable[Mapping[str, Any]],
-    command: str,
-    source: str | None = None,
-    base_model: str | None = None,
-    language: str = "en",
-    selected_by: str | None = None,
-    random_backbone: bool = False,
-    notes: Sequence[str] = (),
-    versions: Mapping[str, str] | None = None,
-    tags: Sequence[str] = (),
-) -> str:
-    """Text of a model card in the format of the Hugging Face hub: YAML front matter, then Markdown.
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a model card says.
 
-    Args:
+    Attributes:
         name: title of the card.
         path: what a user writes to load the model: its directory or hub name.
         system: name of the system (``nli-ct-sed``).
@@ -78,44 +55,55 @@ def model_card(
         versions: package versions.
         tags: hub tags beside the usual ones.
     """
+
+    name: str
+    path: str
+    system: str
+    role: str
+    members: int
+    backbone: str
+    dimension: int
+    max_length: int
+    pooling: str
+    layers: Layers
+    similarity: str = "cosine"
+    data: Sequence[Mapping[str, Any]]
+    recipe_yaml: str
+    rows: Iterable[Mapping[str, Any]]
+    command: str
+    source: str | None = None
+    base_model: str | None = None
+    language: str = "en"
+    selected_by: str | None = None
+    random_backbone: bool = False
+    notes: Sequence[str] = ()
+    versions: Mapping[str, str] | None = None
+    tags: Sequence[str] = ()
+
+
+def render(card: Card) -> str:
+    """The card in the format of the Hugging Face hub: YAML front matter, then Markdown."""
     front: dict[str, Any] = {
-        "language": language,
+        "language": card.language,
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": list(dict.fromkeys([*_TAGS, *tags])),
+        "tags": list(dict.fromkeys([*_TAGS, *card.tags])),
     }
-    if base_model is not None:
-        front["base_model"] = base_model
+    if card.base_model is not None:
+        front["base_model"] = card.base_model
     shown = [
         row
-        for row in rows
-        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(layers), None)
+        for row in card.rows
+        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(card.layers), None)
         if row["value"] is not None and math.isfinite(row["value"])
     ]
     first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
     return _TEMPLATE.render(
+        vars(card),
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        name=name,
-        path=path,
-        system=system,
-        role=role,
-        members=members,
-        backbone=backbone,
-        dimension=dimension,
-        max_length=max_length,
-        pooling=pooling,
-        pooled=f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}",
-        similarity=similarity,
-        data=data,
+        pooled=f"the {'' if card.layers == 1 else 'mean of the '}{in_words(card.layers)}",
         first=first,
         rest=[row for row in shown if row not in first],
-        selected_by=selected_by,
-        random_backbone=random_backbone,
-        notes=notes,
-        command=command,
-        source=source,
-        recipe_yaml=recipe_yaml,
-        versions=versions,
     )
 
 
@@ -126,7 +114,7 @@ def card_of(
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, recipe = names.RECIPES.get(pipeline.name), recipes[record["stage"]]
     by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
-    return model_card(
+    card = Card(
         name=f"{name} ({record['role']})",
         path=str(model.model),
         system=pipeline.name,
@@ -154,6 +142,7 @@ def card_of(
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
         ],
     )
+    return render(card)
 
 
 def _line(value: object) -> str:

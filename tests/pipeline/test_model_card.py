@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raysts.pipeline.model_card import model_card
+from raysts.pipeline.model_card import Card, render
 from raysts.schema import RESULTS
 
 
@@ -27,7 +27,7 @@ def card(**changes: Any) -> str:
         "data": [{"stage": "nli", "table": "nli/train", "rows": 12_000, "sha256": "ab" * 32}],
         "recipe_yaml": "name: quickstart\n", "rows": [row("stsb", 0.71234)], "command": "raysts run quickstart",
     }  # fmt: skip
-    return model_card(**(given | changes))
+    return render(Card(**(given | changes)))
 
 
 def front(text: str) -> dict[str, Any]:
