@@ -21,10 +21,11 @@ from raysts.models.layers import Layers
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import outcome_of
+from raysts.recipes.recipe import SOUPS
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
-ROLES = ("student", "ensemble", "members")
+ROLES = ("student", *SOUPS, "ensemble", "members")
 """What of a run can be compared: ``NAME:ROLE``; without a role what comes out of it, the first of these that it has."""
 
 COMMON = 1
@@ -91,9 +92,10 @@ def system_of(name: str, store: Store) -> System:
 def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[Path, ...], bool]:
     """Model folders of one role of a run, and whether they are an ensemble."""
     name, pipeline = record["name"], record["pipeline"]
-    role = role or {"sed": "student", "ensemble": "ensemble"}.get(pipeline["combine"] or "", "members")
-    if role not in _roles(pipeline):
-        raise InputError(f"run '{name}' has no {role}; it has: {', '.join(_roles(pipeline))}")
+    held = _roles(record)
+    role = role or {"sed": "student", None: "members"}.get(pipeline["combine"], pipeline["combine"])
+    if role not in held:
+        raise InputError(f"run '{name}' has no {role}; it has: {', '.join(held)}")
     teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
     def folder_of(model: str) -> Path | None:
@@ -109,7 +111,7 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
     if role == "student" or pipeline["teachers"] or pipeline["stages"]:
         outcome = outcome_of(record, run_of)
         folders = [folder_of(model) for model in outcome.of_role(role)]
-        unfinished = role != "student" and not all(map(folder_of, outcome.members))
+        unfinished = role in ("ensemble", "members") and not all(map(folder_of, outcome.members))
     elif pipeline["backbone"] == TINY:  # a backbone as it is
         folders, unfinished = [store.get_dir(f"backbones/tiny-{record['backbone_id']}")], False
     else:
@@ -120,9 +122,10 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
     return models, role == "ensemble"
 
 
-def _roles(pipeline: Mapping[str, Any]) -> list[str]:
-    combine = pipeline["combine"]
-    return [role for role, held in zip(ROLES, (combine == "sed", combine, True), strict=True) if held]
+def _roles(record: Mapping[str, Any]) -> list[str]:
+    combine = record["pipeline"]["combine"]
+    held = {"student"} if combine == "sed" else {combine, *(record.get("outcome") or {}).get("soups", ())}
+    return [role for role in ROLES if role in held or (role == "ensemble" and combine) or role == "members"]
 
 
 # -- what they make of the rows ------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ ResultRow = dict[str, Any]
 EVALUATION = "evaluate-"
 """Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
 
-ROLES = ("backbone", "member", "ensemble", "student", "baseline")
+ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "baseline")
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 """The sets of the average column (those of them that the table has); sickr-all overlaps sickr and stays out."""
 

@@ -103,15 +103,21 @@ def dim(folder: Path) -> int:
 
 
 def average(folders: Sequence[Path]) -> SentenceModel:
-    """The encoder whose weights are the mean of those in ``folders``, in float32 (model soups), without heads."""
-    models = [load(folder, device="cpu", heads=False) for folder in folders]
-    states = [model.encoder.backbone.state_dict() for model in models]
-    mean = {
-        name: torch.stack([state[name] for state in states]).mean(0) if value.is_floating_point() else value
-        for name, value in states[0].items()
-    }
-    models[0].encoder.backbone.load_state_dict(mean)
-    return models[0]
+    """The encoder whose weights are the mean of those in ``folders``, without heads (Wortsman et al. 2022, model soups).
+
+    Summed in float64, one model after the other, and rounded once to float32; what is no floating-point number, and how it
+    pools, is that of the first.
+    """
+    model = load(folders[0], device="cpu", heads=False)
+    state = model.encoder.backbone.state_dict()
+    sums = {name: value.double() for name, value in state.items() if value.is_floating_point()}
+    for folder in folders[1:]:
+        other = load(folder, device="cpu", heads=False).encoder.backbone.state_dict()
+        for name, total in sums.items():
+            total += other[name]
+    mean = {name: (total / len(folders)).to(state[name].dtype) for name, total in sums.items()}
+    model.encoder.backbone.load_state_dict(state | mean)
+    return model
 
 
 def check(folder: Path) -> dict[str, Any]:

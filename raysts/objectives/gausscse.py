@@ -66,6 +66,11 @@ class GaussCSE(Objective):
         # Contradictions are read where the loss has a use for them.
         self.columns = self.texts if "con" in settings.loss else self.texts[:2]
 
+    @classmethod
+    def adds_head(cls, settings: GaussCSESettings) -> bool:
+        """The Gaussian head."""
+        return True
+
     def collate(self, local: LocalBatch) -> Batch:
         """``sentences`` [B, V, T] token ids, ``sentences_length`` [B, V]."""
         return self.pad_together("sentences", local, self.columns)

@@ -108,6 +108,11 @@ class Objective(nn.Module, ABC):
         """Why ``settings`` do not fit a model of ``dim`` dimensions, or None."""
         return None
 
+    @classmethod
+    def adds_head(cls, settings: Any) -> bool:
+        """Whether the model that comes out has a head of the objective's own, which begins with random weights."""
+        return bool(cls.post)
+
     def collate(self, local: LocalBatch) -> Batch:
         """Tensors for ``forward`` from this process's part of the batch.
 

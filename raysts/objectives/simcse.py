@@ -82,6 +82,11 @@ class SupervisedSimCSE(SimCSE):
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh")))
 
+    @classmethod
+    def adds_head(cls, settings: SimCSESettings) -> bool:
+        """The dense head."""
+        return True
+
     def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         return self.encoder(ids_BT, lengths_B)
 

@@ -7,7 +7,7 @@ Nodes are made of this, and what would stop them is looked for in this. Nothing 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -129,9 +129,8 @@ class Inputs:
     def _devs(self) -> dict[str, Dev]:
         return {}
 
-    def dev(self, recipe: Recipe) -> Dev | None:
-        """The development set that selects for a recipe; none when the corpus has no such table."""
-        table = OBJECTIVES[recipe.objective].dev
+    def dev(self, table: str) -> Dev | None:
+        """The development set that a table holds; none when the corpus has no such table."""
         if table not in self._devs and self.corpus.files(table):
             self._devs[table] = DEVS[table].load(self.corpus, table)
         return self._devs.get(table)
@@ -158,6 +157,20 @@ class Inputs:
         known = self.corpus.sources(TARGETS)
         sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in known))
         return replace(recipe, data=replace(recipe.data, sources=sources))
+
+    def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
+        """What the record of every run says."""
+        named = Path(self.pipeline.backbone)
+        return {
+            "system": self.pipeline.name,
+            "stage": stage,
+            "role": role,
+            "member": member,
+            "root_seed": self.pipeline.seed,
+            "parents": list(parents),
+            "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
+            "backbone_id": self.backbone_id,
+        }
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
         """The token store that a recipe trains on."""

@@ -16,7 +16,6 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Outcome, dev_of, joined
 from raysts.pipeline.plan import Plan
 from raysts.recipes import names
@@ -33,7 +32,7 @@ class Card:
         name: title of the card.
         path: what a user writes to load the model: its directory or hub name.
         system: name of the system (``nli-ct-sed``).
-        role: ``student``, ``member`` or ``baseline``.
+        role: ``student``, ``member``, ``soup``, ``greedy-soup`` or ``baseline``.
         members: how many members the ensemble behind a student has; of a member, how many were trained.
         backbone: what training started from, as the recipe names it.
         dimension: of an embedding.
@@ -112,7 +111,7 @@ def card_of(
 ) -> str:
     """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``."""
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
-    entry, recipe = names.RECIPES.get(pipeline.name), recipes[record["stage"]]
+    entry, asked = names.RECIPES.get(pipeline.name), pretrained.settings(model.model)
     by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
     card = Card(
         name=f"{name} ({record['role']})",
@@ -123,9 +122,9 @@ def card_of(
         backbone=pipeline.backbone,
         dimension=pretrained.dim(model.model),
         similarity=next(iter(pretrained.similarities(model.model))),
-        max_length=recipe.train.max_length,
-        pooling=recipe.pooling,
-        layers=model.job.export_layers if isinstance(model, TrainNode) else 1,
+        max_length=asked["max_length"],
+        pooling=asked["pooling"],
+        layers=asked["layers"],
         data=[
             {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
             for stage, r in recipes.items()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from raysts.errors import InputError
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar
+from raysts.recipes.recipe import SOUPS, Pipeline
 
 STSB_DEV = "sts/stsb_dev"
 """The table that chooses the best of models that were there before the run."""
@@ -46,6 +48,7 @@ class Outcome:
     Attributes:
         members: every member that finished.
         ensemble: the members whose mean is the ensemble, or the teacher of the students; empty where nothing is combined.
+        soups: the weight averages of members, by role.
         students: what came out of each distillation, with what was fitted on it.
         selected: the model that is handed over; None of an ensemble, and where nothing is trained.
         selected_by: the development set whose labels chose it: its checkpoint, it among others, or the members behind it.
@@ -53,6 +56,7 @@ class Outcome:
 
     members: tuple[str, ...] = ()
     ensemble: tuple[str, ...] = ()
+    soups: Mapping[str, str] = field(default_factory=dict)
     students: tuple[str, ...] = ()
     selected: str | None = None
     selected_by: str | None = None
@@ -61,7 +65,7 @@ class Outcome:
     def choice(self) -> str | None:
         """Which of several models is handed over, as people read it; None where there was nothing to choose."""
         kind, models = ("student", self.students) if self.students else ("member", self.members)
-        if self.selected is None or len(models) < 2:
+        if self.selected not in models or len(models) < 2:
             return None
         why = f", the best on {self.selected_by}" if kind == "member" and self.selected_by else ""
         return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is handed over{why} ({self.selected})."
@@ -70,6 +74,8 @@ class Outcome:
         """The models that a role of the run means: of several ``student`` the one that is handed over."""
         if role == "student":
             return (self.selected,) if self.selected in self.students else ()
+        if role in SOUPS:
+            return (self.soups[role],) if role in self.soups else ()
         return self.ensemble if role == "ensemble" else self.members
 
 
@@ -88,6 +94,7 @@ def decide(
     members: Sequence[Candidate],
     students: Sequence[Candidate],
     *,
+    soups: Mapping[str, Candidate] = MappingProxyType({}),
     combine: str | None,
     select_top: int | None,
     dev: str,
@@ -95,12 +102,14 @@ def decide(
     """What comes out of a run.
 
     A student is handed over where there are some: the first, so that no label chooses, unless labels choose within each of
-    them already; then the best. Of members that are not combined it is the best; of an ensemble nothing is.
+    them already; then the best. Of members that are not combined it is the best; of an ensemble nothing is. A weight
+    average is handed over where the members are combined so.
 
     Args:
         members: those that finished, in order; a score is that of the last stage.
         students: in order, empty before they are trained; a score is that of the distillation.
-        combine: ``sed``, ``ensemble`` or None.
+        soups: weight averages by role; a score is that of the average.
+        combine: as of a pipeline.
         select_top: how many members form the ensemble; None: all.
         dev: the development set that the members' scores are on.
     """
@@ -110,6 +119,8 @@ def decide(
     if combine == "sed" and students:
         by_labels = students[0].selected_by is not None
         selected = students[best([student.score for student in students]) if by_labels else 0]
+    elif combine is not None and combine in soups:
+        selected = soups[combine]
     elif combine is None and members:
         selected = members[best([member.score for member in members])]
         labels |= {dev} if len(members) > 1 and selected.score is not None else set()
@@ -117,6 +128,7 @@ def decide(
     return Outcome(
         members=tuple(member.id for member in members),
         ensemble=tuple(member.id for member in ensemble),
+        soups={role: soup.id for role, soup in soups.items()},
         students=tuple(student.id for student in students),
         selected=selected.id if selected else None,
         selected_by=joined(labels),
@@ -132,7 +144,9 @@ def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, A
     """
     if known := record.get("outcome"):
         models = {role: tuple(known[role]) for role in ("members", "ensemble", "students")}
-        return Outcome(**models, selected=known["selected"], selected_by=known["selected_by"])
+        return Outcome(
+            **models, soups=known.get("soups", {}), selected=known["selected"], selected_by=known["selected_by"]
+        )
     pipeline, ids = record["pipeline"], record["members"]
     named = zip(ids, pipeline["teachers"] or ids, strict=True)
     members = [Candidate.of(model_id, run_of(model)) for model_id, model in named]
@@ -153,8 +167,16 @@ def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, A
 
 def dev_of(objectives: Sequence[str]) -> str:
     """What results call the development set that scores members of these stages."""
-    table = OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV
-    return table.rpartition("/")[2].replace("_", "-")
+    return _dev_table(objectives).rpartition("/")[2].replace("_", "-")
+
+
+def members_dev(pipeline: Pipeline) -> str:
+    """The table that scores the members of a pipeline."""
+    return _dev_table([recipe.objective for recipe in pipeline.stages.values()])
+
+
+def _dev_table(objectives: Sequence[str]) -> str:
+    return OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV
 
 
 def joined(names: Iterable[str | None]) -> str | None:
@@ -166,7 +188,7 @@ def system_of(name: str, role: str) -> str | None:
     """The system that the models of a role measure in a run of the system ``name``; None where it has no name.
 
     A pipeline measures several: that of ``ct-sed`` has ``raw`` in its backbone, ``ct`` in each of its members,
-    ``ct-ensemble`` in their mean, and ``ct-sed`` in its student.
+    ``ct-ensemble`` in their mean, ``ct-soup`` in that of their weights, and ``ct-sed`` in its student.
     """
     if role == "backbone":
         return "raw"
@@ -174,12 +196,12 @@ def system_of(name: str, role: str) -> str | None:
         parsed = grammar.parse(name)
     except InputError:
         return None
-    if role not in ("member", "ensemble", "student"):
+    if role not in ("member", "ensemble", *SOUPS, "student"):
         return None
     if role == "student" or (role == "member" and parsed.combine is None):
         return name
     on_members = [parsed.post] if parsed.post and parsed.combine != "sed" else []
-    return "-".join([*parsed.stages, *(["ensemble"] if role == "ensemble" else []), *on_members])
+    return "-".join([*parsed.stages, *([role] if role != "member" else []), *on_members])
 
 
 def _order(score: float | None) -> float:

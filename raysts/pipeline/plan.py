@@ -15,10 +15,12 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.nodes.model import Model, ModelNode, candidates, selected
 from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.nodes.soup import SoupNode
 from raysts.pipeline.nodes.teacher import TeacherNode
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Candidate, Outcome, decide, dev_of
+from raysts.recipes.recipe import SOUPS
 from raysts.storage.store import Store, at_once
 
 
@@ -126,6 +128,12 @@ class Plan(Inputs):
         with store.put_dir(folder) as draft:
             pretrained.save(pretrained.average(models[:1] if start == "member" else models), draft)
 
+    @cached_property
+    def soups(self) -> list[SoupNode]:
+        """The weight averages of the members: the one that they are combined to, all where the best of all is wanted."""
+        best = self.pipeline.deliver == "best" and len(self.members) > 1 and not validate.unmergeable(self)
+        return [SoupNode.of(self, role, self.members) for role in SOUPS if best or role == self.pipeline.combine]
+
     @property
     def outcomes(self) -> list[TrainNode]:
         """The runs that come out of a distillation: the students, or what is fitted on them."""
@@ -136,9 +144,11 @@ class Plan(Inputs):
         """What has come out of what is done so far."""
         done = all(node.is_done(self.store) for node in self.outcomes)
         students = [Candidate.of(chain[-1].id, chain[0].record) for chain in (self.student_chains if done else [])]
+        records = {soup.role: (soup.id, soup.record) for soup in self.soups}
         return decide(
             candidates(self.members),
             students,
+            soups={role: Candidate.of(*known) for role, known in records.items()},
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
             dev=dev_of([recipe.objective for recipe in self.pipeline.stages.values()]),
@@ -146,10 +156,11 @@ class Plan(Inputs):
 
     @cached_property
     def evaluations(self) -> list[EvaluateNode]:
-        """Evaluation of the backbone, of the members with their ensemble, and of the students."""
+        """Evaluation of the backbone, of the members with their ensemble, of weight averages, and of the students."""
         evaluated = [EvaluateNode.of(self, "backbone", [], self.members)]
         if self.members:
             evaluated.append(EvaluateNode.of(self, "member", self.members, self.members))
+        evaluated += [EvaluateNode.of(self, soup.role, [soup], self.members) for soup in self.soups]
         if self.outcomes:
             evaluated.append(EvaluateNode.of(self, "student", self.outcomes, self.members))
         return evaluated
@@ -160,7 +171,7 @@ class Plan(Inputs):
         trained = [node for chain in self.chains for node in chain]
         teacher = [self.teacher] if self.teacher is not None else []
         students = [node for chain in self.student_chains for node in chain]
-        return [*self.token_nodes, *self.teacher_models, *trained, *teacher, *students, *self.evaluations]
+        return [*self.token_nodes, *self.teacher_models, *trained, *self.soups, *teacher, *students, *self.evaluations]
 
     def statuses(self) -> dict[str, str]:
         """By the id of each node whether it is ``done``, ``failed`` or ``waiting`` in the storage, as that is now."""

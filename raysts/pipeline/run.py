@@ -15,6 +15,7 @@ from raysts.errors import RunFailed
 from raysts.evaluation import harness
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
+from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
@@ -116,7 +117,8 @@ class _Driver:
     def _end(self) -> dict[str, Any]:
         plan, outcome = self.plan, self.plan.outcome
         rows, report = plan.rows_on_record(), self._write_report()
-        chosen = next((model for model in [*plan.outcomes, *plan.members] if model.id == outcome.selected), None)
+        models: list[Model] = [*plan.outcomes, *plan.soups, *plan.members]
+        chosen = next((model for model in models if model.id == outcome.selected), None)
         if chosen is not None:
             self.store.get_dir(chosen.model)
             with self.store.put(chosen.model / "README.md") as draft:

@@ -13,8 +13,8 @@ from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.distillation import DistillationSettings
 from raysts.pipeline.inputs import TINY, Inputs
-from raysts.pipeline.outcome import STSB_DEV
-from raysts.recipes.recipe import Pipeline
+from raysts.pipeline.outcome import STSB_DEV, members_dev
+from raysts.recipes.recipe import SOUPS, Pipeline
 from raysts.schema import TABLES
 from raysts.storage.runs import RunFolder
 
@@ -32,6 +32,8 @@ def check(inputs: Inputs) -> None:
             tables.append(OBJECTIVES[recipe.objective].dev)
     if pipeline.select_top is not None:
         tables.append(STSB_DEV)
+    if pipeline.combine == "greedy-soup" or pipeline.deliver == "best":
+        tables.append(members_dev(pipeline))
     try:
         inputs.corpus.check([*tables, *([STSB_DEV] if inputs.corpus.files(STSB_DEV) else [])])
     except InputError as error:
@@ -60,6 +62,8 @@ def check(inputs: Inputs) -> None:
     if pipeline.backbone == TINY:
         problems += _foreign_text(inputs, tables)
     problems += _teacher_problems(inputs)
+    if pipeline.combine in SOUPS:
+        problems += unmergeable(inputs)
     if problems:
         raise InputError(problems)
 
@@ -161,6 +165,27 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
         if inputs.pipeline.select_top is not None and not dev.get("kept"):
             problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
     return problems
+
+
+def unmergeable(inputs: Inputs) -> list[str]:
+    """Why the weights of the members cannot be averaged, or nothing."""
+    pipeline = inputs.pipeline
+    instead = "leave their weights apart: -ensemble averages what they give, -sed distils it"
+    for stage, recipe in list(pipeline.stages.items())[-1:]:
+        if OBJECTIVES[recipe.objective].adds_head(recipe.settings):
+            return [
+                f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
+                f"heads is none; {instead}"
+            ]
+    starts = {RunFolder(folder.parent).record().get("backbone_id") for folder in inputs.teacher_folders}
+    if inputs.teacher_folders and (len(starts) > 1 or None in starts):
+        return [
+            f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {instead}"
+        ]
+    asked = [pretrained.settings(folder) for folder in inputs.teacher_folders]
+    if any(each["heads"] for each in asked) or len({(each["pooling"], each["layers"]) for each in asked}) > 1:
+        return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {instead}"]
+    return []
 
 
 def _projection(pipeline: Pipeline) -> int | None:

@@ -1,7 +1,8 @@
 """A system's name is its recipe: stages joined by '-', then what is made of the members.
 
-One or more member stages, then optionally ``-sed`` (a student distilled from the members) or ``-ensemble`` (the mean of
-their embeddings), then optionally what is fitted on what came out: ``-flow``, ``-whiten``, ``-latte`` and its baselines.
+One or more member stages, then optionally ``-sed`` (a student distilled from the members), ``-ensemble`` (the mean of
+their embeddings), ``-soup`` (the mean of their weights) or ``-greedy-soup`` (of those that do it good on the development
+set), then optionally what is fitted on what came out: ``-flow``, ``-whiten``, ``-latte`` and its baselines.
 ``raw`` is the bare backbone; on it, what is fitted stands alone (``flow``).
 """
 
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from raysts.errors import InputError, nearest
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.recipes import stages
-from raysts.recipes.recipe import Recipe
+from raysts.recipes.recipe import SOUPS, Recipe
 
 
 def _words(wanted: Callable[[type[Objective]], bool]) -> dict[str, Recipe]:
@@ -34,7 +35,7 @@ STAGES: dict[str, Recipe] = _words(lambda kind: not kind.post and "teacher" not 
 POST: dict[str, Recipe] = _words(lambda kind: bool(kind.post))
 """What is fitted on a finished model."""
 
-COMBINE = ("sed", "ensemble")
+COMBINE = ("sed", "ensemble", *SOUPS)
 
 
 class Parsed(NamedTuple):
@@ -61,7 +62,8 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
             near = nearest(word, known) or nearest(name, examples)
             problems.append(
                 f"unknown recipe '{name}': '{word}' is no stage{near}; stages are "
-                f"{', '.join(STAGES)}, then -sed or -ensemble, then {', '.join(f'-{post}' for post in POST)}; "
+                f"{', '.join(STAGES)}, then one of {', '.join(f'-{word}' for word in COMBINE)}, then one of "
+                f"{', '.join(f'-{post}' for post in POST)}; "
                 f"'raysts recipes' lists examples"
             )
     members = [word for word in words if word in STAGES]
@@ -80,6 +82,12 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
         problems.append(f"recipe '{name}': '{combine[0]}' must come after the member stages, once")
     if combine and not members:
         problems.append(f"recipe '{name}': '{combine[0]}' needs members to combine, for example nli-{combine[0]}")
+    for word in combine[:1] if post else []:
+        if word in SOUPS:
+            problems.append(
+                f"recipe '{name}': '{post[0]}' after '{word}': a {word} is one encoder, and {post[0]} is fitted on it as on "
+                f"any other: run '{name.removesuffix(f'-{post[0]}')}', then 'raysts run {post[0]} --set backbone=MODEL'"
+            )
     repeated = sorted({word for word in members if members.count(word) > 1})
     if repeated:
         problems.append(f"recipe '{name}': stage '{repeated[0]}' stands twice; a member goes through a stage once")
@@ -94,9 +102,9 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
 
 def _split(name: str) -> list[str]:
     """The words of a name; some have hyphens."""
-    words, parts = [], name.split("-")
+    words, parts, known = [], name.split("-"), {*STAGES, *POST, *COMBINE}
     while parts:
-        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in {**STAGES, **POST}), 1)
+        taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in known), 1)
         words.append("-".join(parts[:taken]))
         parts = parts[taken:]
     return words

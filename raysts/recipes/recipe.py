@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from raysts.errors import nearest
 from raysts.models.encoder import PoolingMode
@@ -20,6 +20,10 @@ NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
 
 STAGE = re.compile(r"[A-Za-z][\w-]*")
 """Names of stages: a part of a dotted path."""
+
+Soup = Literal["soup", "greedy-soup"]
+SOUPS: tuple[Soup, ...] = get_args(Soup)
+"""The weight averages of members: of all, and of those that do the average good (Wortsman et al. 2022, model soups)."""
 
 
 def name_problem(name: str) -> str | None:
@@ -290,7 +294,10 @@ class Pipeline:
         min_members: where some fail, go on with those that finished if they are at least so many; none: all must finish.
         seed: root of every seed.
         stages: recipes of a member's training stages, in order.
-        combine: ``sed`` distils a student from the members, ``ensemble`` averages them, none leaves them apart.
+        combine: ``sed`` distils a student from the members, ``ensemble`` averages their embeddings, ``soup`` their weights,
+            ``greedy-soup`` the weights of those that do the average good on the development set; none leaves them apart.
+        deliver: what is handed over: what the ``system``'s name says, or the ``best`` on the development set of backbone,
+            members, weight averages and students.
         sed: recipe of the distillation.
         post: what is fitted on the student afterwards (a flow, a whitening, a mixture); at most one.
         students: number of students distilled from the same ensemble; they differ in their seeds alone.
@@ -309,7 +316,8 @@ class Pipeline:
     min_members: int | None = None
     seed: int = 0
     stages: dict[str, Recipe] = field(default_factory=dict)
-    combine: Literal["sed", "ensemble"] | None = None
+    combine: Literal["sed", "ensemble", "soup", "greedy-soup"] | None = None
+    deliver: Literal["system", "best"] = "system"
     sed: Recipe | None = None
     post: dict[str, Recipe] = field(default_factory=dict)
     students: int = 1

@@ -178,7 +178,7 @@ class Study:
     @property
     def dev(self) -> Dev | None:
         """The development set of the trials; none where the data has no such table."""
-        return self.plan.dev(self.search.pipeline.stages[self.search.stage])
+        return self.plan.dev(self.kind.dev)
 
     # -- what trials read --------------------------------------------------------------------------------------------
 

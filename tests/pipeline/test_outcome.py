@@ -92,6 +92,20 @@ def test_what_comes_out(
     assert found.of_role("student") == ((selected,) if students else ())
 
 
+@pytest.mark.parametrize(
+    ("combine", "selected", "selected_by"),
+    [("soup", "u", None), ("greedy-soup", "g", "dev"), ("ensemble", None, None), ("sed", None, None)],
+)
+def test_a_weight_average_comes_out_where_members_are_combined_so(
+    combine: str, selected: str | None, selected_by: str | None
+) -> None:
+    soups = {"soup": Candidate("u", 0.5), "greedy-soup": Candidate("g", 0.6, "dev")}
+    found = decide(MEMBERS, [], soups=soups, combine=combine, select_top=None, dev="dev")
+    assert (found.selected, found.selected_by, found.choice) == (selected, selected_by, None)
+    assert found.of_role("soup") == ("u",) and found.of_role("greedy-soup") == ("g",)
+    assert decide(MEMBERS, [], combine="ensemble", select_top=None, dev="dev").of_role("soup") == ()
+
+
 def test_how_a_choice_is_said() -> None:
     members, students = ("a", "b"), ("c", "d")
     found = Outcome(members=members, selected="b", selected_by="stsb-dev")
@@ -116,6 +130,7 @@ def test_the_systems_of_a_run() -> None:
     assert named == {
         "backbone": "raw", "member": "nli-ct", "ensemble": "nli-ct-ensemble", "student": "nli-ct-sed", "baseline": None,
     }  # fmt: skip
+    assert system_of("ct-soup", "soup") == "ct-soup" and system_of("ct-sed", "greedy-soup") == "ct-greedy-soup"
     assert system_of("my own", "member") is None and system_of("my own", "backbone") == "raw"
 
 

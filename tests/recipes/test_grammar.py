@@ -23,6 +23,8 @@ from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
         ("gausscse-ent+con+rev", (("gausscse-ent+con+rev",), None, None)),
         ("simcse-sup-sed", (("simcse-sup",), "sed", None)),
         ("ct-ensemble-flow", (("ct",), "ensemble", "flow")),
+        ("nli-ct-soup", (("nli", "ct"), "soup", None)),
+        ("simcse-unsup-greedy-soup", (("simcse-unsup",), "greedy-soup", None)),
     ],
 )
 def test_parts_of_a_name(name: str, parsed: tuple) -> None:
@@ -40,6 +42,11 @@ def test_parts_of_a_name(name: str, parsed: tuple) -> None:
         ("sed-nli", "'sed' must come after the member stages"),
         ("nli-sed-ensemble", "must come after the member stages, once"),
         ("nli-nli", "'nli' stands twice"),
+        ("soup", "'soup' needs members"),
+        ("greedy-soup-nli", "'greedy-soup' must come after the member stages"),
+        ("nli-soup-sed", "must come after the member stages, once"),
+        ("nli-soup-flow", "'flow' after 'soup'.*run 'nli-soup', then 'raysts run flow"),
+        ("nli-greedy", "'greedy' is no stage"),
         ("gausscse-ent-gausscse-ent+con", "one loss of gausscse"),
         ("raw-flow", "'raw' is the bare backbone"),
         ("nli-cd", "'cd' is no stage.*did you mean 'ct'"),

@@ -62,6 +62,8 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     seen.add(run)
     runs, store = run.parent, Store.of(run)
     record = RunFolder(run).record() if model.name == "model" else {}
+    if record and "data" not in record:  # a weight average: nothing but its members
+        return together(_of_run(runs / parent, "member", seen) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
     if not recipe:
         if _is_untrained(model.absolute()):

@@ -1,4 +1,4 @@
-"""Evaluation of a backbone, of members with their ensemble, or of students: rows of the results table.
+"""Evaluation of a backbone, of members with their ensemble, of a weight average, or of students: rows of the results table.
 
 ``evaluations/<id>/`` holds the rows of every model that is done (``model-000.parquet``, written last) and the sum of the
 members' vectors up to it (``sums-001.npz``), from which their ensemble is made, so that an evaluation that is killed goes
@@ -27,7 +27,7 @@ from raysts.models.layers import Layers, as_layers
 from raysts.models.sentence_model import Representation
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, selected
+from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import decide, dev_of
 from raysts.schema import RESULTS
@@ -35,7 +35,10 @@ from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
 
 Row = dict[str, Any]
-NAMES = {"backbone": "backbone", "member": "members", "student": "student"}
+Role = Literal["backbone", "member", "soup", "greedy-soup", "student"]
+NAMES: dict[Role, str] = {
+    "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
+}  # fmt: skip
 """What an evaluation is called by the role of its rows; part of its id."""
 
 
@@ -54,7 +57,7 @@ class EmbedTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateNode(Node):
-    """The results rows of one part: those of the backbone, of the members with their ensemble, or of the students.
+    """The results rows of one part: of the backbone, the members with their ensemble, a weight average, or the students.
 
     Attributes:
         role: role of the rows, but for the ensemble's.
@@ -64,7 +67,7 @@ class EvaluateNode(Node):
 
     kind: ClassVar[str] = "evaluate"
     inputs: Inputs
-    role: Literal["backbone", "member", "student"]
+    role: Role
     models: tuple[Model, ...]
     members: tuple[Model, ...]
 
@@ -72,7 +75,7 @@ class EvaluateNode(Node):
     def of(
         cls,
         inputs: Inputs,
-        role: Literal["backbone", "member", "student"],
+        role: Role,
         models: Sequence[Model],
         members: Sequence[Model],
     ) -> EvaluateNode:
@@ -191,10 +194,10 @@ class EvaluateNode(Node):
     ) -> list[Row]:
         """The rows of a model, or of the backbone or the ensemble (``model`` None), at each choice of layers."""
         inputs, record, job = self.inputs, model.record if model else {}, getattr(model, "job", None)
-        parents = [inputs.backbone_id] if role == "backbone" else [_run_id(member) for member in self.chosen]
+        parents = [inputs.backbone_id] if role == "backbone" else [run_id(member) for member in self.chosen]
         seen = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
         context = {
-            "run_id": _run_id(model) if model else None,
+            "run_id": run_id(model) if model else None,
             "parent_run_ids": record.get("parents") or parents,
             "system": inputs.pipeline.name,
             "recipe": "-".join(inputs.pipeline.stages) or "raw",
@@ -222,11 +225,6 @@ class EvaluateNode(Node):
                 contaminated=self.contamination,
             )
         ]
-
-
-def _run_id(model: Model) -> str:
-    """The run behind a model; its content id where there is none on record (a model from elsewhere)."""
-    return str(model.record.get("run_id") or model.id)
 
 
 class PartialResults:

@@ -68,6 +68,11 @@ class ModelNode(Node):
         raise InputError(f"{self.title}: {self.model} holds no config.json; name a model directory")
 
 
+def run_id(model: Model) -> str:
+    """The run behind a model; its content id where there is none on record (a model from elsewhere)."""
+    return str(model.record.get("run_id") or model.id)
+
+
 def candidates(models: Sequence[Model]) -> list[Candidate]:
     """The models with their scores on record."""
     return [Candidate.of(model.id, model.record) for model in models]

@@ -85,16 +85,8 @@ class TrainNode(Node):
                 corpus.fingerprint(objective.dev) if selecting else None,
             ]
         )
-        named = Path(inputs.pipeline.backbone)
         facts = {
-            "system": inputs.pipeline.name,
-            "stage": stage,
-            "role": role,
-            "member": member,
-            "root_seed": inputs.pipeline.seed,
-            "parents": [parent[1], *([teacher] if teacher else [])],
-            "backbone": str(inputs.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
-            "backbone_id": inputs.backbone_id,
+            **inputs.facts(stage, role, member, [parent[1], *([teacher] if teacher else [])]),
             "data": {
                 "table": spec.table,
                 "sha256": spec.fingerprint,
@@ -121,7 +113,7 @@ class TrainNode(Node):
                 store=inputs.store_folder(spec),
                 teacher=inputs.storage / "embeddings" / teacher if teacher else None,
                 export_layers=layers,
-                dev=inputs.dev(recipe),
+                dev=inputs.dev(objective.dev),
                 facts=facts,
             ),
         )

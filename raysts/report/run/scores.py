@@ -84,7 +84,7 @@ class Standing:
     """One system in one role.
 
     Attributes:
-        role: backbone, member, ensemble, student, baseline.
+        role: one of ``results.ROLES``.
         system: name, where the rows have one.
         similarity: how pairs were compared.
         mean: by data set: the mean over its individuals, the interval of the one where there is one.
@@ -192,7 +192,7 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
 
 def headline(table: Table | None) -> list[str]:
     """The result in words: one sentence on the main data set, and one on the average where there is one; for no result, that."""
-    roles = ("student", "ensemble", "member", "baseline", "backbone")
+    roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
     if table is None or subject is None:
         return ["There is no result on a test set yet."]

@@ -1,0 +1,184 @@
+"""Weight averages of members: what they hold, which members the greedy one takes, and how they go on after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_runs import Interrupted, write_backbone
+
+from raysts.commands.plan import plan as plan_recipe
+from raysts.data.world.backbone import world_tokenizer
+from raysts.errors import InputError
+from raysts.evaluation.contamination.lineage import trained_on
+from raysts.models import pretrained
+from raysts.pipeline import run as driver
+from raysts.pipeline.local import LocalExecutor
+from raysts.pipeline.nodes.soup import ScoreAverage, greedy
+from raysts.storage.atomic import read_json
+
+CHANGES = {
+    "backbone": "tiny", "members": 3, "train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0,
+    "evaluation.layers": [1], "evaluation.compare": 1, "optim.lr": 1e-3,
+}  # fmt: skip
+
+
+# -- which members -------------------------------------------------------------------------------------------------------
+
+
+def _table(scores: dict[str, float | None]) -> tuple[list[float | None], Any]:
+    """Scores of averages by the letters of their members: the members' own, and a function of their numbers."""
+    own = [scores[letter] for letter in "abcd" if letter in scores]
+    return own, lambda members: scores["".join("abcd"[index] for index in members)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({"a": 0.1}, (0,)),
+        # b, then c: falls; then a: equal, which is not falling
+        ({"a": 0.1, "b": 0.9, "c": 0.5, "bc": 0.8, "ab": 0.9}, (0, 1)),
+        # the second best does the average good, the third does not, the fourth does
+        ({"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1, "ab": 0.5, "abc": 0.4, "abd": 0.6}, (0, 1, 3)),
+        ({"a": 0.2, "b": 0.2, "ab": 0.1}, (0,)),
+        ({"a": None, "b": -0.3, "ab": -0.4}, (1,)),
+        ({"a": 0.2, "b": 0.1, "ab": None}, (0,)),
+    ],
+)
+def test_the_greedy_average_takes_what_does_it_good(scores: dict[str, float | None], expected: tuple[int, ...]) -> None:
+    assert greedy(*_table(scores)) == expected
+
+
+def test_the_greedy_average_is_no_worse_than_the_best_member() -> None:
+    """Whatever the scores are; and it asks for no average twice."""
+    draws = np.random.default_rng(0)
+    for _ in range(50):
+        own: list[float | None] = list(draws.normal(size=5))
+        asked: dict[tuple[int, ...], float] = {}
+
+        def score(members: tuple[int, ...], asked: dict[tuple[int, ...], float] = asked) -> float:
+            assert members not in asked and len(members) > 1
+            return asked.setdefault(members, float(draws.normal()))
+
+        chosen = greedy(own, score)
+        assert asked.get(chosen, max(own)) >= max(own)  # type: ignore[type-var]
+        assert len(asked) == 4
+
+
+# -- what the mean is ----------------------------------------------------------------------------------------------------
+
+
+def test_the_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
+    """Of every floating-point weight, rounded once; that it is stored in half precision changes nothing of the type."""
+    folders = [write_backbone(tmp_path / str(seed), "bert", seed=seed) for seed in range(3)]
+    for folder in folders:
+        world_tokenizer().save_pretrained(folder)
+    states = [load_file(folder / "model.safetensors") for folder in folders]
+    halves = {name: value.half() for name, value in states[2].items()}
+    save_file(halves, folders[2] / "model.safetensors", metadata={"format": "pt"})
+    states[2] = {name: value.float() for name, value in halves.items()}
+    pretrained.save(pretrained.average(folders), tmp_path / "mean")
+    mean = load_file(tmp_path / "mean" / "model.safetensors")
+    assert mean.keys() <= states[0].keys() and len(mean) > 20
+    for name, value in mean.items():
+        expected = torch.stack([state[name].double() for state in states]).mean(0).float()
+        assert value.dtype == torch.float32 and torch.equal(value, expected), name
+
+
+# -- the node ------------------------------------------------------------------------------------------------------------
+
+
+class Mortal(LocalExecutor):
+    """An executor that dies when it has scored so many averages, and counts those it began to score."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(threads=1)
+        self.most, self.scored = most, 0
+
+    def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any, say: Any) -> Iterator[Any]:
+        for made in super().map(worker, args, units, resources, say):
+            if worker is ScoreAverage:
+                if self.scored == self.most:
+                    raise Interrupted
+                self.scored += 1
+            yield made
+
+
+def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path) -> None:
+    """It scores no average twice, ends as an undisturbed one, and its record says what is in it and who chose."""
+    calm, short = (plan_recipe("nli-greedy-soup", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
+    driver.run(calm, Mortal(99), "calm", "", lambda line: None)
+    scored = []
+    for _ in range(9):
+        executor = Mortal(2)
+        try:
+            found = driver.run(short, executor, "short", "", lambda line: None)
+            break
+        except Interrupted:
+            assert short.soups[0].record["status"] == "running" and not short.soups[0].model.exists()
+        finally:
+            scored.append(executor.scored)
+    (soup,), record = short.soups, short.soups[0].record
+    assert sum(scored) == len(record["averages"]) == 5 and len(scored) == 3  # three members, two averages
+    assert record["averages"] == calm.soups[0].record["averages"]
+    kept = "+".join(record["parents"])
+    assert record["dev"]["kept"] == record["averages"][kept]["spearman"]
+    assert record["dev"]["kept"] >= max(record["averages"][member.id]["spearman"] for member in short.members)
+    assert record["selected_by"] == "stsb-dev" and record["role"] == "greedy-soup"
+    weights = [load_file(folder / "model.safetensors") for folder in (soup.model, calm.soups[0].model)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert found["model"] == str(soup.model)
+    rows = [row for row in found["results"] if row["role"] == "greedy-soup"]
+    assert {row["run_id"] for row in rows} == {soup.id} and rows[0]["parent_run_ids"] == record["parents"]
+    assert trained_on(soup.model) == trained_on(short.members[0].model) and not trained_on(soup.model).unknown
+    outcome = read_json(tmp_path / "short" / "pipelines" / "short.json")["outcome"]
+    assert outcome["selected"] == outcome["soups"]["greedy-soup"] == soup.id
+    assert "greedy-soup" in (soup.model / "README.md").read_text(encoding="utf-8")
+    assert set(short.statuses().values()) == {"done"}
+
+
+def test_an_average_of_the_best_members(small_world: Path, tmp_path: Path) -> None:
+    made = plan_recipe("nli-soup", CHANGES | {"select_top": 2}, small_world, tmp_path)
+    driver.run(made, LocalExecutor(threads=1), "top", "", lambda line: None)
+    (soup,) = made.soups
+    by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
+    assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
+    weights, *parts = (load_file(run.model / "model.safetensors") for run in (soup, *by_score[:2]))
+    for name, value in weights.items():
+        torch.testing.assert_close(value, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
+    assert soup.record["selected_by"] == "stsb-dev" and made.outcome.selected == soup.id
+
+
+def test_what_is_averaged_decides_the_id(small_world: Path, tmp_path: Path) -> None:
+    def soup(recipe: str, **changes: Any) -> str:
+        return plan_recipe(recipe, CHANGES | changes, small_world, tmp_path).soups[0].id
+
+    first = soup("nli-soup")
+    assert first == soup("nli-soup", name="another", **{"resources.cpus": 2, "evaluation.resamples": 3})
+    others = [
+        soup("nli-greedy-soup"),
+        soup("nli-soup", members=2),
+        soup("nli-soup", seed=1),
+        soup("nli-soup", select_top=2),
+    ]
+    assert len({first, *others}) == 5
+
+
+def test_members_and_students_are_those_of_systems_without_an_average(small_world: Path, tmp_path: Path) -> None:
+    plain, best = (plan_recipe("nli-sed", CHANGES | more, small_world, tmp_path) for more in ({}, {"deliver": "best"}))
+    assert [soup.role for soup in best.soups] == ["soup", "greedy-soup"] and not plain.soups
+    assert {node.id for node in plain.nodes} < {node.id for node in best.nodes}
+    assert not plan_recipe("nli-sed", CHANGES | {"deliver": "best", "members": 1}, small_world, tmp_path).soups
+
+
+@pytest.mark.parametrize("recipe", ["gausscse-ent-soup"])
+def test_members_with_heads_of_their_own_are_refused(recipe: str, small_world: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="head of its own.*-ensemble"):
+        plan_recipe(recipe, CHANGES, small_world, tmp_path)
+    changes = CHANGES | {"deliver": "best"}
+    assert not plan_recipe(recipe.replace("-soup", "-sed"), changes, small_world, tmp_path).soups
