@@ -53,6 +53,7 @@ WHOLE = (
     "evaluation/words/test_word_vectors.py", "training/test_stacked.py", "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/nodes/test_evaluate.py",
     "pipeline/nodes/test_soup.py::test_a_greedy_average_goes", "pipeline/nodes/test_soup.py::test_an_average_of",
+    "pipeline/nodes/test_soup.py::test_members_of",
     "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py",
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",

@@ -167,16 +167,18 @@ def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, A
 
 def dev_of(objectives: Sequence[str]) -> str:
     """What results call the development set that scores members of these stages."""
-    return _dev_table(objectives).rpartition("/")[2].replace("_", "-")
+    return dev_name(OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV)
 
 
 def members_dev(pipeline: Pipeline) -> str:
     """The table that scores the members of a pipeline."""
-    return _dev_table([recipe.objective for recipe in pipeline.stages.values()])
-
-
-def _dev_table(objectives: Sequence[str]) -> str:
+    objectives = [recipe.objective for recipe in pipeline.stages_of(0).values()]
     return OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV
+
+
+def dev_name(table: str) -> str:
+    """What results call the development set in a table."""
+    return table.rpartition("/")[2].replace("_", "-")
 
 
 def joined(names: Iterable[str | None]) -> str | None:

@@ -19,7 +19,7 @@ from raysts.pipeline.nodes.soup import SoupNode
 from raysts.pipeline.nodes.teacher import TeacherNode
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
-from raysts.pipeline.outcome import Candidate, Outcome, decide, dev_of
+from raysts.pipeline.outcome import Candidate, Outcome, decide, dev_name, members_dev
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.store import Store, at_once
 
@@ -46,7 +46,7 @@ class Plan(Inputs):
 
     def _chain(self, member: int) -> list[TrainNode]:
         chain: list[TrainNode] = []
-        for stage, recipe in self.pipeline.stages.items():
+        for stage, recipe in self.pipeline.stages_of(member).items():
             seed = derive_seed(self.pipeline.seed, stage, member)
             after = [chain[-1].id] if chain else []
             parent = (chain[-1].model, chain[-1].id) if chain else (self.start, self.backbone_id)
@@ -151,7 +151,7 @@ class Plan(Inputs):
             soups={role: Candidate.of(*known) for role, known in records.items()},
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
-            dev=dev_of([recipe.objective for recipe in self.pipeline.stages.values()]),
+            dev=dev_name(members_dev(self.pipeline)),
         )
 
     @cached_property

@@ -72,10 +72,10 @@ def _misfits(inputs: Inputs) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
     pipeline = inputs.pipeline
     width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.dim(inputs.backbone)
-    after = {**dict.fromkeys(pipeline.stages, width), **dict.fromkeys(pipeline.post, _projection(pipeline) or width)}
+    after = _projection(pipeline) or width
     found = [
-        (stage, OBJECTIVES[pipeline.recipes[stage].objective].misfit(pipeline.recipes[stage].settings, dim))
-        for stage, dim in after.items()
+        (stage, OBJECTIVES[recipe.objective].misfit(recipe.settings, after if stage in pipeline.post else width))
+        for stage, recipe in pipeline.recipes.items()
     ]
     return [f"{stage}.settings.{problem}" for stage, problem in found if problem]
 
@@ -171,7 +171,7 @@ def unmergeable(inputs: Inputs) -> list[str]:
     """Why the weights of the members cannot be averaged, or nothing."""
     pipeline = inputs.pipeline
     instead = "leave their weights apart: -ensemble averages what they give, -sed distils it"
-    for stage, recipe in list(pipeline.stages.items())[-1:]:
+    for stage, recipe in list(pipeline.stages_of(0).items())[-1:]:
         if OBJECTIVES[recipe.objective].adds_head(recipe.settings):
             return [
                 f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "

@@ -118,7 +118,7 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
             f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
     changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
-    for stage, recipe in base.recipes.items():
+    for stage, recipe in replace(base, variants=()).recipes.items():
         preset = OBJECTIVES[recipe.objective].scales.get(scale, {})
         changes |= {f"{stage}.{key}": value for key, value in preset.items()}
     most = SCALES[scale].get("members", base.members)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from raysts.errors import nearest
@@ -13,6 +14,7 @@ from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers, check_layers
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Settings
+from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -290,7 +292,10 @@ class Pipeline:
     Attributes:
         name: the system's name.
         backbone: a run id, a model directory, a Hugging Face name, a file of word vectors, or ``tiny``.
-        members: number of ensemble members; they differ in their seeds alone.
+        members: number of ensemble members; they differ in their seeds, and by ``variants``.
+        variants: overrides of the members' stages; member m has those of ``variants[m % len(variants)]``. A key is that of an
+            override; ``STAGE.objective`` brings the settings of the other objective, and ``STAGE: null`` leaves a stage out.
+            The models must come out alike.
         min_members: where some fail, go on with those that finished if they are at least so many; none: all must finish.
         seed: root of every seed.
         stages: recipes of a member's training stages, in order.
@@ -316,6 +321,7 @@ class Pipeline:
     min_members: int | None = None
     seed: int = 0
     stages: dict[str, Recipe] = field(default_factory=dict)
+    variants: tuple[dict[str, Any], ...] = ()
     combine: Literal["sed", "ensemble", "soup", "greedy-soup"] | None = None
     deliver: Literal["system", "best"] = "system"
     sed: Recipe | None = None
@@ -336,18 +342,20 @@ class Pipeline:
             self.min_members is None or 1 <= self.min_members <= self.members,
             f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all",
         )
-        for stage, recipe in (*self.stages.items(), *self.post.items()):
+        ways = [self.stages, *(self.stages_of(member) for member in range(len(self.variants)))]
+        for stage, recipe in (*chain.from_iterable(stages.items() for stages in ways), *self.post.items()):
             _require(
                 STAGE.fullmatch(stage) is not None and stage != "sed",
                 f"stages: {stage!r} must be of letters, digits, '_' and '-', and not 'sed', which is the distillation",
             )
             _require("teacher" not in OBJECTIVES[recipe.objective].values, f"stages.{stage}: a member has no teacher")
-        last = list(self.stages)[-1:]
-        for stage, recipe in self.stages.items():
-            _require(
-                not OBJECTIVES[recipe.objective].post or stage in last,
-                f"stages.{stage}: {recipe.objective} is fitted on a finished model and must be the last stage",
-            )
+        for stages in ways:
+            for stage, recipe in stages.items():
+                _require(
+                    not OBJECTIVES[recipe.objective].post or stage == next(reversed(stages)),
+                    f"stages.{stage}: {recipe.objective} is fitted on a finished model and must be the last stage",
+                )
+        self._require_alike(ways[1:])
         for stage, recipe in self.post.items():
             _require(
                 bool(OBJECTIVES[recipe.objective].post),
@@ -378,7 +386,58 @@ class Pipeline:
         )
         check_layers(self.student_pooling)
 
+    def _require_alike(self, ways: Sequence[Mapping[str, Recipe]]) -> None:
+        """The members of several ways are averaged, compared and chosen from as one kind of model."""
+        ends = [recipe for stages in ways for recipe in list(stages.values())[-1:]]
+        _require(len(ends) == len(ways), "variants: every member needs a stage that trains it")
+        what: dict[str, Callable[[Recipe], Any]] = {
+            "pooling": lambda recipe: recipe.pooling,
+            "pooled layers": lambda recipe: recipe.layers,
+            "development set": lambda recipe: OBJECTIVES[recipe.objective].dev,
+            "head of its own": lambda recipe: OBJECTIVES[recipe.objective].adds_head(recipe.settings),
+        }
+        for name, of in what.items():
+            found = list(dict.fromkeys(map(of, ends)))
+            _require(
+                len(found) < 2,
+                f"variants: the members must come out alike, and their last stages differ in {name}: "
+                f"{', '.join(map(str, found))}",
+            )
+
+    def stages_of(self, member: int) -> dict[str, Recipe]:
+        """The recipes that a member is trained by, in order.
+
+        Raises:
+            ValueError: its variant names what the stages do not have, or a wrong value.
+        """
+        if not self.variants:
+            return self.stages
+        number = member % len(self.variants)
+        plain: dict[str, Any] = to_plain(self.stages)
+        problems: list[str] = []
+        # What objective it is says which settings there are.
+        for key, value in sorted(self.variants[number].items(), key=lambda item: not item[0].endswith("objective")):
+            stage, _, path = key.partition(".")
+            places = {stage: path} if stage in plain else dict.fromkeys(plain, key)
+            places = {name: inside for name, inside in places.items() if has_path(plain[name], inside)}
+            if key in plain and value is None:
+                del plain[key]
+            elif not places:
+                known = [*plain, *(f"{name}.{inside}" for name, tree in plain.items() for inside in paths(tree))]
+                problems.append(f"variants[{number}]: '{key}' is no option of the stages{nearest(key, known)}")
+            for name, inside in places.items():
+                if inside == "objective" and value in OBJECTIVES:
+                    plain[name]["settings"] = to_plain(OBJECTIVES[value].settings_type())
+                set_path(plain[name], inside, value)
+        found = {name: build(Recipe, tree, problems, f"variants[{number}].{name}") for name, tree in plain.items()}
+        _require(not problems, "; ".join(problems))
+        return {name: recipe for name, recipe in found.items() if recipe is not None}
+
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """All recipes by stage name, in order."""
-        return {**self.stages, **({"sed": self.sed} if self.sed else {}), **self.post}
+        """All recipes that something is trained by: by stage, those of members that differ by stage and variant; in order."""
+        found: dict[str, Recipe] = {}
+        for number in range(min(self.members, len(self.variants)) or 1):
+            for stage, recipe in self.stages_of(number).items():
+                found[stage if recipe == self.stages[stage] else f"{stage} (variant {number})"] = recipe
+        return {**found, **({"sed": self.sed} if self.sed else {}), **self.post}

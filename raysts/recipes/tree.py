@@ -61,6 +61,8 @@ def build(cls: type[T], plain: Any, problems: list[str], path: str = "") -> T | 
 
 def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:
     """``value`` as the annotated type ``kind``."""
+    if kind is Any:
+        return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:

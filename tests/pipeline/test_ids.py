@@ -158,6 +158,15 @@ def test_members_of_a_small_ensemble_are_those_of_a_large_one(plan: Planner) -> 
     assert student(plan("nli-sed", {"members": 4})).id != student(plan("nli-sed", {"members": 10})).id
 
 
+def test_a_member_of_a_variant_is_that_of_the_system_with_its_overrides(plan: Planner) -> None:
+    """What is trained decides, not how it was asked for; and each finds the rows that it trains on."""
+    varied = plan("nli-ct-sed", {"members": 3, "variants": [{}, {"nli.optim.lr": 1e-4}, {"nli.data.sample": 50}]})
+    alone = [plan("nli-ct", {"members": 3} | more) for more in ({}, {"nli.optim.lr": 1e-4}, {"nli.data.sample": 50})]
+    assert ids(varied) == [ids(one)[member] for member, one in enumerate(alone)]
+    assert set(varied.specs) == {*plan("nli-ct-sed").specs, *alone[2].specs}
+    assert varied.rows(varied.pipeline.stages_of(2)["nli"]) == 50
+
+
 def test_a_stage_changes_what_comes_after_it_alone(plan: Planner) -> None:
     before, after = plan("nli-ct-sed"), plan("nli-ct-sed", {"ct.optim.lr": 2e-5})
     assert [chain[0] for chain in ids(before)] == [chain[0] for chain in ids(after)]

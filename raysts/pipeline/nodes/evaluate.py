@@ -29,7 +29,7 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
-from raysts.pipeline.outcome import decide, dev_of
+from raysts.pipeline.outcome import decide, dev_name, members_dev
 from raysts.schema import RESULTS
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -157,7 +157,7 @@ class EvaluateNode(Node):
     def pooling(self) -> PoolingMode:
         """Of the token vectors, where a model has none of its own."""
         pipeline = self.inputs.pipeline
-        recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages.values()))
+        recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages_of(0).values()))
         return next((recipe.pooling for recipe in recipes if recipe), "mean")
 
     @cached_property
@@ -174,7 +174,7 @@ class EvaluateNode(Node):
     def chosen_by(self) -> dict[str, str | None]:
         """The development set that chose a model among others, by the model's id; that of an ensemble by ``ensemble``."""
         pipeline = self.inputs.pipeline
-        dev, top = dev_of([recipe.objective for recipe in pipeline.stages.values()]), pipeline.select_top
+        dev, top = dev_name(members_dev(pipeline)), pipeline.select_top
         outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
         return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
 
