@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+LATER = "later"
+"""Metadata of a field that :func:`later` made."""
+
+
+def later(default: Any) -> Any:
+    """A dataclass field that came when recipes had been stored already: ids know of it where it is not ``default``."""
+    return dataclasses.field(default=default, metadata={LATER: True})
 
 
 def derive_seed(root: int, *names: object) -> int:

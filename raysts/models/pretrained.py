@@ -87,6 +87,17 @@ def load(
     return SentenceModel(encoder, tokenizer, length, asked["normalize"])
 
 
+def randomise(encoder: Encoder, seed: int) -> None:
+    """Give an encoder the random weights that its family begins with, those of the seed."""
+    from transformers import MODEL_MAPPING, AutoModel
+
+    config = copy.deepcopy(encoder.backbone.config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh = AutoModel.from_config(config, dtype=torch.float32, **without_pooler(MODEL_MAPPING[type(config)]))
+    encoder.backbone.load_state_dict(fresh.state_dict())
+
+
 def similarities(folder: Path) -> dict[str, Similarity]:
     """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
     heads = settings(folder)["heads"]

@@ -202,6 +202,8 @@ def system_of(name: str, role: str) -> str | None:
         return None
     if role == "student" or (role == "member" and parsed.combine is None):
         return name
+    if parsed.combine == grammar.BOOM:  # its members have no name: those of others have all rows
+        return name if role == "soup" else None
     on_members = [parsed.post] if parsed.post and parsed.combine != "sed" else []
     return "-".join([*parsed.stages, *([role] if role != "member" else []), *on_members])
 

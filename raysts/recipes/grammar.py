@@ -1,9 +1,10 @@
 """A system's name is its recipe: stages joined by '-', then what is made of the members.
 
 One or more member stages, then optionally ``-sed`` (a student distilled from the members), ``-ensemble`` (the mean of
-their embeddings), ``-soup`` (the mean of their weights) or ``-greedy-soup`` (of those that do it good on the development
-set), then optionally what is fitted on what came out: ``-flow``, ``-whiten``, ``-latte`` and its baselines.
-``raw`` is the bare backbone; on it, what is fitted stands alone (``flow``).
+their embeddings), ``-soup`` (the mean of their weights), ``-greedy-soup`` (of those that do it good on the development set)
+or ``-boom`` (a soup of members on bootstrap samples of the data), then optionally what is fitted on what came out:
+``-flow``, ``-whiten``, ``-latte`` and its baselines. ``raw`` is the bare backbone; on it, what is fitted stands alone
+(``flow``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ STAGES: dict[str, Recipe] = _words(lambda kind: not kind.post and "teacher" not 
 POST: dict[str, Recipe] = _words(lambda kind: bool(kind.post))
 """What is fitted on a finished model."""
 
-COMBINE = ("sed", "ensemble", *SOUPS)
+BOOM = "boom"
+"""A soup of members on bootstrap samples of the data: bagging of models, then merging."""
+
+COMBINE = ("sed", "ensemble", *SOUPS, BOOM)
 
 
 class Parsed(NamedTuple):
@@ -83,7 +87,7 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
     if combine and not members:
         problems.append(f"recipe '{name}': '{combine[0]}' needs members to combine, for example nli-{combine[0]}")
     for word in combine[:1] if post else []:
-        if word in SOUPS:
+        if word in (*SOUPS, BOOM):
             problems.append(
                 f"recipe '{name}': '{post[0]}' after '{word}': a {word} is one encoder, and {post[0]} is fitted on it as on "
                 f"any other: run '{name.removesuffix(f'-{post[0]}')}', then 'raysts run {post[0]} --set backbone=MODEL'"

@@ -143,11 +143,15 @@ def _compose(name: str) -> Pipeline:
             members[parsed.post] = fitted  # on every member
     kinds = [OBJECTIVES[recipe.objective] for recipe in members.values()]
     supervised = any("score" in kind.values for kind in kinds)
+    if parsed.combine == grammar.BOOM:
+        members = {
+            stage: replace(recipe, data=replace(recipe.data, bootstrap=True)) for stage, recipe in members.items()
+        }
     return Pipeline(
         name=name,
         members=10 if parsed.combine else max((kind.members for kind in kinds), default=1),
         stages=members,
-        combine=parsed.combine,  # type: ignore[arg-type]
+        combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
         sed=stages.sed(supervised) if parsed.combine == "sed" else None,
         post=post,
     )

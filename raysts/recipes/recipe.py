@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 from raysts.errors import nearest
+from raysts.ids import later
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers, check_layers
 from raysts.objectives import OBJECTIVES
@@ -57,12 +58,15 @@ class Data:
         sources: keep only rows whose ``source`` is one of these; empty: all.
         sample: draw this many rows, by ``sample_seed`` alone (all, where the table has no more); none: all.
         sample_seed: seed of the draw (one fixed sample for all members and the student).
+        bootstrap: train on as many of these rows drawn with replacement, by the seed of the run, so that every member has its
+            own rows (bagging).
     """
 
     table: str | None = None
     sources: tuple[str, ...] = ()
     sample: int | None = None
     sample_seed: int = 0
+    bootstrap: bool = later(False)
 
     def __post_init__(self) -> None:
         _require(self.sample is None or self.sample > 0, f"sample={self.sample} must be positive, or none for all rows")
@@ -132,6 +136,7 @@ class Train:
         patience: stop after this many dev evaluations without a better score; none: never.
         eval_first: evaluate before the first step too, so that the untrained model may be the best.
         drop_last: leave out an epoch's last batch where it is smaller than the others.
+        init: the encoder's weights before the first step: those ``given``, or ``random`` ones, drawn by the seed of the run.
     """
 
     epochs: float = 1.0
@@ -145,6 +150,7 @@ class Train:
     patience: int | None = None
     eval_first: bool = False
     drop_last: bool = False
+    init: Literal["given", "random"] = later("given")
 
     def __post_init__(self) -> None:
         _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
@@ -194,6 +200,10 @@ class Recipe:
         _require(
             self.train.keep in kind.keeps,
             f"train.keep={self.train.keep!r} must be one of {', '.join(kind.keeps)} for {self.objective}",
+        )
+        _require(
+            self.train.init == "given" or not kind.post,
+            f"train.init={self.train.init}: {self.objective} is fitted on a finished model, whose weights it leaves",
         )
         check_layers(self.layers)
         _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")

@@ -14,18 +14,29 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from raysts.errors import nearest
+from raysts.ids import LATER
 
 T = TypeVar("T")
 
 
-def to_plain(value: Any) -> Any:
-    """A tree as dicts, lists and scalars."""
+def to_plain(value: Any, identity: bool = False) -> Any:
+    """A tree as dicts, lists and scalars.
+
+    Args:
+        value: the tree.
+        identity: as ids are made of it: without the fields that came later (``raysts.ids.later``) and have their default,
+            so that what was trained before they came is not trained again.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: to_plain(getattr(value, field.name), identity)
+            for field in dataclasses.fields(value)
+            if not (identity and LATER in field.metadata and getattr(value, field.name) == field.default)
+        }
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_plain(item, identity) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, identity) for item in value]
     return value
 
 

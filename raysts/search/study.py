@@ -67,7 +67,7 @@ class Study:
             **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
             **{
                 f"{search.stage}.{path}": value
-                for path, value in _leaves(to_plain(recipe)).items()
+                for path, value in _leaves(to_plain(recipe, identity=True)).items()
                 if f"{search.stage}.{path}" not in search.space
             },
             "metric": search.metric,

@@ -16,7 +16,7 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
 from raysts.models import kernels
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load, randomise, save
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
 from raysts.storage.runs import RunFolder
@@ -130,6 +130,8 @@ class Run:
             device=device,
             heads=kind.post == "pooled",
         )
+        if recipe.train.init == "random":
+            randomise(self.model.encoder, derive_seed(job.seed, "weights"))
         self.model.normalize = False
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
@@ -138,7 +140,12 @@ class Run:
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
         self.order = BatchOrder(
-            self.windows.sizes, kind, recipe.batch, derive_seed(job.seed, "order"), recipe.train.drop_last
+            self.windows.sizes,
+            kind,
+            recipe.batch,
+            derive_seed(job.seed, "order"),
+            recipe.train.drop_last,
+            recipe.data.bootstrap,
         )
         self.steps = steps = total_steps(recipe, self.order)
         if steps == 0:

@@ -35,10 +35,10 @@ class Numbers:
 
 def shares(
     sizes: list[int], kind: type[Objective], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
-    epochs: int = 1, rank: int = 0, world: int = 1,
+    epochs: int = 1, rank: int = 0, world: int = 1, bootstrap: bool = False,
 ) -> list[LocalBatch]:  # fmt: skip
     windows = Numbers(sizes, kind)
-    order = BatchOrder(windows.sizes, kind, batch, seed)
+    order = BatchOrder(windows.sizes, kind, batch, seed, bootstrap=bootstrap)
     end = epochs * order.steps_per_epoch if stop is None else stop
     return list(read_batches(windows, order, start, end, rank, world))  # type: ignore[arg-type]
 
@@ -108,6 +108,24 @@ def test_every_epoch_has_its_own_order_of_windows_and_of_the_rows_in_each() -> N
     assert (rows // 5 == np.array(windows)[:, :, None]).all(), "batches follow the order of windows"
     within = [{w: tuple(epoch[i] % 5) for i, w in enumerate(seen)} for epoch, seen in zip(rows, windows, strict=True)]
     assert all(len({epoch[window] for epoch in within}) > 1 for window in range(9))
+
+
+def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
+    """As many rows of every window as it has, another draw for every seed, and the same draw in every epoch."""
+
+    def epochs(seed: int) -> np.ndarray:
+        batches = shares([300, 100], NLI, 16, seed=seed, epochs=2, bootstrap=True)
+        return np.concatenate([share.ids for share in batches]).reshape(2, 400)
+
+    first, second = epochs(seed=0)
+    assert sorted(first) == sorted(second) and list(first) != list(second)
+    assert (first < 300).sum() == 300
+    for seed in range(5):  # 1 - 1/e of the rows are drawn, 253 of 400, deviation 6
+        assert 220 <= len(np.unique(epochs(seed)[0])) <= 290
+    assert sorted(epochs(seed=1)[0]) != sorted(first)
+    parts = [shares([300, 100], NLI, 16, rank=rank, world=2, bootstrap=True) for rank in range(2)]
+    whole = shares([300, 100], NLI, 16, bootstrap=True)
+    assert all([*a.ids, *b.ids] == [*both.ids] for a, b, both in zip(*parts, whole, strict=True))
 
 
 def test_the_order_does_not_touch_the_global_generators() -> None:

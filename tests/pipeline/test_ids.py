@@ -48,6 +48,7 @@ CHANGED: dict[str, Any] = {
     "data.sources": ["world"],
     "data.sample": 100,
     "data.sample_seed": 1,
+    "data.bootstrap": True,
     "batch": 24,
     "optim.name": "adam",
     "optim.lr": 1e-4,
@@ -71,6 +72,7 @@ CHANGED: dict[str, Any] = {
     "train.patience": 4,
     "train.eval_first": True,
     "train.drop_last": True,
+    "train.init": "random",
     "pooling": "cls",
     "layers": 2,
 }
@@ -259,5 +261,5 @@ def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tm
 def test_the_trees_that_go_into_ids_are_those_of_every_storage_so_far() -> None:
     """A new field of a recipe would train everything again; one of a pipeline may come."""
     made = pipeline("nli-ct-sed")
-    found = {stage: content_id(to_plain(recipe)) for stage, recipe in made.recipes.items()}
+    found = {stage: content_id(to_plain(recipe, identity=True)) for stage, recipe in made.recipes.items()}
     assert found == {"nli": "0e65f891dc181fea", "ct": "38063f1c97ffb88e", "sed": "f63e70fc4b70c0e5"}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -226,6 +227,19 @@ def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Pat
 
 
 # -- selection -----------------------------------------------------------------------------------------------------------
+
+
+def test_random_weights_are_those_of_the_seed(stage: Stage, tmp_path: Path) -> None:
+    """With next to no rate they stay: each seed its own, none of the backbone's, of the spread that BERT begins with."""
+    found = []
+    for number, (seed, init) in enumerate([(1, "random"), (1, "random"), (2, "random"), (1, "given")]):
+        job = stage.job("nli", tmp_path / str(number), max_steps=1, seed=seed, init=init, optim=STILL)
+        train(job, Watched())
+        found.append(load_file(job.folder / "model" / "model.safetensors"))
+    name = "encoder.layer.0.attention.self.query.weight"
+    first, again, other, given = (state[name] for state in found)
+    assert torch.equal(first, again) and abs(float(first.std()) - 0.02) < 0.002
+    assert (first - other).abs().mean() > 0.01 < (first - given).abs().mean()
 
 
 def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:

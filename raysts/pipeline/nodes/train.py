@@ -75,7 +75,7 @@ class TrainNode(Node):
         selecting = recipe.by_dev or recipe.train.patience is not None
         run_id = content_id(
             [
-                to_plain(recipe),
+                to_plain(recipe, identity=True),
                 objective.version,
                 seed,
                 parent[1],

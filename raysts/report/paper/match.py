@@ -19,7 +19,7 @@ from raysts.evaluation.results import ResultRow
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
-from raysts.recipes.tree import paths, to_plain
+from raysts.recipes.tree import has_path, paths, to_plain
 from raysts.report.paper import published
 from raysts.report.paper.published import STATIC, Measure, Table, Value
 from raysts.report.run import scores
@@ -255,7 +255,7 @@ def _changes(row: MeasuredRow, stated: set[str]) -> list[str]:
     return [
         f"{path}={row.setting(path)}"
         for path in paths(usual[0])
-        if path.split(".")[0] in row.stages
+        if has_path(row.stages, path)  # an older record has not every option of today
         and path not in stated
         and not isinstance(_at(usual[0], path), Mapping)
         and row.setting(path) not in [_at(tree, path) for tree in usual]
