@@ -48,6 +48,7 @@ _SICK = (
     Column("entailment_ba", "label", required=False),
 )
 _NLI = (*_text("premise", "hypothesis"), Column("label", "label", labels=NLI_LABELS))
+_TRIPLETS = (*_text("anchor", "positive"), Column("negative", "text", nulls=True))
 _CLASSIFICATION = (Column("text", "text"), Column("label", "label"))
 _PARAPHRASE = (*_text("sentence1", "sentence2"), Column("label", "label"))
 
@@ -56,7 +57,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
     **{f"sts/stsb_{split}": _STS for split in ("train", "dev", "test")},
     **{f"sick/sick_{split}": _SICK for split in ("train", "trial", "test")},
     **{f"nli/{name}": _NLI for name in ("train", "snli_dev", "snli_test", "xnli_en_dev", "xnli_en_test")},
-    "nli/triplets": _text("anchor", "positive", "negative"),
+    "nli/triplets": _TRIPLETS,
+    "nli/pairs": _TRIPLETS,
     "nli/sentences": _text("sentence"),
     "targets": _text("sentence"),
     "wikipedia/articles": (Column("article_id", "label"), *_text("title", "text")),
@@ -78,6 +80,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 TRAINING_TABLES = (
     "nli/train",
     "nli/triplets",
+    "nli/pairs",
     "nli/sentences",
     "sts/stsb_train",
     "wikipedia/articles",

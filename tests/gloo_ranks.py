@@ -14,6 +14,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 
 from raysts.objectives import OBJECTIVES, Objective
+from raysts.objectives.contrastive import Contrastive
 from raysts.ops import collective
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
@@ -49,6 +50,7 @@ def jobs(folder: Path, stage: small_runs.Stage, names: list[str]) -> dict[str, J
             optim=OPTIM,
             epochs=2.0,
             dropout=False,
+            settings={"false_negatives": "masked"} if issubclass(OBJECTIVES[name], Contrastive) else None,
             checkpoint_every=2,
             eval_every=3,
         )

@@ -169,10 +169,12 @@ class Corpus:
         names = [table for name in names for table in (self.sources(name) or [name])]
         missing = [name for name in dict.fromkeys(names) if not self.files(name)]
         if missing:
+            made_of = {name: f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" for name in DERIVED}
             raise InputError(
                 [
                     f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
-                    f"{self.where}/{name}/; 'raysts data fetch' makes it, 'raysts data check' lists what is there"
+                    f"{self.where}/{name}/{made_of.get(name, '')}; 'raysts data fetch' makes it, 'raysts data check' lists "
+                    f"what is there"
                     for name in missing
                 ]
             )

@@ -1,4 +1,4 @@
-"""Training tables that are made of other tables: NLI triplets, the sentences of NLI, the sentences of the test sets.
+"""Training tables made of other tables: triplets, pairs and sentences of NLI, the sentences of the test sets.
 
 A data folder may hold any of them itself; then that one is used.
 """
@@ -43,19 +43,48 @@ def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
     Within a premise the k-th entailment stands with the k-th contradiction; premises without either give none.
     """
     table = tables["nli/train"]
+    premise, entailed, contradicted = _by_premise(table)
+    place, there = (
+        premise[rows] * table.num_rows + _place_in_group(premise[rows]) for rows in (entailed, contradicted)
+    )
+    _, first, second = np.intersect1d(place, there, assume_unique=True, return_indices=True)
+    order = np.argsort(entailed[first])
+    return _with_negatives(table, entailed[first[order]], contradicted[second[order]])
+
+
+def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """As :func:`triplets`, of every entailment: its premise's contradictions in turn, null where the premise has none.
+
+    A folder's own triplets are all the pairs there are.
+    """
+    if "nli/triplets" in tables:
+        return tables["nli/triplets"]
+    table = tables["nli/train"]
+    premise, entailed, contradicted = _by_premise(table)
+    contradicted = contradicted[np.argsort(premise[contradicted], kind="stable")]
+    begin, end = (np.searchsorted(premise[contradicted], premise[entailed], side) for side in ("left", "right"))
+    place = begin + _place_in_group(premise[entailed]) % np.maximum(end - begin, 1)
+    negative = pa.array(contradicted[np.minimum(place, len(contradicted) - 1)] if len(contradicted) else 0 * place)
+    return _with_negatives(table, entailed, pc.if_else(pa.array(end > begin), negative, None))
+
+
+def _by_premise(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A number of each row's premise, the rows that are entailments, and those that are contradictions."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
-    rows = [np.flatnonzero(label == NLI_LABELS.index(name)) for name in ("entailment", "contradiction")]
-    entailed, contradicted = (premise[r] * len(label) + _place_in_group(premise[r]) for r in rows)
-    _, first, second = np.intersect1d(entailed, contradicted, assume_unique=True, return_indices=True)
-    order = np.argsort(rows[0][first])
-    positive, negative = rows[0][first[order]], rows[1][second[order]]
+    entailed, contradicted = (
+        np.flatnonzero(label == NLI_LABELS.index(name)) for name in ("entailment", "contradiction")
+    )
+    return premise, entailed, contradicted
+
+
+def _with_negatives(table: pa.Table, entailed: np.ndarray, contradicted: np.ndarray | pa.Array) -> pa.Table:
     columns = {
-        "anchor": table.column("premise").take(positive),
-        "positive": table.column("hypothesis").take(positive),
-        "negative": table.column("hypothesis").take(negative),
+        "anchor": table.column("premise").take(entailed),
+        "positive": table.column("hypothesis").take(entailed),
+        "negative": table.column("hypothesis").take(contradicted),
     }
-    return pa.table(columns | {"source": _sources(table).take(positive)})
+    return pa.table(columns | {"source": _sources(table).take(entailed)})
 
 
 def _place_in_group(group: np.ndarray) -> np.ndarray:
@@ -112,6 +141,7 @@ TARGETS = "targets"
 
 DERIVED: dict[str, Derived] = {
     "nli/triplets": Derived(("nli/train",), triplets),
+    "nli/pairs": Derived(("nli/triplets", "nli/train"), pairs, some=True),
     "nli/sentences": Derived(("nli/train",), nli_sentences),
     TARGETS: Derived(
         (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test", "sick/sick_test"), targets, some=True

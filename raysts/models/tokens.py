@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +37,11 @@ class Tokens(NamedTuple):
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Tokens(self.flat[positions], offsets)
 
+    def digests(self) -> np.ndarray:
+        """A number for each text's ids, [N] int64, the same in every process: equal ids, equal numbers."""
+        texts = (self.flat[first:last].tobytes() for first, last in itertools.pairwise(self.offsets))
+        return np.array([int.from_bytes(blake2b(ids, digest_size=8).digest(), "big") >> 1 for ids in texts], np.int64)
+
     def pad(self, pad_id: int) -> tuple[Tensor, Tensor]:
         """(ids [N, longest] int64 padded on the right with ``pad_id``, lengths [N] int64)."""
         lengths = self.lengths
@@ -43,18 +50,20 @@ class Tokens(NamedTuple):
         return torch.from_numpy(ids), torch.from_numpy(lengths.astype(np.int64))
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> Tokens:
-    """Token ids of ``texts``, special tokens included, truncated to ``max_length`` tokens."""
-    if not len(texts):
-        return Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64))
+def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int) -> Tokens:
+    """Token ids of ``texts``, special tokens included, truncated to ``max_length`` tokens; of None there are none."""
+    there = [text for text in texts if text is not None]
+    if not there:
+        return Tokens(np.zeros(0, np.int32), np.zeros(len(texts) + 1, np.int64))
     ids = tokenizer(
-        list(texts),
+        there,
         add_special_tokens=True,
         truncation=True,
         max_length=max_length,
         return_attention_mask=False,
         return_token_type_ids=False,
     )["input_ids"]
-    lengths = np.fromiter((len(row) for row in ids), np.int64, len(ids))
+    lengths = np.zeros(len(texts), np.int64)
+    lengths[[text is not None for text in texts]] = [len(row) for row in ids]
     flat = np.fromiter((token for row in ids for token in row), np.int32, int(lengths.sum()))
     return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))

@@ -36,7 +36,7 @@ class Distillation(Objective):
     texts = ("sentence",)
     values = ("teacher",)
     stackable = True
-    scales = {"paper": {"data.sample": 100_000}, "small": {"data.sample": 20_000}}
+    scales = {"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}}
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
         if settings.projection is not None:

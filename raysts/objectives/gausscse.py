@@ -1,6 +1,6 @@
 """GaussCSE (Yoda et al. 2024): sentences as Gaussians, contrasted by an asymmetric similarity.
 
-Shapes: B examples, V sentences of an example, T tokens, D dimensions.
+Shapes: B examples, V views of an example, R texts, T tokens, D dimensions, K examples of all processes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import ACTIVATIONS
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
-from raysts.ops import collective
+from raysts.objectives.contrastive import Contrastive, ContrastiveSettings
+from raysts.objectives.objective import Batch
+from raysts.ops import collective, losses
 from raysts.ops.gaussian import KINDS, Gaussians, Kind, Triplets, contrastive
 
 LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
@@ -24,30 +25,27 @@ LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussCSESettings(Settings):
+class GaussCSESettings(ContrastiveSettings):
     """Settings of ``gausscse``.
 
     Attributes:
         loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
         similarity: ``per_dimension``, the mean of 1 / (1 + KL_d) (official code), or ``paper``, 1 / (1 + sum KL_d).
         activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
-        temperature: divides the similarities, above 0.
     """
 
     loss: Literal["ent", "ent+con", "ent+rev", "ent+con+rev"] = "ent+con"
     similarity: Kind = "per_dimension"
     activation: Literal["tanh", "identity"] = "tanh"
-    temperature: float = 0.05
 
     def __post_init__(self) -> None:
+        ContrastiveSettings.__post_init__(self)
         for name, allowed in (("loss", LOSSES), ("similarity", KINDS), ("activation", tuple(ACTIVATIONS))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature} divides the similarities and must be above 0")
 
 
-class GaussCSE(Objective):
+class GaussCSE(Contrastive):
     """Equation 4 over NLI triplets, with the examples of all processes as candidates; one model for all four losses."""
 
     settings_type = GaussCSESettings
@@ -64,30 +62,43 @@ class GaussCSE(Objective):
         head = GaussianHead(encoder.dim, encoder.dim, settings.activation, settings.similarity)
         super().__init__(settings, encoder.followed_by(head))
         # Contradictions are read where the loss has a use for them.
-        self.columns = self.texts if "con" in settings.loss else self.texts[:2]
+        self.views = self.texts if "con" in settings.loss else self.texts[:2]
 
     @classmethod
     def adds_head(cls, settings: GaussCSESettings) -> bool:
         """The Gaussian head."""
         return True
 
-    def collate(self, local: LocalBatch) -> Batch:
-        """``sentences`` [B, V, T] token ids, ``sentences_length`` [B, V]."""
-        return self.pad_together("sentences", local, self.columns)
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor) -> Tensor:
+        """mu and log_var side by side, [R, 2D]."""
+        found = self.encoder.represent(ids_RT, lengths_R)
+        return torch.cat([found["vectors"], found["log_var"]], -1)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and how often the premise has the larger variance."""
-        ids_BVT, settings = batch["sentences"], self.settings
-        found = self.encoder.represent(ids_BVT.flatten(0, 1), batch["sentences_length"].flatten())
-        own_BVF = torch.cat([found["vectors"], found["log_var"]], -1).unflatten(0, ids_BVT.shape[:2])
-        own = _triplets(own_BVF)
+    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Equation 4, and how often the premise has the larger variance."""
+        own, settings = _triplets(own_BVF), self.settings
         candidates = _triplets(collective.gather(own_BVF))
-        counts_K = collective.gather(batch["weight"]) > 0
-        per_row_B = contrastive(own, candidates, counts_K, settings.loss, settings.temperature, settings.similarity)
+        counts = self._counts(batch)
+        per_row_B = contrastive(own, candidates, counts, settings.loss, settings.temperature, settings.similarity)
         wider_B = own.premise.log_var.detach().sum(-1) > own.hypothesis.log_var.detach().sum(-1)
         return collective.mean(per_row_B, batch["weight"]), {
             "wider_premise": collective.mean(wider_B.float(), batch["weight"])
         }
+
+    def _counts(self, batch: Batch) -> dict[str, Tensor]:
+        """Which candidates each set has, [K], or for each row [B, K]."""
+        there_KV = (collective.gather(batch["weight"]) > 0)[:, None] & collective.gather(batch["there"])
+        counts = {"ent": there_KV[:, 1], "con": there_KV[:, -1], "rev": there_KV[:, 0]}
+        if "digests" not in batch:
+            return counts
+        own_BV, all_KV = batch["digests"], collective.gather(batch["digests"])
+        own_BK = batch["place"][:, None] == collective.gather(batch["place"])
+        for name, view in (("ent", 1), ("con", -1)):
+            false_BK = losses.false_negatives(own_BV[:, 0], all_KV[:, 0], all_KV[:, 1], all_KV[:, view])
+            counts[name] = counts[name] & (~false_BK | own_BK if name == "ent" else ~false_BK)
+        # What else entails a hypothesis is wider than it as its own premise is: only the hypothesis itself is not.
+        counts["rev"] = counts["rev"] & (own_BV[:, 1, None] != all_KV[:, 0])
+        return counts
 
 
 def _triplets(rows_BVF: Tensor) -> Triplets:

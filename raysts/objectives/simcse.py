@@ -5,104 +5,102 @@ Shapes: B examples, V views of an example (anchor, positive, hard negative), T t
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.contrastive import Contrastive, ContrastiveSettings
+from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimCSESettings(Settings):
+class SimCSESettings(ContrastiveSettings):
     """Settings of ``simcse-sup`` and ``simcse-unsup``.
 
     Attributes:
-        temperature: divides the cosines, above 0.
+        head: what follows the pooling: a dense layer with ``tanh`` (the paper, on the first token), or ``none``.
     """
 
-    temperature: float = 0.05
+    head: Literal["tanh", "none"] = later("tanh")
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature} divides the cosines and must be above 0")
+        ContrastiveSettings.__post_init__(self)
+        if self.head not in ("tanh", "none"):
+            raise ValueError(f"head={self.head!r} must be tanh or none")
 
 
-class SimCSE(Objective):
-    """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives.
+_PAPER: dict[str, Any] = {
+    "pooling": "cls",
+    "settings.head": "tanh",
+    "settings.false_negatives": "kept",
+    "train.eval_first": False,
+}
 
-    Class attributes:
-        views: text columns of an example's views: the anchor, the positive, and hard negatives.
-    """
+
+class SimCSE(Contrastive):
+    """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives."""
 
     settings_type = SimCSESettings
     keeps = ("best", "last")
     stackable = True
-    views: ClassVar[tuple[str, ...]]
 
-    def collate(self, local: LocalBatch) -> Batch:
-        """``views`` [B, V, T] token ids and ``views_length`` [B, V]."""
-        return self.pad_together("views", local, self.views)
-
-    @abstractmethod
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        """The embeddings [B, D] that are contrasted."""
-
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
-        ids_BVT = batch["views"]
-        rows_D = self.embed(ids_BVT.flatten(0, 1), batch["views_length"].flatten())
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
-        views_BVD = collective.gather(rows_D.unflatten(0, ids_BVT.shape[:2]))
-        weight_B = collective.gather(batch["weight"])
-        anchors_BD, *others = views_BVD.unbind(1)
-        logits_BN = losses.in_batch_logits(
-            anchors_BD, torch.cat(others), weight_B.repeat(len(others)), self.settings.temperature
-        )
-        positive_B = torch.arange(len(weight_B), device=logits_BN.device)
-        loss = collective.mean(losses.softmax_cross_entropy(logits_BN, positive_B), weight_B)
-        right_B = (logits_BN.detach().argmax(-1) == positive_B).float()
-        return loss, {"accuracy": collective.mean(right_B, weight_B)}
+        anchors_KD, *others = collective.gather(own_BVF).unbind(1)
+        weight_K = collective.gather(batch["weight"])
+        counts_N = (weight_K[:, None] * collective.gather(batch["there"])[:, 1:]).T.flatten()
+        if "digests" in batch:
+            anchor_K, *texts = collective.gather(batch["digests"]).unbind(1)
+            counts_N = counts_N * ~losses.false_negatives(anchor_K, anchor_K, texts[0], torch.cat(texts))
+        logits_KN = losses.in_batch_logits(anchors_KD, torch.cat(others), counts_N, self.settings.temperature)
+        positive_K = torch.arange(len(weight_K), device=logits_KN.device)
+        loss = collective.mean(losses.softmax_cross_entropy(logits_KN, positive_K), weight_K)
+        right_K = (logits_KN.detach().argmax(-1) == positive_K).float()
+        return loss, {"accuracy": collective.mean(right_K, weight_K)}
 
 
 class SupervisedSimCSE(SimCSE):
-    """Anchor premise, positive entailment, hard negative contradiction; the dense head with tanh belongs to the model."""
+    """Anchor premise, positive entailment, hard negative contradiction; a dense head with tanh belongs to the model."""
 
     table = "nli/triplets"
     texts = ("anchor", "positive", "negative")
     views = texts
     sentences = 3
-    scales = {"small": {"batch": 64, "train.max_steps": 500}}
+    scales = {"small": {"batch": 64, "train.max_steps": 500}, "paper": {**_PAPER, "data.table": None}}
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
-        super().__init__(settings, encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh")))
+        if settings.head == "tanh":
+            encoder = encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh"))
+        super().__init__(settings, encoder)
 
     @classmethod
     def adds_head(cls, settings: SimCSESettings) -> bool:
-        """The dense head."""
-        return True
+        """The dense head, where it is kept."""
+        return settings.head == "tanh"
 
     def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         return self.encoder(ids_BT, lengths_B)
 
 
 class UnsupervisedSimCSE(SimCSE):
-    """Two dropout passes of one sentence; the dense head with tanh serves training alone."""
+    """Two dropout passes of one sentence; a dense head with tanh serves training alone."""
 
     table = "wikipedia/sentences"
     texts = ("sentence",)
     views = ("sentence", "sentence")
     sentences = 2
-    scales = {"small": {"train.max_steps": 1_000}}
+    scales = {"small": {"train.max_steps": 1_000}, "paper": _PAPER}
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
-        self.head = Dense(encoder.dim, encoder.dim, "tanh")
+        self.head = Dense(encoder.dim, encoder.dim, "tanh") if settings.head == "tanh" else nn.Identity()
 
     @classmethod
     def problem(cls, batch: int) -> str | None:

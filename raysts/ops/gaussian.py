@@ -5,6 +5,7 @@ Shapes: B rows of this process, K candidates (the rows of all processes), D dime
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -59,7 +60,12 @@ def similarity_matrix(candidates: Gaussians, given: Gaussians, kind: Kind = "per
 
 
 def contrastive(
-    own: Triplets, candidates: Triplets, counts_K: Tensor, loss: str, temperature: float, kind: Kind = "per_dimension"
+    own: Triplets,
+    candidates: Triplets,
+    counts: Mapping[str, Tensor],
+    loss: str,
+    temperature: float,
+    kind: Kind = "per_dimension",
 ) -> Tensor:
     """-log(exp(E[i, i] / t) / sum over the sets' entries of exp(. / t)) of every row -> [B] (equation 4).
 
@@ -69,20 +75,22 @@ def contrastive(
     Args:
         own: the rows that the loss is taken of.
         candidates: what each is compared with; ``own`` is among them.
-        counts_K: bool, which candidates are examples (the others are fillers and no negatives).
+        counts: bool by set, which candidates it has, [K], or for each row [B, K]; the others (fillers) are no negatives.
         loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
         temperature: t.
         kind: the similarity.
     """
-    sets = loss.split("+")
-    parts = [similarity_matrix(candidates.hypothesis, own.premise, kind)]
-    if "con" in sets:
-        assert candidates.contradiction is not None
-        parts.append(similarity_matrix(candidates.contradiction, own.premise, kind))
-    if "rev" in sets:
-        parts.append(similarity_matrix(candidates.premise, own.hypothesis, kind))
-    entries = torch.cat(parts, dim=1) / temperature
-    entries = entries.masked_fill(~counts_K.repeat(len(parts)), float("-inf"))
+    pairs = {
+        "ent": (candidates.hypothesis, own.premise),
+        "con": (candidates.contradiction, own.premise),
+        "rev": (candidates.premise, own.hypothesis),
+    }
+    parts = []
+    for name in loss.split("+"):
+        compared, given = pairs[name]
+        assert compared is not None
+        parts.append((similarity_matrix(compared, given, kind) / temperature).masked_fill(~counts[name], float("-inf")))
+    entries = torch.cat(parts, dim=1)
     return entries.logsumexp(1) - similarity(own.hypothesis, own.premise, kind) / temperature
 
 

@@ -55,7 +55,8 @@ def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor,
     Args:
         anchors_BD: embeddings.
         candidates_ND: embeddings, the B positives first.
-        weight_N: where it is 0 the candidate is no negative (-inf); it stays its own anchor's positive.
+        weight_N: where it is 0 the candidate is no negative (-inf), of any anchor or with [B, N] of that one; it stays its
+            own anchor's positive.
         temperature: tau, above 0.
     """
     anchors_BD, candidates_ND = _at_least_float32(anchors_BD), _at_least_float32(candidates_ND)
@@ -63,6 +64,22 @@ def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor,
         logits_BN = F.normalize(anchors_BD, dim=-1) @ F.normalize(candidates_ND, dim=-1).T / temperature
     own_BN = torch.eye(*logits_BN.shape, dtype=torch.bool, device=logits_BN.device)
     return logits_BN.masked_fill((weight_N == 0) & ~own_BN, float("-inf"))
+
+
+def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, candidate_N: Tensor) -> Tensor:
+    """Which candidates are no negatives of an anchor though they stand in its batch -> bool [B, N].
+
+    They are its own text and every positive that some example of the batch has of that text, its own among them.
+
+    Args:
+        anchor_B: the anchors' texts as numbers, equal where the texts are.
+        anchor_K: anchors of all examples.
+        positive_K: their positives.
+        candidate_N: the candidates.
+    """
+    same_BK = (anchor_B[:, None] == anchor_K).float()
+    known_KN = (positive_K[:, None] == candidate_N).float()
+    return (same_BK @ known_KN > 0) | (anchor_B[:, None] == candidate_N)
 
 
 def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:

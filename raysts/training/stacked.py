@@ -221,7 +221,7 @@ def _common(batches: Sequence[Batch], pad_id: int) -> Batch:
     for name, first in batches[0].items():
         parts = [batch[name] for batch in batches]
         if first.ndim > 1:
-            longest = max(part.shape[1] for part in parts)
-            parts = [F.pad(part, (0, longest - part.shape[1]), value=pad_id) for part in parts]
+            longest = max(part.shape[-1] for part in parts)
+            parts = [F.pad(part, (0, longest - part.shape[-1]), value=pad_id) for part in parts]
         found[name] = torch.stack(parts)
     return found

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
+from raysts.data.derived import pairs
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
@@ -43,6 +44,36 @@ def written(corpus: Corpus, name: str) -> list[dict]:
 def test_triplets_pair_entailments_with_contradictions_of_a_premise(corpus: Corpus) -> None:
     rows = [tuple(row.values()) for row in written(corpus, "nli/triplets")]
     assert rows == [("a", "a+", "a-", "s"), ("a", "a++", "a--", "m")]  # b has no contradiction, c no entailment
+
+
+def test_pairs_are_all_entailments(corpus: Corpus) -> None:
+    rows = [tuple(row.values()) for row in written(corpus, "nli/pairs")]
+    assert rows == [("a", "a+", "a-", "s"), ("b", "b+", None, "m"), ("a", "a++", "a--", "m")]
+
+
+def test_pairs_take_the_contradictions_of_a_premise_in_turn() -> None:
+    labels = {"+": "entailment", "-": "contradiction", "0": "neutral"}
+    hypotheses = ["b-1", "a+1", "a-1", "a+2", "a-2", "b+1", "a+3", "c+1", "b+2", "a01"]
+    table = {"premise": [name[0] for name in hypotheses], "hypothesis": hypotheses}
+    made = pairs({"nli/train": pa.table({**table, "label": [labels[name[1]] for name in hypotheses]})})
+    assert dict(zip(made.column("positive").to_pylist(), made.column("negative").to_pylist(), strict=True)) == {
+        "a+1": "a-1", "a+2": "a-2", "a+3": "a-1", "b+1": "b-1", "b+2": "b-1", "c+1": None,
+    }  # fmt: skip
+    assert made.column("anchor").to_pylist() == [name[0] for name in made.column("positive").to_pylist()]
+
+
+def test_triplets_that_are_there_are_the_pairs(corpus: Corpus, tmp_path: Path) -> None:
+    own = {"anchor": ["p", "p"], "positive": ["q", "r"], "negative": [None, "s"]}
+    pq.write_table(pa.table(own), tmp_path / "data/nli/triplets.parquet")
+    corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
+    corpus.check(["nli/pairs"])
+    assert written(corpus, "nli/pairs") == pa.table(own).to_pylist()
+    for table in ("triplets", "train"):
+        (tmp_path / f"data/nli/{table}.parquet").unlink()
+    with pytest.raises(
+        InputError, match=r"'nli/pairs' is missing: .* \(or what it is made of, nli/triplets or nli/train\)"
+    ):
+        Corpus(tmp_path / "data").check(["nli/pairs"])
 
 
 def test_sentences_are_distinct_within_their_source(corpus: Corpus) -> None:

@@ -242,6 +242,16 @@ def test_tokens_take_and_pad() -> None:
     assert len(tokens.take([])) == 0 and tokens.take([]).pad(0)[0].shape == (0, 1)
 
 
+def test_equal_texts_have_equal_digests(tiny_backbone: Any) -> None:
+    _, tokenizer = load_backbone(tiny_backbone)
+    tokens = tokenize(tokenizer, ["a dog", None, "a dog runs", "a dog", None], 12)
+    assert (tokens.lengths == 0).tolist() == [False, True, False, False, True]
+    found = tokens.digests()
+    assert found.dtype == np.int64 and (found >= 0).all()
+    assert found[0] == found[3] and found[1] == found[4] and len(set(found.tolist())) == 3
+    np.testing.assert_array_equal(tokens.take([4, 3, 2]).digests(), found[[4, 3, 2]])
+
+
 def test_tokenize_is_the_tokenizers_own(tiny_backbone: Any) -> None:
     _, tokenizer = load_backbone(tiny_backbone)
     tokens = tokenize(tokenizer, TEXTS, 8)

@@ -29,6 +29,9 @@ def texts(longest: int, seed: int) -> Tokens:
 TABLE = {"anchor": texts(12, 0), "positive": texts(6, 1), "negative": texts(9, 2)}
 
 
+NO_TEXT = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
+
+
 def built(**settings: Any) -> GaussCSE:
     torch.manual_seed(0)
     return GaussCSE(GaussCSESettings(**settings), tiny_encoder(pooling="cls"))
@@ -82,7 +85,45 @@ def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
 
 
 def test_contradictions_are_read_where_the_loss_has_a_use_for_them() -> None:
-    assert [batch(built(loss=loss))["sentences"].shape[:2] for loss in LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
+    assert [batch(built(loss=loss))["views"].shape[:2] for loss in LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
+
+
+def test_what_is_no_negative_is_in_no_denominator() -> None:
+    """Of six triplets four stay: 2 has the anchor of 0, the negative of 3 is the positive of 1, 4 has no negative, and the
+    anchor of 5 is the positive of 0."""
+    objective = built(loss="ent+con+rev", false_negatives="masked").eval()
+    anchor, positive, negative = (TABLE[name] for name in objective.views)
+    columns = {
+        "anchor": [anchor.take([i]) for i in (0, 1, 0, 3, 4)] + [positive.take([0])],
+        "positive": [positive.take([i]) for i in range(ROWS)],
+        "negative": [negative.take([i]) for i in range(3)] + [positive.take([1]), NO_TEXT, negative.take([5])],
+    }
+    table = {
+        name: Tokens(np.concatenate([text.flat for text in parts]), np.cumsum([0, *(len(text.flat) for text in parts)]))
+        for name, parts in columns.items()
+    }
+    batch = objective.collate(share_of(table, [(i,) for i in range(ROWS)], np.ones(ROWS, np.float32)))
+    found = objective.encoder.represent(batch["views"].flatten(0, 1), batch["views_length"].flatten())
+    mu, log_var = (found[name].detach().double().unflatten(0, (ROWS, 3)) for name in ("vectors", "log_var"))
+
+    def sim(a: tuple[int, int], given: tuple[int, int]) -> float:
+        (mu_a, mu_b), (var_a, var_b) = (mu[a], mu[given]), (log_var[a].exp(), log_var[given].exp())
+        return float((1 / (1 + ((var_a + (mu_a - mu_b) ** 2) / var_b - (var_a / var_b).log() - 1) / 2)).mean()) / 0.05
+
+    left_out = {
+        "ent": {(0, 2), (2, 0)}, "con": {(1, 3), *((row, 4) for row in range(ROWS))}, "rev": {(0, 5)},
+    }  # fmt: skip
+    left_out["ent"] |= {(5, 0)}  # the anchor of 5 itself
+    rows = []
+    for i in range(ROWS):
+        entries = [sim((j, 1), (i, 0)) for j in range(ROWS) if (i, j) not in left_out["ent"]]
+        entries += [sim((j, 2), (i, 0)) for j in range(ROWS) if (i, j) not in left_out["con"]]
+        entries += [sim((j, 0), (i, 1)) for j in range(ROWS) if (i, j) not in left_out["rev"]]
+        rows.append(np.logaddexp.reduce(entries) - sim((i, 1), (i, 0)))
+    loss, _ = objective(batch)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(np.mean(rows), abs=2e-5)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
 
 
 def test_the_reversed_set_teaches_the_direction() -> None:

@@ -25,9 +25,9 @@ def texts(longest: int, seed: int) -> Tokens:
     return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def made(kind: type[SimCSE]) -> SimCSE:
+def made(kind: type[SimCSE], **settings: Any) -> SimCSE:
     torch.manual_seed(0)
-    return kind(SimCSESettings(), tiny_encoder(pooling="cls")).eval()
+    return kind(SimCSESettings(**settings), tiny_encoder(pooling="cls")).eval()
 
 
 def batch(objective: SimCSE, weight: np.ndarray | None = None) -> Batch:
@@ -78,6 +78,50 @@ def test_collate_stacks_the_columns() -> None:
     assert found["views"][0].tolist() == [[6, 7, 8, 9], [1, 2, 0, 0], [3, 4, 5, 0]]
 
 
+def with_repeated_texts(objective: SimCSE) -> Batch:
+    """Examples 0 and 2 have one anchor, 1 and 3 one positive; 4 has no negative, 5 as its negative the positive of 2."""
+    anchor, positive, negative = (texts(longest, longest) for longest in (12, 6, 9))
+    negatives = [negative.take([i]) if i < 4 else positive.take([2]) for i in range(ROWS)]
+    negatives[4] = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
+    table = {
+        "anchor": anchor.take([0, 1, 0, 3, 4, 5]),
+        "positive": positive.take([0, 1, 2, 1, 4, 5]),
+        "negative": Tokens(
+            np.concatenate([text.flat for text in negatives]),
+            np.cumsum([0, *(len(text.flat) for text in negatives)]),
+        ),
+    }
+    return objective.collate(share_of(table, [(i,) for i in range(ROWS)], np.ones(ROWS, np.float32)))
+
+
+@pytest.mark.parametrize("false_negatives", ["kept", "masked"])
+def test_what_is_no_negative_is_in_no_denominator(false_negatives: str) -> None:
+    objective = made(SupervisedSimCSE, false_negatives=false_negatives)
+    found = with_repeated_texts(objective)
+    views = embedded(objective, found)
+    unit = views / np.linalg.norm(views, axis=-1, keepdims=True)
+    logits = unit[0] @ np.concatenate([unit[1], unit[2]]).T / 0.05
+    left_out = {(row, ROWS + 4) for row in range(ROWS)}
+    if false_negatives == "masked":
+        left_out |= {(0, 2), (2, 0), (0, ROWS + 5), (2, ROWS + 5), (1, 3), (3, 1)}
+    kept = np.array([[(i, n) not in left_out for n in range(2 * ROWS)] for i in range(ROWS)])
+    expected = scipy.special.logsumexp(logits, axis=1, b=kept) - logits[range(ROWS), range(ROWS)]
+    loss, _ = objective(found)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(expected.mean(), abs=2e-5)
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in objective.parameters())
+
+
+def test_a_sentence_that_stands_twice_in_a_batch_is_not_its_own_negative() -> None:
+    objective = made(UnsupervisedSimCSE, false_negatives="masked")
+    twice = share_of({"sentence": texts(12, 1)}, [(0,), (1,), (0,)], np.ones(3, np.float32))
+    loss, _ = objective(objective.collate(twice))
+    unit = torch.nn.functional.normalize(torch.from_numpy(embedded(objective, objective.collate(twice))[0]), dim=-1)
+    cosine = float(unit[0] @ unit[1]) / 0.05
+    with_other, without_same = np.logaddexp(20, cosine) - 20, np.logaddexp(20, np.logaddexp(cosine, cosine)) - 20
+    assert float(loss.detach()) == pytest.approx((2 * with_other + without_same) / 3, abs=2e-5)
+
+
 def dropouts(objective: SimCSE) -> Iterator[nn.Module]:
     return (module for module in objective.modules() if isinstance(module, Dropout))
 
@@ -116,12 +160,20 @@ def test_the_head_is_kept_by_the_supervised_model_alone() -> None:
     assert not len(plain.heads)
     for objective in (sup, unsup):
         assert sum("linear" in name for name, _ in objective.named_parameters()) == 2
+    for kind in (SupervisedSimCSE, UnsupervisedSimCSE):
+        assert not any("linear" in name for name, _ in made(kind, head="none").named_parameters())
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_temperature_must_be_positive(value: float) -> None:
     with pytest.raises(ValueError, match="temperature=.* must be above 0"):
         SimCSESettings(temperature=value)
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("head", "tanh or none"), ("false_negatives", "kept or masked")])
+def test_wrong_settings_are_refused(name: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='relu' must be {allowed}"):
+        SimCSESettings(**{name: "relu"})  # type: ignore[arg-type]
 
 
 def test_a_sentence_alone_has_no_negatives() -> None:

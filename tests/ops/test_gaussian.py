@@ -27,6 +27,10 @@ LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
 both = pytest.mark.parametrize("kind", KINDS)
 
 
+def every_set(counts_K: Tensor) -> dict[str, Tensor]:
+    return dict.fromkeys(("ent", "con", "rev"), counts_K.bool())
+
+
 def gaussians(rows: int, dims: int, seed: int, dtype: torch.dtype = torch.float64) -> Gaussians:
     generator = torch.Generator().manual_seed(seed)
     mu, log_var = torch.randn(2, rows, dims, generator=generator, dtype=dtype).unbind()
@@ -158,7 +162,7 @@ def test_loss_against_the_equation(loss: str, kind: Kind) -> None:
     sentences = [gaussians(4, 3, seed) for seed in range(3)]
     used = sentences if "con" in loss else sentences[:2]
     triplets = Triplets(*used)
-    found = contrastive(triplets, triplets, torch.ones(4, dtype=torch.bool), loss, 0.05, kind)
+    found = contrastive(triplets, triplets, every_set(torch.ones(4)), loss, 0.05, kind)
     expected = loss_restated(*sentences, loss=loss, kind=kind)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert_equal(gradients(found.sum(), *used), gradients(expected.sum(), *used), 1e-8)
@@ -172,8 +176,10 @@ def test_fillers_are_no_negatives_and_rows_may_be_some_of_the_candidates(loss: s
         return Triplets(*(Gaussians(x.mu[rows], x.log_var[rows]) for x in sentences))
 
     counts = torch.tensor([True, True, False, True, True, False])
-    expected = contrastive(some(counts), some(counts), torch.ones(4, dtype=torch.bool), loss, 0.05)
-    parts = [contrastive(some(rows), some(slice(None)), counts, loss, 0.05) for rows in (slice(0, 2), slice(3, 5))]
+    expected = contrastive(some(counts), some(counts), every_set(torch.ones(4)), loss, 0.05)
+    parts = [
+        contrastive(some(rows), some(slice(None)), every_set(counts), loss, 0.05) for rows in (slice(0, 2), slice(3, 5))
+    ]
     torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=1e-12)
     assert_equal(
         gradients(sum(part.sum() for part in parts), *sentences[:2]), gradients(expected.sum(), *sentences[:2]), 1e-9

@@ -213,3 +213,14 @@ def test_half_precision_does_not_overflow() -> None:
     assert losses.contrastive_tension(wide, wide, torch.zeros(1)).tolist() == [pytest.approx(1024 * 1e4)]
     assert losses.embedding_mse(wide * 5, -wide * 5).tolist() == [pytest.approx(1e6)]
     assert losses.sts_regression(wide, wide, torch.tensor([5.0]), 0.0).tolist() == [pytest.approx(0.0, abs=1e-6)]
+
+
+def test_false_negatives_are_the_anchors_own_text_and_what_its_text_entails() -> None:
+    anchors, positives = [1, 2, 1, 3], [10, 20, 11, 10]
+    candidates = [*positives, 11, 30, 2, 31]
+    entailed = {anchor: {p for a, p in zip(anchors, positives, strict=True) if a == anchor} for anchor in anchors}
+    expected = [[text == anchor or text in entailed[anchor] for text in candidates] for anchor in anchors]
+    found = losses.false_negatives(*(torch.tensor(texts) for texts in (anchors, anchors, positives, candidates)))
+    assert found.tolist() == expected and [sum(row) for row in expected] == [4, 2, 4, 2]
+    some = losses.false_negatives(*(torch.tensor(texts) for texts in (anchors[2:], anchors, positives, candidates)))
+    assert some.tolist() == expected[2:]

@@ -263,3 +263,19 @@ def test_the_trees_that_go_into_ids_are_those_of_every_storage_so_far() -> None:
     made = pipeline("nli-ct-sed")
     found = {stage: content_id(to_plain(recipe, identity=True)) for stage, recipe in made.recipes.items()}
     assert found == {"nli": "0e65f891dc181fea", "ct": "38063f1c97ffb88e", "sed": "f63e70fc4b70c0e5"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("simcse-sup@paper", "b91926014502a698"),
+        ("simcse-unsup@paper", "8030280473862794"),
+        ("gausscse-ent+con", "875f4d1af70dc29b"),
+        ("gausscse-ent+con@paper", "875f4d1af70dc29b"),
+        ("sts@paper", "b82f3e949880e40f"),
+    ],
+)
+def test_the_papers_contrastive_recipes_are_those_of_every_storage_so_far(name: str, expected: str) -> None:
+    """What was found to work better off the papers is in the recipes off the papers alone."""
+    (recipe,) = pipeline(name).stages.values()
+    assert content_id(to_plain(recipe, identity=True)) == expected

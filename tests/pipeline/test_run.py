@@ -62,7 +62,7 @@ def parts_of(name: str) -> Parsed:
 def expected_roles(name: str) -> dict[str, int]:
     """The roles that are measured, and at how many choices of layers: a head belongs to one."""
     stages, combine, post = parts_of(name)
-    headed = bool(post and combine != "sed") or stages[-1:] == ("simcse-sup",) or "gausscse" in "".join(stages[-1:])
+    headed = bool(post and combine != "sed") or "gausscse" in "".join(stages[-1:])
     found = {"backbone": 2}
     if stages or post:
         found["member"] = 1 if headed else 2

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from raysts.ids import later
 from raysts.recipes.tree import build, has_path, parse_value, paths, set_path, to_plain
 
 
@@ -39,6 +40,16 @@ def test_plain_and_back() -> None:
     plain = to_plain(tree)
     assert plain["leaf"]["numbers"] == [1, 2] and plain["leaves"]["a"]["name"] == "second"
     assert made(plain) == (tree, [])
+
+
+def test_a_field_that_came_later_is_no_part_of_an_id_until_it_says_something() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Grown(Leaf):
+        chunk: int | None = later(None)
+
+    assert Grown().chunk is None and to_plain(Grown())["chunk"] is None
+    assert to_plain({"a": Grown()}, identity=True) == {"a": to_plain(Leaf())}
+    assert to_plain((Grown(chunk=4),), identity=True) == [to_plain(Leaf()) | {"chunk": 4}]
 
 
 def test_defaults_fill_what_is_not_said() -> None:

@@ -41,6 +41,7 @@ OPTIMS = {
     "nli": Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=0.5),
     "ct": Optim(name="rmsprop", lr=1e-4, schedule="steps", milestones=(2, 4), factors=(1.0, 0.5, 0.1), clip=0.5),
     "sts": Optim(name="adam", lr=1e-4, schedule="constant", warmup=0.0, clip=0.5),
+    "simcse-sup": Optim(lr=1e-4),
     "sed": Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, decay_all=True, weight_decay=0.01, clip=None),
 }
 """All optimisers; a clip that bites, and none. Small steps: Adam makes whole steps of gradients that are rounding."""
@@ -90,7 +91,8 @@ def apart(jobs: list[Job], others: list[Job]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("objective", "family"), [("nli", "bert"), ("ct", "distilbert"), ("sts", "bert"), ("sed", "roberta")]
+    ("objective", "family"),
+    [("nli", "bert"), ("ct", "distilbert"), ("sts", "bert"), ("simcse-sup", "bert"), ("sed", "roberta")],
 )
 def test_members_trained_as_one_are_those_trained_alone(
     objective: str, family: str, stage: Stage, tmp_path: Path
@@ -98,8 +100,9 @@ def test_members_trained_as_one_are_those_trained_alone(
     """Batches of their own order, a ragged last one, dev scores, the best or the last kept, every optimiser."""
     stage = replace(stage, backbone=write_backbone(tmp_path / "backbone", family))
     rows = OBJECTIVES[objective].rows_per_batch(16) * 3 + OBJECTIVES[objective].rows_per_batch(8)
+    settings = {"head": "none", "false_negatives": "masked"} if objective == "simcse-sup" else None
     together, alone = (
-        members(stage, tmp_path / name, objective, rows=rows, eval_every=3, checkpoint_every=2)
+        members(stage, tmp_path / name, objective, rows=rows, settings=settings, eval_every=3, checkpoint_every=2)
         for name in ("together", "alone")
     )
     assert trained(together) == [None] * 3

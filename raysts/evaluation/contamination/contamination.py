@@ -140,11 +140,8 @@ def _is_there(corpus: Corpus, text: TrainingText) -> bool:
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:
     prints = [(table, corpus.fingerprint(table)) for table in tables]
-    path = (
-        cache / f"{content_id([VERSION, text.table, text.sha256, to_plain(text.data, identity=True), prints])}.json"
-        if cache
-        else None
-    )
+    key = content_id([VERSION, text.table, text.sha256, to_plain(text.data, identity=True), prints])
+    path = cache / f"{key}.json" if cache else None
     known = Store.of(path).read_json(path) if path else None
     if known is None:
         found = occurrences(corpus, text.table, text.data, tables)

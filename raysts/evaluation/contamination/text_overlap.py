@@ -233,7 +233,10 @@ def _pair_key(keys: Sequence[bytes]) -> bytes:
 
 def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
     columns = [
-        [hashlib.blake2b(normalise(text).encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        [
+            hashlib.blake2b(normalise(text or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            for text in texts
+        ]
         for texts in (column.to_pylist() for column in batch.columns)
     ]
     yield from zip(*columns, strict=True)

@@ -1,0 +1,78 @@
+"""What the contrastive objectives share: their batches, what counts as a negative, and gradient caching.
+
+Shapes: B examples, V views of an example (anchor, positive, hard negative), T tokens, R texts that are embedded at once, F
+numbers of a text's embedding, K examples of all processes, N candidates.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from raysts.ids import later
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastiveSettings(Settings):
+    """Settings of every contrastive objective.
+
+    Attributes:
+        temperature: divides the similarities, above 0.
+        false_negatives: texts of the batch that are no negatives of an anchor: ``kept`` as such all the same (the papers),
+            or ``masked``, which leaves them out of its loss. They are the anchor's own text, and all positives that the
+            batch has of that text (``raysts.ops.losses.false_negatives``). It changes no batch and no order, and sees the
+            batch of all processes.
+    """
+
+    temperature: float = 0.05
+    false_negatives: Literal["kept", "masked"] = later("kept")
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature} divides the similarities and must be above 0")
+        if self.false_negatives not in ("kept", "masked"):
+            raise ValueError(f"false_negatives={self.false_negatives!r} must be kept or masked")
+
+
+class Contrastive(Objective):
+    """A loss of the embeddings of a whole batch, in which the examples of all processes are each other's negatives.
+
+    A batch is ``views`` [B, V, T] token ids, ``views_length`` [B, V], ``there`` [B, V], whether there is such a text (a
+    pair has no hard negative), and where false negatives are masked ``digests`` [B, V], a number for each text, and
+    ``place`` [B], one that no other example of the batch has (a row may be drawn twice).
+
+    Attributes:
+        views: text columns of an example's views: the anchor, the positive, and a hard negative.
+    """
+
+    views: tuple[str, ...]
+
+    def collate(self, local: LocalBatch) -> Batch:
+        """See the class; a text that is not there is read as one token of padding."""
+        batch = self.pad_together("views", local, self.views)
+        batch["there"] = batch["views_length"] > 0
+        batch["views_length"] = batch["views_length"].clamp(min=1)
+        if self.settings.false_negatives == "masked":
+            first = [example[0] for example in local.examples]
+            digests = [local.rows[name].take(first).digests() for name in self.views]
+            batch["digests"] = torch.stack([torch.from_numpy(column) for column in digests], 1)
+            batch["place"] = torch.from_numpy(local.seeds)
+        return batch
+
+    @abstractmethod
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor) -> Tensor:
+        """What the loss knows of texts -> [R, F], each by itself."""
+
+    @abstractmethod
+    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and scalars of the embeddings of this process's examples."""
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        ids_BVT = batch["views"]
+        rows_RF = self.embed(ids_BVT.flatten(0, 1), batch["views_length"].flatten())
+        return self.loss_of(rows_RF.unflatten(0, ids_BVT.shape[:2]), batch)
