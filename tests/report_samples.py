@@ -85,6 +85,7 @@ def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> Re
     return ReportData(
         name="quickstart", command="raysts run quickstart", created_at="2026-01-01T00:00:00+00:00",
         recipe_yaml="name: quickstart\nmembers: 4\n", nodes=nodes, runs=runs, rows=rows, compare_layers=1,
+        distributed=("mean", 1),
         environment={"torch": "2.13", "host": "node-1"}, notes=["labels of STS-B dev chose the checkpoints"],
     )  # fmt: skip
 

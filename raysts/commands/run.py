@@ -54,8 +54,10 @@ def run(
         say: takes progress, a line at a time.
 
     Returns:
-        status, storage, name, model (path or None), report (path), results (rows), contamination (one per model and
-        task, see ``evaluation.contamination``), notes (the same in words), left_out (members that failed where
+        status, storage, name, model (path or None), delivered (what ``model`` is, and how it compares with the backbone as it
+        was distributed: :class:`raysts.pipeline.deliver.Delivered`), report (path), results (rows), contamination (one per
+        model and task, see ``evaluation.contamination``), notes (that and what else to know, in words: texts that were cut,
+        stages that ended below their start), left_out (members that failed where
         ``min_members`` allows it: number and reason), skipped (files that ``skip_bad`` left out: table, file, rows,
         reason). After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
         is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
@@ -79,10 +81,13 @@ def text(result: Result) -> str:
     """What came of a run, for people."""
     from raysts.data.shards import skipped_line
     from raysts.evaluation.results import format_table, summary
+    from raysts.pipeline.deliver import Delivered
 
     lines = [format_table(summary(result["results"])), *result.get("notes", [])]
     lines += map(skipped_line, result["skipped"])
     lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]
+    if result.get("delivered"):
+        lines.append(Delivered(**result["delivered"]).sentence)
     if result["model"]:
         lines.append(f"model:  {result['model']}")
     lines.append(f"report: {result['report']}")

@@ -13,10 +13,10 @@ from raysts.commands.context import locate
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import harness
-from raysts.evaluation.compare import ModelScores
-from raysts.evaluation.tasks import ComparableTask, Representation, lookup
+from raysts.evaluation.row_scores import ModelScores, row_scores
+from raysts.evaluation.tasks import ComparableTask
 from raysts.models import pretrained
-from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.head import cosine_of_vectors
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
@@ -162,28 +162,14 @@ def measure(
                 sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
             continue
         by = dict([next(iter(model.similarities.items()))])
-        scores = {k: _row_scores(corpus, tasks, texts, vectors, by) for k, vectors in representations.items()}
+        scores = {k: row_scores(corpus, tasks, texts, vectors, by) for k, vectors in representations.items()}
         measured.append(Measured(model.layers, scores))
     if system.ensemble:
         count = np.float32(len(system.folders))
         cosine = {"cosine": cosine_of_vectors}
-        means = {k: _row_scores(corpus, tasks, texts, {"vectors": total / count}, cosine) for k, total in sums.items()}
+        means = {k: row_scores(corpus, tasks, texts, {"vectors": total / count}, cosine) for k, total in sums.items()}
         measured.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
     return measured
-
-
-def _row_scores(
-    corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], vectors: Representation, by: Mapping[str, Similarity]
-) -> ModelScores:
-    """The first scores of each set: by the model's own similarity, else (direction) by variance."""
-    represent = lookup(texts, vectors)
-    first: dict[str, Any] = {}
-    for name in tasks:
-        task = harness.TASKS[name]
-        assert isinstance(task, ComparableTask)
-        for scores in task.row_scores(corpus, harness.SPLITS, represent, by):
-            first.setdefault(scores.dataset, scores)
-    return first
 
 
 def equal_layers(systems: Sequence[System], measured: Sequence[Sequence[Measured]]) -> Layers:

@@ -134,12 +134,13 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
     Raises:
         RunFailed: the table's file cannot be read any more.
     """
-    name, sizes = f"part-{number:05d}.arrow", []
+    name, sizes, cut = f"part-{number:05d}.arrow", [], 0
     try:
         with Store.of(folder).put(folder / name) as draft:
             writer = None
             for first, columns in _windows(group, spec):
-                batch = _record_batch(group.first + first, columns, spec, tokenizer)
+                batch, cut_here = _record_batch(group.first + first, columns, spec, tokenizer)
+                cut += cut_here
                 writer = writer or pyarrow.ipc.new_file(str(draft), batch.schema)
                 writer.write_batch(batch)
                 sizes.append(batch.num_rows)
@@ -147,7 +148,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
             writer.close()
     except ShardError as error:
         raise RunFailed(f"tokenising {spec.table}: {error}") from None
-    return {"file": name, "windows": sizes}
+    return {"file": name, "windows": sizes, "cut": cut}
 
 
 def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
@@ -173,18 +174,24 @@ def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.
             pending, held = [table.slice(window.num_rows)], table.num_rows - window.num_rows
 
 
-def _record_batch(first: int, columns: dict[str, pa.Array], spec: StoreSpec, tokenizer: Any) -> pa.RecordBatch:
-    size = len(next(iter(columns.values())))
+def _record_batch(
+    first: int, columns: dict[str, pa.Array], spec: StoreSpec, tokenizer: Any
+) -> tuple[pa.RecordBatch, int]:
+    """A window as it is stored, and how many of its texts had more tokens than are kept."""
+    size, cut = len(next(iter(columns.values()))), 0
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
     for name in spec.texts:
-        tokens = tokenize(tokenizer, columns[name].to_pylist(), spec.max_length)
+        texts = columns[name].to_pylist()
+        tokens = tokenize(tokenizer, texts, spec.max_length)
+        full = [texts[i] for i in np.flatnonzero(tokens.lengths == spec.max_length)]
+        cut += int((tokenize(tokenizer, full, spec.max_length + 1).lengths > spec.max_length).sum())
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
     for name in spec.values:
         values = columns[name]
         arrays[name] = pa.array(
             label_codes(values, NLI_LABELS) if name == "label" else values.cast(pa.float64()).to_numpy(False)
         )
-    return pa.RecordBatch.from_pydict(arrays)
+    return pa.RecordBatch.from_pydict(arrays), cut
 
 
 def finish_store(folder: Path, spec: StoreSpec, parts: list[dict[str, Any]]) -> None:

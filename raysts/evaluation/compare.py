@@ -7,13 +7,14 @@ R resamples, M models of a system.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from raysts.errors import InputError
+from raysts.evaluation.row_scores import ModelScores
 from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
     CORRELATIONS,
@@ -36,9 +37,6 @@ APART = frozenset({"sickr-all"})
 
 ComparisonRow = dict[str, Any]
 """``COLUMNS``, for one set and metric."""
-ModelScores = Mapping[str, RowScores]
-"""Those of one model by set."""
-
 COLUMNS = (
     "dataset", "split", "dataset_sha256", "metric", "aggregation", "n", "similarity_a", "similarity_b",
     "a", "b", "a_std", "b_std", "a_models", "b_models", "difference", "ci_low", "ci_high", "p",
@@ -60,7 +58,9 @@ class _Sampled:
         return np.take_along_axis(self.samples, models_MR, axis=0).mean(axis=0)
 
 
-def compare_systems(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> list[ComparisonRow]:
+def compare_systems(
+    a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int, metrics: Sequence[str] = METRICS
+) -> list[ComparisonRow]:
     """A row for each set and metric, then one for the mean over the sets of each metric, in the order of A's sets.
 
     All rows of a set are concatenated (aggregation ``all``). Every resample draws the same rows for both systems, and
@@ -72,6 +72,7 @@ def compare_systems(a: Sequence[ModelScores], b: Sequence[ModelScores], resample
         a: the models of one system.
         b: the models of the other; each model has the same sets.
         resamples: 0 leaves intervals and the bootstrap's p out.
+        metrics: of sets that are measured by correlation.
 
     Raises:
         InputError: a set of A is not the same rows as that of B.
@@ -83,7 +84,7 @@ def compare_systems(a: Sequence[ModelScores], b: Sequence[ModelScores], resample
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
     for name in sets:
         _same_rows(a[0][name], b[0][name])
-        for metric in METRICS if a[0][name].gold is not None else ("accuracy",):
+        for metric in metrics if a[0][name].gold is not None else ("accuracy",):
             sides = tuple(_sampled([one[name] for one in side], metric, resamples) for side in (a, b))
             if name not in APART or not set(sets) - APART:
                 whole.setdefault(metric, []).append((sides[0], sides[1]))

@@ -22,6 +22,11 @@ class Dev(Protocol):
         """``stsb-dev``, ``snli-dev``."""
         ...
 
+    @property
+    def pairs(self) -> Pairs:
+        """Its pairs of sentences."""
+        ...
+
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Read the table."""

@@ -63,6 +63,12 @@ def settings(folder: Path) -> dict[str, Any]:
     return found
 
 
+def pooled_by(folder: Path) -> tuple[PoolingMode, Layers]:
+    """Pooling and layers of the model in a directory, as it is stored."""
+    found = settings(folder)
+    return found["pooling"], found["layers"]
+
+
 def head_of(kind: str, folder: Path) -> Head:
     """The head of type ``kind`` that the folder of its module holds.
 

@@ -27,9 +27,13 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
+from raysts.models.encoder import PoolingMode
+from raysts.models.layers import Layers
+from raysts.models.modules import pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
+from raysts.pipeline.outcome import members_dev
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.storage.store import BucketStore, Store
 from raysts.training.job import total_steps
@@ -74,6 +78,11 @@ class Inputs:
         if self.pipeline.backbone == TINY:
             return self.storage / "backbones" / f"tiny-{self.backbone_id}"
         return self.locate(self.pipeline.backbone).absolute()
+
+    @cached_property
+    def distributed(self) -> tuple[PoolingMode, Layers]:
+        """Pooling and layers of the backbone as it was distributed: those that its folder says."""
+        return ("mean", 1) if self.pipeline.backbone == TINY else pooled_by(self.backbone)
 
     @property
     def start(self) -> Path:
@@ -134,6 +143,11 @@ class Inputs:
         if table not in self._devs and self.corpus.files(table):
             self._devs[table] = DEVS[table].load(self.corpus, table)
         return self._devs.get(table)
+
+    @property
+    def chooser(self) -> Dev | None:
+        """The development set that chooses among finished models; none when the corpus has no such table."""
+        return self.dev(members_dev(self.pipeline))
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
@@ -204,6 +218,19 @@ class Inputs:
         if spec.id not in self._groups:
             self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
         return self._groups[spec.id]
+
+    def cut(self) -> list[str]:
+        """A line for each stage of which texts were cut in training, as far as its token store is there and knows."""
+        lines = []
+        for stage, recipe in self.pipeline.recipes.items():
+            spec = self.store_spec(recipe)
+            manifest = self.store.read_json(self.store_folder(spec) / "manifest.json") or {"parts": [], "rows": 0}
+            if cut := sum(part.get("cut", 0) for part in manifest["parts"]):
+                lines.append(
+                    f"{stage}: {cut:,} of {manifest['rows'] * len(spec.texts):,} texts had more than {spec.max_length} tokens "
+                    f"and were cut there in training (--set {stage}.train.max_length=N reads more of them)"
+                )
+        return lines
 
     def rows(self, recipe: Recipe) -> int:
         """Rows that a recipe trains on."""

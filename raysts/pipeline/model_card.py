@@ -14,6 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
+from raysts.models.modules import settings
+from raysts.pipeline.deliver import delivered, falls
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.outcome import Outcome, dev_of, joined
@@ -48,6 +50,7 @@ class Card:
         source: the paper or code the recipe comes from.
         base_model: hub name of the backbone; None when it is not on the hub (a local folder, a random encoder).
         language: ISO 639-1 code of the training texts.
+        compared: how it compares with the backbone as that was distributed, in a sentence.
         selected_by: whose labels chose the checkpoint, or those of the members behind it (``stsb-dev``); None: none.
         random_backbone: whether the backbone is the default small encoder with random weights.
         notes: what else a user must know.
@@ -73,6 +76,7 @@ class Card:
     source: str | None = None
     base_model: str | None = None
     language: str = "en"
+    compared: str | None = None
     selected_by: str | None = None
     random_backbone: bool = False
     notes: Sequence[str] = ()
@@ -107,24 +111,33 @@ def render(card: Card) -> str:
 
 
 def card_of(
-    plan: Plan, outcome: Outcome, model: Model, rows: Sequence[Mapping[str, Any]], name: str, command: str
+    plan: Plan,
+    outcome: Outcome,
+    model: Model,
+    folder: Path,
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    command: str,
 ) -> str:
-    """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``."""
+    """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``.
+
+    ``folder`` holds it; that of ``model`` too, perhaps with other layers pooled.
+    """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
-    entry, asked = names.RECIPES.get(pipeline.name), pretrained.settings(model.model)
+    entry, stored = names.RECIPES.get(pipeline.name), settings(folder)
     by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
     card = Card(
         name=f"{name} ({record['role']})",
-        path=str(model.model),
+        path=str(folder),
         system=pipeline.name,
         role=record["role"],
         members=len(plan.members),
         backbone=pipeline.backbone,
-        dimension=pretrained.dim(model.model),
-        similarity=next(iter(pretrained.similarities(model.model))),
-        max_length=asked["max_length"],
-        pooling=asked["pooling"],
-        layers=asked["layers"],
+        dimension=pretrained.dim(folder),
+        similarity=next(iter(pretrained.similarities(folder))),
+        max_length=stored["max_length"],
+        pooling=stored["pooling"],
+        layers=stored["layers"],
         data=[
             {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
             for stage, r in recipes.items()
@@ -133,11 +146,14 @@ def card_of(
         rows=[row for row in rows if row["run_id"] == model.id],
         command=command,
         source=entry.source if entry else None,
+        compared=known.sentence if (known := delivered(plan, outcome)) else None,
         selected_by=joined([outcome.selected_by, *by_dev]),
         random_backbone=pipeline.backbone == TINY,
         versions=record.get("versions"),
         notes=[
             *([outcome.choice] if outcome.choice else []),
+            *falls(plan),
+            *plan.cut(),
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
         ],
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from raysts.errors import InputError
+from raysts.models.layers import Layers, in_words
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar
 from raysts.recipes.recipe import SOUPS, Pipeline
@@ -42,6 +43,25 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A model, pooled in one way, that may be handed over as the best.
+
+    Attributes:
+        what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``student``.
+        id: of the model, as an outcome names it; of the backbone its content id.
+        pooling: of its token vectors.
+        layers: that it pools.
+        score: on the development set that chooses.
+    """
+
+    what: str
+    id: str
+    pooling: str
+    layers: Layers
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came out of a run, by ids of runs (content ids of models without one).
 
@@ -52,6 +72,7 @@ class Outcome:
         students: what came out of each distillation, with what was fitted on it.
         selected: the model that is handed over; None of an ensemble, and where nothing is trained.
         selected_by: the development set whose labels chose it: its checkpoint, it among others, or the members behind it.
+        candidates: what it was chosen among where the best is delivered, the smallest step away from the backbone first.
     """
 
     members: tuple[str, ...] = ()
@@ -60,10 +81,22 @@ class Outcome:
     students: tuple[str, ...] = ()
     selected: str | None = None
     selected_by: str | None = None
+    candidates: tuple[Option, ...] = ()
+
+    @property
+    def chosen(self) -> Option | None:
+        """The best of the candidates, of equals the first; None where the system's name says what is handed over."""
+        return self.candidates[best([option.score for option in self.candidates])] if self.candidates else None
 
     @property
     def choice(self) -> str | None:
         """Which of several models is handed over, as people read it; None where there was nothing to choose."""
+        if chosen := self.chosen:
+            return (
+                f"Of {len(self.candidates)} candidates (models at a pooling) the {chosen.what} {chosen.id} is handed over, "
+                f"{chosen.pooling} of {in_words(chosen.layers)}, with the highest score of the development set "
+                f"({100 * chosen.score:.2f})."
+            )
         kind, models = ("student", self.students) if self.students else ("member", self.members)
         if self.selected not in models or len(models) < 2:
             return None
@@ -73,7 +106,7 @@ class Outcome:
     def of_role(self, role: str) -> tuple[str, ...]:
         """The models that a role of the run means: of several ``student`` the one that is handed over."""
         if role == "student":
-            return (self.selected,) if self.selected in self.students else ()
+            return (self.selected,) if self.selected in self.students else self.students[:1]
         if role in SOUPS:
             return (self.soups[role],) if role in self.soups else ()
         return self.ensemble if role == "ensemble" else self.members
@@ -98,6 +131,7 @@ def decide(
     combine: str | None,
     select_top: int | None,
     dev: str,
+    options: Sequence[Option] = (),
 ) -> Outcome:
     """What comes out of a run.
 
@@ -112,6 +146,7 @@ def decide(
         combine: as of a pipeline.
         select_top: how many members form the ensemble; None: all.
         dev: the development set that the members' scores are on.
+        options: where the best is handed over, whatever the system's name says: what there is to choose among.
     """
     ensemble = [members[index] for index in top([m.score for m in members], select_top)] if combine else []
     selected, labels = None, {member.selected_by for member in ensemble}
@@ -124,8 +159,14 @@ def decide(
     elif combine is None and members:
         selected = members[best([member.score for member in members])]
         labels |= {dev} if len(members) > 1 and selected.score is not None else set()
+    found = Outcome(candidates=tuple(options))
+    if option := found.chosen:
+        known = (*members, *soups.values(), *students)
+        selected = next((model for model in known if model.id == option.id), Candidate(option.id))
+        labels |= {dev, *(member.selected_by for member in members)}
     labels |= {selected.selected_by} if selected else set()
-    return Outcome(
+    return replace(
+        found,
         members=tuple(member.id for member in members),
         ensemble=tuple(member.id for member in ensemble),
         soups={role: soup.id for role, soup in soups.items()},
@@ -144,8 +185,13 @@ def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, A
     """
     if known := record.get("outcome"):
         models = {role: tuple(known[role]) for role in ("members", "ensemble", "students")}
+        options = tuple(Option(**option) for option in known.get("candidates", ()))
         return Outcome(
-            **models, soups=known.get("soups", {}), selected=known["selected"], selected_by=known["selected_by"]
+            **models,
+            soups=known.get("soups", {}),
+            selected=known["selected"],
+            selected_by=known["selected_by"],
+            candidates=options,
         )
     pipeline, ids = record["pipeline"], record["members"]
     named = zip(ids, pipeline["teachers"] or ids, strict=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 from raysts.ids import content_id, derive_seed
 from raysts.models import pretrained
+from raysts.models.layers import as_layers
+from raysts.models.modules import pooled_by
 from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.nodes.evaluate import EvaluateNode
@@ -19,7 +21,7 @@ from raysts.pipeline.nodes.soup import SoupNode
 from raysts.pipeline.nodes.teacher import TeacherNode
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
-from raysts.pipeline.outcome import Candidate, Outcome, decide, dev_name, members_dev
+from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, dev_name, members_dev
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.store import Store, at_once
 
@@ -140,6 +142,11 @@ class Plan(Inputs):
         return [chain[-1] for chain in self.student_chains]
 
     @property
+    def models(self) -> list[Model]:
+        """Every model that may be handed over, beside the backbone."""
+        return [*self.outcomes, *self.soups, *self.members]
+
+    @property
     def outcome(self) -> Outcome:
         """What has come out of what is done so far."""
         done = all(node.is_done(self.store) for node in self.outcomes)
@@ -152,7 +159,27 @@ class Plan(Inputs):
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
             dev=dev_name(members_dev(self.pipeline)),
+            options=self._options(),
         )
+
+    def _options(self) -> list[Option]:
+        """What the best is chosen among, the smallest step away from the backbone first, a model as it is stored before its
+        other poolings; none before everything is evaluated."""
+        if self.pipeline.deliver != "best" or not all(node.is_done(self.store) for node in self.evaluations):
+            return []
+        found = []
+        for evaluation in self.evaluations:
+            models = [("backbone", self.backbone_id, "backbone", self.distributed)]
+            if evaluation.models:
+                models = [(evaluation.role, m.id, m.id, pooled_by(m.model)) for m in evaluation.models]
+            for what, model_id, kept, stored in models:
+                options = [
+                    Option(what=what, id=model_id, pooling=pooling, layers=as_layers(layers), score=score)
+                    for (pooling, layers), score in evaluation.row_scores(kept)[1].items()
+                ]
+                as_stored = [option for option in options if (option.pooling, option.layers) == stored]
+                found += [*as_stored, *(option for option in options if option not in as_stored)]
+        return found
 
     @cached_property
     def evaluations(self) -> list[EvaluateNode]:

@@ -13,9 +13,10 @@ from typing import Any
 from raysts.data.shards import skipped_line
 from raysts.errors import RunFailed
 from raysts.evaluation import harness
+from raysts.pipeline.deliver import Delivered, delivered, falls, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
-from raysts.pipeline.nodes.model import Model
+from raysts.pipeline.nodes.model import ModelNode
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
@@ -117,24 +118,23 @@ class _Driver:
     def _end(self) -> dict[str, Any]:
         plan, outcome = self.plan, self.plan.outcome
         rows, report = plan.rows_on_record(), self._write_report()
-        models: list[Model] = [*plan.outcomes, *plan.soups, *plan.members]
-        chosen = next((model for model in models if model.id == outcome.selected), None)
-        if chosen is not None:
-            self.store.get_dir(chosen.model)
-            with self.store.put(chosen.model / "README.md") as draft:
-                draft.write_text(card_of(plan, outcome, chosen, rows, self.name, self.command), encoding="utf-8")
-        model = chosen.model if chosen else None if plan.pipeline.combine else plan.backbone
+        model, chosen = write_model(plan, outcome)
+        known = delivered(plan, outcome)
+        if model is not None and chosen is not None and not isinstance(chosen, ModelNode):
+            with self.store.put(model / "README.md") as draft:
+                draft.write_text(card_of(plan, outcome, chosen, model, rows, self.name, self.command), encoding="utf-8")
         contamination = plan.contamination()
-        self._write_record("done", outcome)
+        self._write_record("done", outcome, known)
         return {
             "status": "done",
             "storage": self.store.uri,
             "name": self.name,
             "model": str(model) if model else None,
+            "delivered": known.as_plain() if known else None,
             "report": str(report) if report else None,
             "results": rows,
             "contamination": contamination.entries(plan.pipeline.name),
-            "notes": contamination.lines(plan.pipeline.name),
+            "notes": [*falls(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
             "left_out": plan.left_out,
             "skipped": plan.skipped,
         }
@@ -142,7 +142,9 @@ class _Driver:
     def _write_report(self) -> Path | None:
         return self.report(self.plan, self.seconds) if self.report else None
 
-    def _write_record(self, status: str = "running", outcome: Outcome | None = None) -> None:
+    def _write_record(
+        self, status: str = "running", outcome: Outcome | None = None, known: Delivered | None = None
+    ) -> None:
         plan = self.plan
         record = {
             "name": self.name,
@@ -157,7 +159,9 @@ class _Driver:
             "nodes": [node.id for node in plan.nodes],
             "seconds": self.seconds,
         }
-        self.store.write_json(self.key, record | ({"outcome": asdict(outcome)} if outcome else {}))
+        if outcome:
+            record |= {"outcome": asdict(outcome), "delivered": known.as_plain() if known else None}
+        self.store.write_json(self.key, record)
 
     @contextlib.contextmanager
     def _timed(self, node: Node) -> Iterator[None]:

@@ -96,10 +96,15 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
         for name, recipe in inputs.pipeline.recipes.items()
         if recipe.train.max_length > most
     ]
+    if (inputs.pipeline.max_seq_length or 0) > most:
+        problems.append(
+            f"max_seq_length={inputs.pipeline.max_seq_length}: the backbone '{inputs.pipeline.backbone}' has positions for "
+            f"{most} tokens; take at most that many"
+        )
     if config.get("model_type") == static.MODEL_TYPE:
         problems += _word_vector_problems(inputs.pipeline)
     asked: list[tuple[str, Layers]] = [("evaluation.layers", layers) for layers in inputs.pipeline.evaluation.layers]
-    asked += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.sed else []
+    asked += [("student_pooling", inputs.pipeline.student_pooling)] if inputs.pipeline.student_pooling else []
     asked += [(f"{name}.layers", recipe.layers) for name, recipe in inputs.pipeline.recipes.items()]
     for option, layers in asked:
         try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
 from raysts.recipes.grammar import POST
-from raysts.recipes.names import Entry, at_scale, pipeline
+from raysts.recipes.names import Entry, at_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 
@@ -162,7 +162,7 @@ def pipelines(recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], 
         if set(made.stages) - set(POST):
             made = apply_overrides(made, {key: n for key, n in experiment.counts.items() if _takes(made, key)})
         made = at_scale(made, recipe, scale) if at else made
-        return apply_overrides(made, {**known, **point.settings})
+        return apply_overrides(made, {**papers_pooling(made), **known, **point.settings})
 
     backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
     points = experiment.points(depth(str(backbone)))

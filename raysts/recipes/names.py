@@ -121,9 +121,22 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
     for stage, recipe in replace(base, variants=()).recipes.items():
         preset = OBJECTIVES[recipe.objective].scales.get(scale, {})
         changes |= {f"{stage}.{key}": value for key, value in preset.items()}
+    changes |= papers_pooling(base) if scale == "paper" else {}
     most = SCALES[scale].get("members", base.members)
     changes |= {"members": min(base.members, most), "students": min(base.students, most)}
     return apply_overrides(base, changes)
+
+
+def papers_pooling(base: Pipeline) -> dict[str, Any]:
+    """What makes a pipeline pool as SED's tables do: trained on the last layer, tuned models are measured and delivered, and
+    flows fitted on them, with two; a bare backbone with one."""
+    every = {**base.stages, **base.post}
+    post = {stage: OBJECTIVES[recipe.objective].post for stage, recipe in every.items()}
+    tuned = [recipe for stage, recipe in base.stages.items() if not post[stage]]
+    if not tuned or any(recipe.pooling != "mean" for recipe in tuned) or "tokens" in post.values():
+        return {}
+    fitted = {f"{stage}.layers": 2 for stage in every if post[stage]}
+    return {"evaluation.compare": 2, **fitted, **({"student_pooling": 2} if base.sed else {})}
 
 
 def _compose(name: str) -> Pipeline:
@@ -135,8 +148,8 @@ def _compose(name: str) -> Pipeline:
     if parsed.post is not None:
         fitted = grammar.POST[parsed.post]
         if members and OBJECTIVES[fitted.objective].post == "pooled":
-            # The papers pool two layers of every tuned model, and the last one of the bare backbone.
-            fitted = replace(fitted, layers=2, pooling=list(members.values())[-1].pooling)
+            last = list(members.values())[-1]
+            fitted = replace(fitted, layers=last.layers, pooling=last.pooling)
         if parsed.combine == "sed":
             post = {parsed.post: fitted}
         else:
@@ -176,7 +189,5 @@ def quickstart() -> Pipeline:
         "ct.train.eval_every": 100,
         "sed.optim.lr": 1e-3,
         "sed.data.sample": 30_000,
-        "evaluation.compare": 1,
-        "student_pooling": 1,
     }
     return apply_overrides(_compose("nli-ct-sed"), changes)

@@ -125,7 +125,7 @@ class Train:
     Attributes:
         epochs: passes over the rows; fractions are allowed.
         max_steps: at most this many optimiser steps; none: as many as the epochs hold.
-        max_length: tokens per text, special tokens included.
+        max_length: tokens per text in training, special tokens included.
         dropout: on or off.
         precision: ``auto``: bf16 autocast where the hardware multiplies bf16 natively, else fp32.
         keep: the encoder that is kept: of the ``last`` step or ``best`` on dev, or what else the objective offers
@@ -237,20 +237,23 @@ class Evaluation:
     Attributes:
         tasks: task names; empty: every task whose files exist.
         layers: every model is measured at each of these choices of pooled layers (one with heads at its own).
-        compare: the choice of layers at which the summary compares systems.
+        compare: the choice of layers at which the summary compares systems; none: that of the model that is delivered.
         resamples: bootstrap resamples behind every interval.
     """
 
     tasks: tuple[str, ...] = ()
     layers: tuple[Layers, ...] = (1, 2)
-    compare: Layers = 2
+    compare: Layers | None = None
     resamples: int = 1000
 
     def __post_init__(self) -> None:
         _require(bool(self.layers), "layers=() must name one choice of layers at least")
         for layers in self.layers:
             check_layers(layers)
-        _require(self.compare in self.layers, f"compare={self.compare} must be one of layers {self.layers}")
+        _require(
+            self.compare is None or self.compare in self.layers,
+            f"compare={self.compare} must be one of layers {self.layers}, or none",
+        )
         _require(self.resamples >= 0, f"resamples={self.resamples} must not be negative")
 
 
@@ -311,14 +314,17 @@ class Pipeline:
         stages: recipes of a member's training stages, in order.
         combine: ``sed`` distils a student from the members, ``ensemble`` averages their embeddings, ``soup`` their weights,
             ``greedy-soup`` the weights of those that do the average good on the development set; none leaves them apart.
-        deliver: what is handed over: what the ``system``'s name says, or the ``best`` on the development set of backbone,
-            members, weight averages and students.
+        deliver: what is handed over: what the ``system``'s name says, or the ``best`` on the development set of backbone (as
+            it was distributed too), members, weight averages and students, each at the measured choices of layers.
         sed: recipe of the distillation.
         post: what is fitted on the student afterwards (a flow, a whitening, a mixture); at most one.
         students: number of students distilled from the same ensemble; they differ in their seeds alone.
         teachers: models that form the ensemble, instead of members trained here.
         select_top: how many members, best on STS-B dev first, form the ensemble; none: all.
-        student_pooling: layers the exported student pools (the papers evaluate with 2).
+        student_pooling: layers the exported student pools; none: as it was trained (the papers' are trained on the last
+            layer and evaluated with 2).
+        max_seq_length: tokens per text that the trained models read once they are written; none: as many as the backbone
+            does, however short the texts were cut in training.
         student_start: the student starts from the ``backbone``, the first selected ``member``, or the ``average`` of the
             selected members' weights.
         evaluation: what is measured.
@@ -339,7 +345,8 @@ class Pipeline:
     students: int = 1
     teachers: tuple[str, ...] = ()
     select_top: int | None = None
-    student_pooling: Layers = 2
+    student_pooling: Layers | None = None
+    max_seq_length: int | None = None
     student_start: Literal["backbone", "member", "average"] = "backbone"
     evaluation: Evaluation = field(default_factory=Evaluation)
     resources: Resources = field(default_factory=Resources)
@@ -394,7 +401,30 @@ class Pipeline:
             self.min_members is None or (self.select_top or 1) <= self.min_members,
             f"min_members={self.min_members} must be at least select_top, {self.select_top}: so many are chosen from them",
         )
-        check_layers(self.student_pooling)
+        _require(
+            self.max_seq_length is None or self.max_seq_length >= 3,
+            f"max_seq_length={self.max_seq_length} must be at least 3 tokens, or none for as many as the backbone reads",
+        )
+        if self.student_pooling is not None:
+            check_layers(self.student_pooling)
+
+    @property
+    def delivered(self) -> Layers:
+        """The choice of layers of the model that the system delivers: unless asked for, that of its training."""
+        if self.sed is not None and not self.post:
+            return self.student_pooling or self.sed.layers
+        trained = list(self.post.values()) or list(self.stages.values())
+        return trained[-1].layers if trained else self.evaluation.layers[0]
+
+    @property
+    def compared(self) -> Layers:
+        """The choice of layers at which systems are compared."""
+        return self.delivered if self.evaluation.compare is None else self.evaluation.compare
+
+    @property
+    def measured(self) -> tuple[Layers, ...]:
+        """The choices of layers at which every model is measured."""
+        return tuple(dict.fromkeys([*self.evaluation.layers, self.delivered]))
 
     def _require_alike(self, ways: Sequence[Mapping[str, Recipe]]) -> None:
         """The members of several ways are averaged, compared and chosen from as one kind of model."""

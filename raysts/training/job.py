@@ -31,6 +31,7 @@ class Job:
         store: token store of the training rows.
         teacher: folder of teacher means, for distillation.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
+        max_length: tokens per text that the written model reads; None: as many as its parent.
         dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
         facts: what else the run record says (system, stage, member, parent ids, fingerprints ...).
     """
@@ -43,6 +44,7 @@ class Job:
     store: Path
     teacher: Path | None = None
     export_layers: Layers = 1
+    max_length: int | None = None
     dev: Dev | None = None
     facts: dict[str, Any]
 

@@ -126,7 +126,7 @@ class Run:
             job.parent,
             pooling=recipe.pooling,
             layers=recipe.layers,
-            max_length=recipe.train.max_length,
+            max_length=job.max_length,
             device=device,
             heads=kind.post == "pooled",
         )

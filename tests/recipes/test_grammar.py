@@ -74,7 +74,23 @@ def test_where_what_is_fitted_belongs() -> None:
     assert list(student.post) == ["flow"] and list(student.stages) == ["nli"]
     assert list(members.stages) == ["nli", "flow"] and not members.post
     assert list(bare.stages) == ["flow"] and bare.members == 1
-    assert student.post["flow"].layers == 2 and bare.stages["flow"].layers == 1
+    assert student.post["flow"].layers == student.sed.layers == 1 and bare.stages["flow"].layers == 1  # type: ignore[union-attr]
+
+
+def test_one_pooling() -> None:
+    """What is trained is what is delivered and compared; at the scale of the papers it is theirs."""
+    for name in ("nli-sed", "nli-sed-flow", "ct-ensemble-flow", "simcse-sup", "latte", "raw"):
+        made = pipeline(name)
+        assert (made.student_pooling, made.compared, made.measured) == (None, 1, (1, 2))
+    two = pipeline("nli-sed-flow", {"layers": 2})
+    assert two.compared == 2 and {recipe.layers for recipe in two.recipes.values()} == {2}
+    assert pipeline("nli-sed", {"layers": 3}).measured == (1, 2, 3)
+    paper = pipeline("nli-sed-flow@paper")
+    assert (paper.student_pooling, paper.compared, paper.post["flow"].layers) == (2, 2, 2)
+    assert paper.sed is not None and paper.sed.layers == 1
+    for name in ("flow", "simcse-sup", "latte", "nli-latte"):
+        made = pipeline(f"{name}@paper")
+        assert made.compared == 1 and {recipe.layers for recipe in made.recipes.values()} == {1}
     assert pipeline("latte").members == 3 and pipeline("gausscse-ent").members == 5
 
 

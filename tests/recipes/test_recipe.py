@@ -184,7 +184,7 @@ def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
         ({"nli.train.keep": "second"}, ["nli.train.keep='second' must be one of last, best for nli"]),
         ({"members": 0}, ["members=0 must be at least 1"]),
         ({"select_top": 5, "members": 3}, ["select_top=5 must be from 1 to"]),
-        ({"evaluation.layers": [3]}, ["evaluation.compare=2 must be one of layers"]),
+        ({"evaluation.layers": [3], "evaluation.compare": 2}, ["evaluation.compare=2 must be one of layers"]),
         ({"nli.pooling": "sum"}, ["nli.pooling='sum': must be one of mean, cls, max"]),
         ({"nli.optim.schedule": "steps"}, ["nli.optim.factors: schedule 'steps' needs one factor more"]),
         ({"sed": None}, []),

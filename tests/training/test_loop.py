@@ -77,7 +77,7 @@ def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_pat
     assert record["dev"]["kept"] == lines[-1]["dev"]
 
     model = load(tmp_path / "run" / "model", device="cpu")
-    assert (model.layers, model.pooling, model.max_length) == (2, "mean", 24)
+    assert (model.layers, model.pooling, model.max_length) == (2, "mean", load(job.parent).max_length)
     trained = {
         name.removeprefix("encoder."): value for name, value in runtime.weights().items() if "classifier" not in name
     }

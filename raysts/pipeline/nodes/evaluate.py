@@ -2,7 +2,7 @@
 
 ``evaluations/<id>/`` holds the rows of every model that is done (``model-000.parquet``, written last) and the sum of the
 members' vectors up to it (``sums-001.npz``), from which their ensemble is made, so that an evaluation that is killed goes
-on. It goes when the results are written.
+on. It goes when the results are written. What the models say of single rows stays in ``row_scores/<id>/``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.evaluation import harness, results
+from raysts.evaluation import harness, results, row_scores
 from raysts.evaluation.contamination.contamination import Contamination
+from raysts.evaluation.dev import Dev
+from raysts.evaluation.row_scores import Choice, ModelScores
+from raysts.evaluation.tasks import RowScores
 from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.models.encoder import PoolingMode
@@ -30,6 +33,7 @@ from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import decide, dev_name, members_dev
+from raysts.recipes.recipe import Pipeline
 from raysts.schema import RESULTS
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -81,6 +85,8 @@ class EvaluateNode(Node):
     ) -> EvaluateNode:
         """The evaluation of ``models``, which have that role."""
         pipeline = inputs.pipeline
+        (_, layers), *others = _choices(inputs, role).items()
+        dev = inputs.chooser if scored_on_dev(pipeline, role) else None
         node_id = content_id(
             [
                 NAMES[role],
@@ -88,10 +94,12 @@ class EvaluateNode(Node):
                 sorted(inputs.specs),  # the training text that clean rows do not hold
                 [model.id for model in models] or inputs.backbone_id,
                 list(inputs.tasks),
-                list(pipeline.evaluation.layers),
+                list(layers),
                 pipeline.evaluation.resamples,
                 [inputs.corpus.fingerprint(table) for table in inputs.test_tables],
                 [pipeline.combine, pipeline.select_top, pipeline.name],
+                *others,
+                *([inputs.corpus.fingerprint(members_dev(pipeline))] if dev else []),
             ]
         )
         return cls(
@@ -99,7 +107,8 @@ class EvaluateNode(Node):
             title=f"evaluate {NAMES[role]}",
             needs=tuple(model.id for model in models),
             resources=embedding_resources(pipeline.resources),
-            sentences=len(harness.sentences(inputs.corpus, inputs.tasks)) * max(1, len(models)),
+            sentences=(len(harness.sentences(inputs.corpus, inputs.tasks)) + (len(dev.pairs.sentences) if dev else 0))
+            * max(1, len(models)),
             inputs=inputs,
             role=role,
             models=tuple(models),
@@ -121,21 +130,28 @@ class EvaluateNode(Node):
         return results.read_part(self.inputs.storage, self.id)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
-        evaluation, resources = self.inputs.pipeline.evaluation, self.inputs.pipeline.resources
+        resources, choices = self.inputs.pipeline.resources, _choices(self.inputs, self.role)
         done = PartialResults(store, self.id)
-        waiting = self.models[done.count :]
-        folders = [model.model for model in waiting] if self.models else [self.inputs.start]
-        args = (self.texts, self.pooling, tuple(evaluation.layers))
-        embedded = executor.map(EmbedTexts, args, folders, resources, say)
-        if not self.models:
+        kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], PoolingMode]] = []
+        for pooling, layers in choices.items() if self.role == "backbone" else ():
+            embedded = executor.map(EmbedTexts, (self.texts, pooling, layers), [self.inputs.start], resources, say)
             (representations,) = embedded
-            done.rows += self._rows(representations, pretrained.similarities(self.inputs.backbone), "backbone", None)
+            similarities = pretrained.similarities(self.inputs.backbone)
+            kept.append((representations, similarities, pooling))
+            done.rows += self._rows(representations, similarities, "backbone", None, pooling)
+        if kept:
+            self._keep_row_scores("backbone", *kept)
         summed = (
             {member.id for member in self.chosen} if self.role == "member" and self.inputs.pipeline.combine else set()
         )
-        for model, of_model in zip(waiting, embedded if self.models else (), strict=True):
+        waiting = self.models[done.count :]
+        args = (self.texts, self.pooling, choices[self.pooling])
+        of_models = executor.map(EmbedTexts, args, [model.model for model in waiting], resources, say)
+        for model, of_model in zip(waiting, of_models if waiting else (), strict=True):
             representations = self._as_trained(model, of_model)
-            rows = self._rows(representations, pretrained.similarities(model.model), self.role, model)
+            similarities = pretrained.similarities(model.model)
+            rows = self._rows(representations, similarities, self.role, model)
+            self._keep_row_scores(model.id, (representations, similarities, self.pooling))
             vectors = {k: values["vectors"] for k, values in representations.items()} if model.id in summed else {}
             done.add(rows, vectors)
             say(f"{self.title}: {done.count} of {len(self.models)}")
@@ -143,6 +159,7 @@ class EvaluateNode(Node):
             count = np.float32(len(self.chosen))
             means: dict[Layers, Representation] = {k: {"vectors": total / count} for k, total in done.sums.items()}
             done.rows += self._rows(means, {"cosine": cosine_of_vectors}, "ensemble", None)
+            self._keep_row_scores("ensemble", (means, {"cosine": cosine_of_vectors}, self.pooling))
         results.write(self.inputs.storage, self.id, done.rows)
         done.close()
 
@@ -150,15 +167,42 @@ class EvaluateNode(Node):
 
     @cached_property
     def texts(self) -> list[str]:
-        """The distinct sentences of the tasks."""
-        return harness.sentences(self.inputs.corpus, self.inputs.tasks)
+        """The distinct sentences of the tasks, and of the development set where it is scored."""
+        dev = self.dev.pairs.sentences if self.dev else []
+        return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *dev]))
+
+    @property
+    def dev(self) -> Dev | None:
+        """The development set on which these models are scored, if they are."""
+        return self.inputs.chooser if scored_on_dev(self.inputs.pipeline, self.role) else None
+
+    def row_scores(self, model: str) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, float]]:
+        """What is kept of a model (its id; ``backbone`` and ``ensemble``): its scores of rows, and on the development set."""
+        return row_scores.read(self._row_scores_of(model))
+
+    def _row_scores_of(self, model: str) -> Path:
+        return self.inputs.storage / "row_scores" / self.id / f"{model}.parquet"
+
+    def _keep_row_scores(
+        self,
+        model: str,
+        *of_model: tuple[Mapping[Layers, Representation], Mapping[str, Similarity], PoolingMode],
+    ) -> None:
+        """Keep what a model says of single rows, at each pooling that it was represented with."""
+        scores: dict[Choice, ModelScores] = {}
+        on_dev: dict[Choice, float] = {}
+        for representations, by, pooling in of_model:
+            for layers, values in representations.items():
+                choice = pooling, str(layers)
+                scores[choice] = row_scores.row_scores(self.inputs.corpus, self.inputs.tasks, self.texts, values, by)
+                if self.dev is not None:
+                    on_dev[choice] = row_scores.dev_score(self.dev, self.texts, values, by, choice)
+        row_scores.write(self._row_scores_of(model), scores, on_dev)
 
     @property
     def pooling(self) -> PoolingMode:
         """Of the token vectors, where a model has none of its own."""
-        pipeline = self.inputs.pipeline
-        recipes = (pipeline.sed if self.role == "student" else None, *reversed(pipeline.stages_of(0).values()))
-        return next((recipe.pooling for recipe in recipes if recipe), "mean")
+        return next(iter(_choices(self.inputs, self.role)))
 
     @cached_property
     def contamination(self) -> Contamination:
@@ -181,7 +225,7 @@ class EvaluateNode(Node):
     def _as_trained(self, model: Model, embedded: dict[Layers, Representation]) -> dict[Layers, Representation]:
         """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
         job = getattr(model, "job", None)
-        if job is None or len(embedded) > 1 or embedded.keys() <= set(self.inputs.pipeline.evaluation.layers):
+        if job is None or len(embedded) > 1 or embedded.keys() <= set(self.inputs.pipeline.measured):
             return embedded
         return {job.recipe.layers: next(iter(embedded.values()))}
 
@@ -191,6 +235,7 @@ class EvaluateNode(Node):
         similarities: Mapping[str, Similarity],
         role: str,
         model: Model | None,
+        pooling: PoolingMode | None = None,
     ) -> list[Row]:
         """The rows of a model, or of the backbone or the ensemble (``model`` None), at each choice of layers."""
         inputs, record, job = self.inputs, model.record if model else {}, getattr(model, "job", None)
@@ -209,7 +254,7 @@ class EvaluateNode(Node):
             "selected_by": record.get("selected_by") or self.chosen_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
             "git_commit": results.git_commit(),
-            "pooling": self.pooling,
+            "pooling": pooling or self.pooling,
         }
         return [
             row
@@ -225,6 +270,25 @@ class EvaluateNode(Node):
                 contaminated=self.contamination,
             )
         ]
+
+
+def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
+    """Whether models of a role are scored on the development set when they are evaluated: the backbone, at which training
+    starts, and whatever may be handed over."""
+    return role == "backbone" or pipeline.deliver == "best"
+
+
+def _choices(inputs: Inputs, role: str) -> dict[PoolingMode, tuple[Layers, ...]]:
+    """Choices of layers that are measured, by how token vectors are pooled where a model does not say it: first as the
+    recipes have it; of the backbone then as it was distributed too."""
+    pipeline = inputs.pipeline
+    recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
+    pooling: PoolingMode = next((recipe.pooling for recipe in recipes if recipe), "mean")
+    found = {pooling: pipeline.measured}
+    if role == "backbone":
+        own, layers = inputs.distributed
+        found[own] = tuple(dict.fromkeys([*found.get(own, ()), layers]))
+    return found
 
 
 class PartialResults:

@@ -83,6 +83,7 @@ class TrainNode(Node):
                 teacher,
                 layers,
                 corpus.fingerprint(objective.dev) if selecting else None,
+                *([length] if (length := inputs.pipeline.max_seq_length) is not None else []),
             ]
         )
         facts = {
@@ -113,6 +114,7 @@ class TrainNode(Node):
                 store=inputs.store_folder(spec),
                 teacher=inputs.storage / "embeddings" / teacher if teacher else None,
                 export_layers=layers,
+                max_length=length,
                 dev=inputs.dev(objective.dev),
                 facts=facts,
             ),

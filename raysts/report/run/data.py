@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from raysts.data.shards import skipped_line
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.models.layers import Layers
+from raysts.pipeline.deliver import Difference, against, delivered, falls
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.outcome import Option
 from raysts.pipeline.plan import Plan
 from raysts.recipes.overrides import dump
 from raysts.storage.store import Store, at_once
@@ -95,8 +97,12 @@ class ReportData:
         runs: training runs of members and student.
         rows: results rows of backbone, members, ensemble, student and baselines.
         compare_layers: number of pooled last layers at which systems are compared.
+        distributed: pooling and layers of the backbone as it was distributed.
         environment: what a reader needs to judge times and numbers (versions, machine, commit).
         notes: what the reader must know.
+        delivered: what is handed over and how it compares with the input, in a sentence; None before the run is done.
+        candidates: what that was chosen among, where the best is handed over.
+        against: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
     """
 
     name: str
@@ -107,8 +113,12 @@ class ReportData:
     runs: Sequence[RunSummary]
     rows: Sequence[ResultRow]
     compare_layers: Layers
+    distributed: tuple[str, Layers]
     environment: Mapping[str, str]
     notes: Sequence[str]
+    delivered: str | None = None
+    candidates: Sequence[Option] = ()
+    against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
 
 
 def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
@@ -123,7 +133,9 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
     nodes = [node for node in plan.nodes if isinstance(node, TrainNode)]
     records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
     took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
-    statuses = plan.statuses()
+    statuses, outcome = plan.statuses(), plan.outcome
+    complete = all(statuses[node.id] == "done" for node in plan.evaluations)
+    known = delivered(plan, outcome) if complete else None
     return ReportData(
         name=name,
         command=command,
@@ -143,11 +155,15 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         ],
         runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
         rows=plan.rows_on_record(),
-        compare_layers=plan.pipeline.evaluation.compare,
+        compare_layers=plan.pipeline.compared,
+        distributed=plan.distributed,
         environment=environment(
             next(filter(None, records.values()), {}), data=plan.corpus.where, storage=Store.of(plan.storage).uri
         ),
         notes=_notes(plan, any(statuses[node.id] == "done" for node in plan.evaluations)),
+        delivered=known.sentence if known else None,
+        candidates=outcome.candidates,
+        against=against(plan, outcome) if complete else {},
     )
 
 
@@ -190,6 +206,7 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
         rows, asked = plan.rows(recipe), recipe.data.sample
         if asked and rows < asked:
             notes.append(f"{stage}: the table has {rows:,} rows, fewer than the {asked:,} asked for; all were used.")
+    notes += [*falls(plan), *plan.cut()]
     if evaluated:
         notes += plan.contamination().lines(plan.pipeline.name)
     return notes

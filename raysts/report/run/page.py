@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from raysts.pipeline.outcome import best
 from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
 from raysts.report.charts.lines import Dot, line
@@ -17,7 +18,7 @@ from raysts.report.charts.svg import drawing, figure, tag
 from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
 from raysts.report.run.grid import pipeline_grid
-from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, pooled, standings, views
+from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, main_table, pooled, standings, views
 from raysts.training.monitor import duration
 
 _LOG_ABOVE = 40.0
@@ -32,16 +33,17 @@ def write_report(data: ReportData, folder: Path) -> Path:
 def render(data: ReportData) -> str:
     """The page as HTML."""
     shown = views(data.rows, data.compare_layers)
-    tables = [standings(data.rows, view) for view in shown]
-    main = tables[0] if tables and shown[0].split == "test" else None
+    main = main_table(data.rows, data.compare_layers, data.distributed)
+    tables = [standings(data.rows, view) for view in shown if main is None or view != main.view]
     stages = list(dict.fromkeys(run.stage for run in data.runs))
     return html.render(
         "run/page.html",
         data=data,
-        headline=headline(main),
+        headline=[*([data.delivered] if data.delivered else []), *headline(main, data.against)],
+        chosen=best([option.score for option in data.candidates]) if data.candidates else None,
         chips=_chips(data),
         main=main,
-        others=[table for table in tables if table is not main],
+        others=tables,
         score_rows=score_rows,
         average=AVERAGE,
         pooled=pooled,
@@ -103,7 +105,8 @@ def score_rows(table: Table) -> list[ScoreRow]:
 
 def _remarks(standing: Standing, table: Table, several_systems: bool) -> str:
     remarks = [standing.system if several_systems else "", *standing.remarks]
-    if sum((other.role, other.system) == (standing.role, standing.system) for other in table.standings) > 1:
+    own = (standing.role, standing.system)
+    if len({other.similarity for other in table.standings if (other.role, other.system) == own}) > 1:
         remarks.insert(1, f"similarity {standing.similarity}")
     return "; ".join(remark for remark in remarks if remark)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from raysts.evaluation.results import AVERAGED, Line, ResultRow, summary
+from raysts.evaluation.results import AVERAGED, ROLES, Line, ResultRow, summary
 from raysts.models.layers import Layers, as_layers, in_words
+from raysts.pipeline.deliver import AVERAGE, Difference
 from raysts.report.html import hundredfold, with_spread
 
-AVERAGE = "avg"
-"""Name of the column that averages the table's sets of ``AVERAGED``."""
+AS_DISTRIBUTED = "as distributed"
+"""Remark of the backbone that pools as its folder says."""
+Differences = Mapping[str, Mapping[str, Difference]]
+"""By role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`)."""
 
 _LINE = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
 
@@ -121,6 +124,12 @@ class Table:
         """The first standing of a role, that has a value in ``column`` if one is named."""
         return next((s for s in self.standings if s.role == role and (column is None or column in s.mean)), None)
 
+    @property
+    def plotted(self) -> list[Standing]:
+        """Every system once: of the backbone the one as it was distributed."""
+        backbone = self.first("backbone")
+        return [standing for standing in self.standings if standing.role != "backbone" or standing is backbone]
+
 
 def usable(rows: Iterable[ResultRow]) -> list[ResultRow]:
     """Rows of whole sets (not of subsets) that hold a finite number."""
@@ -143,17 +152,49 @@ def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
     return sorted(set(map(View.of, usable(rows))), key=rank)
 
 
-def standings(rows: Sequence[ResultRow], view: View) -> Table:
-    """The systems of ``rows`` in one view, averaged by ``raysts.evaluation.results.summary``."""
-    own = [row for row in usable(rows) if View.of(row) == view]
+def main_table(rows: Sequence[ResultRow], compare_layers: Layers, distributed: tuple[str, Layers]) -> Table | None:
+    """The table that comes first: every system at the compared layers, where it has another choice alone at that, and the
+    backbone as it was distributed, before all others; None where nothing is measured on a test set."""
+    view = next(iter(views(rows, compare_layers)), None)
+    if view is None or view.split != "test":
+        return None
+    as_distributed = {"role": "backbone", "pooling": distributed[0], "layers": str(distributed[1])}
+    here = {row["role"] for row in usable(rows) if View.of(row) == view}
+    shown = [
+        row
+        for row in usable(rows)
+        if replace(View.of(row), layers=view.layers) == view
+        if row["layers"] == view.layers
+        or row["role"] not in here
+        or all(row[key] == value for key, value in as_distributed.items())
+    ]
+    return standings(shown, view, as_distributed)
+
+
+def standings(rows: Sequence[ResultRow], view: View, as_distributed: Mapping[str, str] | None = None) -> Table:
+    """The systems of ``rows`` in one view, averaged by ``raysts.evaluation.results.summary``.
+
+    With ``as_distributed``, the columns that say of the backbone's rows which these are, all ``rows`` are shown, whatever
+    layers they pool, and what is not as the view has it is remarked.
+    """
+    own = [row for row in usable(rows) if as_distributed or View.of(row) == view]
     table = summary(own, view.metric, view.aggregation, view.split, view.rows)
     averaged = tuple(name for name in table.datasets if name in AVERAGED)
     columns = (*table.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
     sizes = {row["dataset"]: row["n"] for row in own if row["n"]}
-    return Table(view, columns, averaged, sizes, tuple(_standing(line, own, averaged) for line in table.lines))
+    found = [_standing(line, own, averaged, view, as_distributed or {}) for line in table.lines]
+    found.sort(key=lambda standing: ROLES.index(standing.role) if standing.role in ROLES else len(ROLES))
+    found.sort(key=lambda standing: AS_DISTRIBUTED not in standing.remarks)
+    return Table(view, columns, averaged, sizes, tuple(found))
 
 
-def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) -> Standing:
+def _standing(
+    line: Line,
+    rows: Sequence[ResultRow],
+    averaged: Sequence[str],
+    view: View,
+    as_distributed: Mapping[str, str],
+) -> Standing:
     own = [row for row in rows if all(row[column] == getattr(line, column) for column in _LINE)]
     latest: dict[str, dict[tuple[object, ...], ResultRow]] = {}
     for row in sorted(own, key=lambda row: row["created_at"] or ""):
@@ -178,7 +219,12 @@ def _standing(line: Line, rows: Sequence[ResultRow], averaged: Sequence[str]) ->
         name: individuals[name][0] if name in individuals and cell.n == 1 else Value(cell.mean, cell.std, cell.n)
         for name, cell in cells.items()
     }
-    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, remarks(own))
+    said = remarks(own)
+    if line.layers != view.layers:
+        said = (pooled(line.layers), *said)
+    if as_distributed and all(getattr(line, key) == value for key, value in as_distributed.items()):
+        said = (AS_DISTRIBUTED, *said)
+    return Standing(line.role or "?", line.system or "", line.similarity or "", mean, best, individuals, said)
 
 
 def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
@@ -190,21 +236,21 @@ def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def headline(table: Table | None) -> list[str]:
+def headline(table: Table | None, differences: Differences) -> list[str]:
     """The result in words: one sentence on the main data set, and one on the average where there is one; for no result, that."""
     roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
     if table is None or subject is None:
         return ["There is no result on a test set yet."]
     main = "stsb" if "stsb" in subject.mean else next(name for name in table.columns if name in subject.mean)
-    return [_sentence(table, subject, column) for column in (main, AVERAGE) if column in subject.mean]
+    return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
 
 
-def _sentence(table: Table, subject: Standing, column: str) -> str:
+def _sentence(table: Table, subject: Standing, column: str, differences: Differences) -> str:
     view = table.view
     who, verb = (f"{subject.n} {subject.role}s", "score") if subject.n > 1 else (subject.role, "scores")
     result = f"{who} {verb} {_number(subject.mean[column])}"
-    against = _against(table, subject, column)
+    against = _against(table, subject, column, differences)
     if column == AVERAGE:
         return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
     how = ", ".join(part for part in (view.aggregation, view.metric.capitalize(), pooled(view.layers)) if part)
@@ -217,10 +263,12 @@ def _number(value: Value) -> str:
     return f"{hundredfold(value.value)} {value.interval}".rstrip()
 
 
-def _against(table: Table, subject: Standing, column: str) -> str:
-    own = subject.mean[column].value
+def _against(table: Table, subject: Standing, column: str, differences: Differences) -> str:
+    """How the subject compares with the other roles, in the words that the paired intervals allow; values alone without."""
     names: dict[str, Callable[[Value], str]] = {
         "member": _members,
+        "soup": lambda value: f"the weight average ({hundredfold(value.value)})",
+        "greedy-soup": lambda value: f"the greedy weight average ({hundredfold(value.value)})",
         "ensemble": lambda value: f"the ensemble ({hundredfold(value.value)})",
         "backbone": lambda value: f"the backbone ({hundredfold(value.value)})",
     }
@@ -228,7 +276,9 @@ def _against(table: Table, subject: Standing, column: str) -> str:
     for role, name in names.items():
         other = table.first(role, column)
         if other is not None and role != subject.role:
-            parts.append(f"{difference(own, other.mean[column].value)} {name(other.mean[column])}")
+            tested = differences.get(role, {}).get(column)
+            said = name(other.mean[column])
+            parts.append(tested.over(said) if tested else f"beside {said}, not compared row by row")
     if not parts:
         return ""
     return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
@@ -238,11 +288,3 @@ def _members(value: Value) -> str:
     if value.n == 1:
         return f"the member ({hundredfold(value.value)})"
     return f"the members' mean {with_spread(value.value, value.std)} (n={value.n})"
-
-
-def difference(a: float, b: float) -> str:
-    """``2.10 above``, ``0.30 below``, or ``equal to`` as far as two decimals show."""
-    points = round(100 * (a - b), 2)
-    if points == 0:
-        return "equal to"
-    return f"{abs(points):.2f} {'above' if points > 0 else 'below'}"

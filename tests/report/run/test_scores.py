@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from report_samples import exact, score_rows
 
+from raysts.pipeline.deliver import Difference
 from raysts.report.run.scores import headline, standings, views
 
 
@@ -15,28 +16,35 @@ def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_
     ensemble, student = table.standings
     assert "avg" not in ensemble.mean
     assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
-    sentences = headline(table)
+    sentences = headline(table, {})
     assert "Averaged over 2 sets, the student scores" in sentences[1] and "ensemble" not in sentences[1]
 
 
-def _headline(*groups: list[dict[str, Any]]) -> str:
+def _headline(*groups: list[dict[str, Any]], **differences: Difference) -> str:
+    """The first sentence about rows, with tested differences on STS-B by role."""
     rows = [row for group in groups for row in group]
     found = views(rows, 1)
-    return headline(standings(rows, found[0]) if found else None)[0]
+    against = {role: {"stsb": tested} for role, tested in differences.items()}
+    return headline(standings(rows, found[0]) if found else None, against)[0]
 
 
 def test_the_headline_says_what_was_measured_and_nothing_else() -> None:
     members = [*exact("member", 0.68, 0), *exact("member", 0.70, 1)]
     how = "on stsb test (all, Spearman, last layer pooled)"
-    assert _headline(members, exact("student", 0.713), exact("ensemble", 0.716), exact("backbone", 0.5)) == (
-        f"The student scores 71.30 {how}: 2.30 above the members' mean 69.00 ± 1.41 (n=2), "
-        "0.30 below the ensemble (71.60) and 21.30 above the backbone (50.00)."
+    every = (members, exact("student", 0.713), exact("ensemble", 0.716), exact("backbone", 0.5))
+    tested = {
+        "member": Difference(0.023, 0.01, 0.04), "ensemble": Difference(-0.003, -0.01, 0.002),
+        "backbone": Difference(0.213, 0.2, 0.22),
+    }  # fmt: skip
+    assert _headline(*every, **tested) == (
+        f"The student scores 71.30 {how}: 2.30 [1.00, 4.00] above the members' mean 69.00 ± 1.41 (n=2), not shown to "
+        "differ from the ensemble (71.60) (-0.30 [-1.00, 0.20]) and 21.30 [20.00, 22.00] above the backbone (50.00)."
+    )
+    assert _headline(members, exact("student", 0.6), member=Difference(-0.09, -0.1, -0.08)) == (
+        f"The student scores 60.00 {how}: 9.00 [8.00, 10.00] below the members' mean 69.00 ± 1.41 (n=2)."
     )
     assert _headline(members, exact("student", 0.6)) == (
-        f"The student scores 60.00 {how}: 9.00 below the members' mean 69.00 ± 1.41 (n=2)."
-    )
-    assert _headline(members, exact("ensemble", 0.690001)) == (
-        f"The ensemble scores 69.00 {how}: equal to the members' mean 69.00 ± 1.41 (n=2)."
+        f"The student scores 60.00 {how}: beside the members' mean 69.00 ± 1.41 (n=2), not compared row by row."
     )
     assert _headline(members) == f"The 2 members score 69.00 ± 1.41 on average {how}."
     assert _headline(exact("backbone", 0.5)) == f"The backbone scores 50.00 {how}."

@@ -1,0 +1,312 @@
+"""What a run hands over, whether it is better than the input, and the words for it that terminal, report and card share.
+
+The input is the backbone as it was distributed. A difference is that of a paired bootstrap over the rows of a test set
+(:func:`raysts.evaluation.compare.compare_systems`), from the scores of rows that the evaluations kept: nothing is embedded
+again, and whoever asks later gets the same numbers. What the interval does not show is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raysts.evaluation.compare import compare_systems
+from raysts.evaluation.results import AVERAGED
+from raysts.evaluation.row_scores import Choice, ModelScores
+from raysts.ids import content_id
+from raysts.models import pretrained
+from raysts.models.layers import Layers, as_layers
+from raysts.models.modules import pooled_by
+from raysts.pipeline.nodes.evaluate import EvaluateNode
+from raysts.pipeline.nodes.model import Model
+from raysts.pipeline.nodes.train import TrainNode
+from raysts.pipeline.outcome import Outcome, dev_of
+from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import SOUPS
+from raysts.storage.runs import RunFolder
+
+TITLES = {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
+"""How sentences name a test set, where it is not its task's name in capitals."""
+
+AVERAGE = "avg"
+"""The mean over the sets of ``AVERAGED`` that were measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far one system is above another on the same rows, not times 100, with its paired 95 % interval if there is one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def shown(self) -> int:
+        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def interval(self) -> str:
+        """``[1.13, 2.31]``, times 100."""
+        return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
+
+    def over(self, name: str) -> str:
+        """The difference from what is called ``name``, as a sentence says it: ``1.82 [1.13, 2.31] above the backbone``."""
+        signed = f"{100 * self.value:+.2f}"
+        if self.low is None or self.high is None:
+            return f"with no interval that would tell it from {name} ({signed})"
+        if not self.shown:
+            return f"not shown to differ from {name} ({signed} {self.interval})"
+        if self.shown > 0:
+            return f"{100 * self.value:.2f} {self.interval} above {name}"
+        return f"{-100 * self.value:.2f} {Difference(-self.value, -self.high, -self.low).interval} below {name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What is handed over, and how it compares with the input. Values are not times 100, as those of results rows.
+
+    Attributes:
+        what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
+        layers: layers that it pools.
+        by: the development set that chose it among others; ``system``: the system's name says it.
+        beats_input: whether the interval lies above 0; None where there is none.
+        difference: of the rank correlation (of a set that has none, the accuracy), above the input.
+        ci_low: end of its paired 95 % bootstrap interval.
+        ci_high: the other end.
+        on: the test set: STS-B where it is measured, else the first STS set that is, else another; None: none is.
+    """
+
+    what: str
+    layers: Layers
+    by: str
+    beats_input: bool | None = None
+    difference: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    on: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What people must know of it."""
+        who = "The input itself" if self.what == "backbone" else f"The {self.what}"
+        if self.on is None or self.difference is None:
+            return f"{who} is handed over; on no test set could it be compared with the input."
+        found, on = (
+            Difference(self.difference, self.ci_low, self.ci_high),
+            f"{TITLES.get(self.on, self.on.upper())} test",
+        )
+        if self.what == "backbone" and found.value == 0:
+            why = "" if self.by == "system" else f": nothing that was trained scores higher on {self.by}"
+            return f"The input itself is handed over{why}."
+        if self.ci_low is None:
+            return (
+                f"Nothing is concluded of {who.lower()} and the input, for no interval was asked for: "
+                f"{100 * found.value:+.2f} on {on}."
+            )
+        if found.shown > 0:
+            return f"{who} is better than the input by {100 * found.value:.2f} {found.interval} on {on}."
+        if found.shown < 0:
+            return f"The input is better: use it. {who} is {found.over('it')} on {on}."
+        return f"No difference is shown between {who.lower()} and the input: {100 * found.value:+.2f} {found.interval} on {on}."
+
+    def as_plain(self) -> dict[str, Any]:
+        """Fields of the JSON line."""
+        return asdict(self)
+
+
+def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
+    """What a run hands over, and its difference from the input; None where nothing has come out yet."""
+    found = _handed_over(plan, outcome)
+    if found is None:
+        return None
+    what, choice, by, mine = found
+    known = Delivered(what=what, layers=as_layers(choice[1]), by=by)
+    theirs = _input(plan)
+    on = _compared_on(mine, theirs)
+    if on is None:
+        return known
+    if what == "backbone" and choice == _as_distributed(plan):
+        zero = 0.0 if plan.pipeline.evaluation.resamples else None
+        same = Difference(0.0, zero, zero)
+    else:
+        same = difference(plan, [mine], [theirs], [on])
+    beats = None if same.low is None else same.shown > 0
+    return Delivered(
+        what=what, layers=known.layers, by=by, beats_input=beats, difference=same.value, ci_low=same.low,
+        ci_high=same.high, on=on,
+    )  # fmt: skip
+
+
+def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelScores] | None:
+    """What is handed over, its pooling, what chose it, and its scores of rows."""
+    if chosen := outcome.chosen:
+        choice = chosen.pooling, str(chosen.layers)
+        kept = "backbone" if chosen.what == "backbone" else chosen.id
+        return (
+            chosen.what,
+            choice,
+            str(plan.chooser.name if plan.chooser else ""),
+            _scores(plan, chosen.what, kept, choice),
+        )
+    if plan.pipeline.deliver == "best":
+        return None
+    if model := next((model for model in plan.models if model.id == outcome.selected), None):
+        pooling, layers = pooled_by(model.model)
+        soups = {soup_id: role for role, soup_id in outcome.soups.items()}
+        what = soups.get(model.id) or ("student" if outcome.students else "member")
+        several = len(outcome.students or outcome.members) > 1 and (what == "member" or model.record.get("selected_by"))
+        by = outcome.selected_by if several and outcome.selected_by else "system"
+        return what, (pooling, str(layers)), by, _scores(plan, what, model.id, (pooling, str(layers)))
+    if plan.pipeline.combine == "ensemble" and outcome.ensemble:
+        choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
+        return "ensemble", choice, "system", _scores(plan, "member", "ensemble", choice)
+    if plan.members:
+        return None
+    return "backbone", _as_distributed(plan), "system", _input(plan)
+
+
+def _evaluation(plan: Plan, role: str) -> EvaluateNode | None:
+    return next((node for node in plan.evaluations if node.role == role), None)
+
+
+def _pooling_of(plan: Plan, role: str) -> str:
+    evaluation = _evaluation(plan, role)
+    return evaluation.pooling if evaluation else "mean"
+
+
+def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
+    """The scores of rows of a model (see :meth:`EvaluateNode.row_scores`) at a pooling; one with heads has one alone."""
+    evaluation = _evaluation(plan, role)
+    by_choice = evaluation.row_scores(model)[0] if evaluation else {}
+    return by_choice.get(choice) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
+
+
+def _as_distributed(plan: Plan) -> Choice:
+    pooling, layers = plan.distributed
+    return pooling, str(layers)
+
+
+def _input(plan: Plan) -> ModelScores:
+    return _scores(plan, "backbone", "backbone", _as_distributed(plan))
+
+
+def _compared_on(a: ModelScores, b: ModelScores) -> str | None:
+    """The test set of the sentence: STS-B, else the first that both have, STS sets first."""
+    both = [name for name in a if name in b]
+    return next((name for name in ("stsb", *AVERAGED, *both) if name in both), None)
+
+
+def difference(plan: Plan, a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str]) -> Difference:
+    """How far system ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
+    of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
+    row = compare_systems(of_a, of_b, plan.pipeline.evaluation.resamples, ("spearman",))[-1]
+    return Difference(row["difference"], row["ci_low"], row["ci_high"])
+
+
+def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
+    """How far what comes out first (students, weight averages, ensemble, members) is above each of the other roles.
+
+    By role, then by set (``AVERAGE``: the mean over sets). The backbone is the input as it was distributed; the others are
+    compared at the recipe's choice of layers, several models of a role as one system.
+    """
+    systems: dict[str, list[ModelScores]] = {}
+    layers = str(plan.pipeline.compared)
+    models_of: dict[str, Sequence[str]] = {"student": outcome.students}
+    models_of |= {role: (outcome.soups[role],) for role in SOUPS if role in outcome.soups}
+    models_of |= {"ensemble": ("ensemble",), "member": outcome.members}
+    for role, models in models_of.items():
+        at = role if role != "ensemble" else "member"
+        found = [_scores(plan, at, model, (_pooling_of(plan, at), layers)) for model in models]
+        if found and all(found):
+            systems[role] = found
+    theirs = _input(plan)
+    systems |= {"backbone": [theirs]} if theirs else {}
+    if len(systems) < 2:
+        return {}
+    subject, *others = systems
+    found_differences: dict[str, dict[str, Difference]] = {}
+    for role in others:
+        sides = systems[subject], systems[role]
+        both = [name for name in sides[0][0] if all(name in model for side in sides for model in side)]
+        sets = {name: [name] for name in [_compared_on(sides[0][0], sides[1][0])] if name in both}
+        averaged = [name for name in AVERAGED if name in both]
+        sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
+        found_differences[role] = {str(name): difference(plan, *sides, on) for name, on in sets.items()}
+    return found_differences
+
+
+# -- stages that end below their start -----------------------------------------------------------------------------------
+
+
+def falls(plan: Plan) -> list[str]:
+    """A line for each stage of which models ended, on the development set, below the model that they started from.
+
+    The score of the start is that of the stage before, or of the backbone where that was evaluated; it is one of the same
+    pooling and development set, or there is none.
+    """
+    backbone = _evaluation(plan, "backbone")
+    of_backbone = backbone.row_scores("backbone")[1] if backbone else {}
+    lines: dict[str, list[str]] = {}
+    trained: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for chain in (*plan.chains, *plan.student_chains):
+        for before, node in zip([None, *chain[:-1]], chain, strict=True):
+            start, end = _start(plan, before, node, of_backbone), (node.record.get("dev") or {}).get("kept")
+            stage = str(node.job.facts["stage"])
+            trained[stage] = trained.get(stage, 0) + 1
+            names[stage] = dev_of([node.job.recipe.objective])
+            if start is not None and end is not None and end < start:
+                number = node.job.facts["member"]
+                who = f"{node.job.facts['role']}{'' if number is None else f' {number}'}"
+                lines.setdefault(stage, []).append(f"{who} at {100 * end:.2f}, from {100 * start:.2f}")
+    return [
+        f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
+        for stage, fallen in lines.items()
+    ]
+
+
+def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:
+    """The score of what a run started from, on its own development set and at its own pooling; None where nobody knows."""
+    recipe = node.job.recipe
+    dev = dev_of([recipe.objective])
+    if before is None:
+        from_backbone = node.job.facts["parents"][0] == plan.backbone_id
+        here = plan.chooser is not None and plan.chooser.name == dev
+        return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and here else None
+    earlier = before.job.recipe
+    same = (earlier.pooling, earlier.layers, dev_of([earlier.objective])) == (recipe.pooling, recipe.layers, dev)
+    return (before.record.get("dev") or {}).get("kept") if same else None
+
+
+# -- the model -----------------------------------------------------------------------------------------------------------
+
+
+def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None]:
+    """Folder of the model that is handed over, and the model of the run behind it (None: of none).
+
+    Where the best pools other layers than it is stored with, it is written again as a run of its own, with the record of
+    the run that it is of; the backbone is written below ``backbones/``.
+    """
+    store, chosen = plan.store, outcome.chosen
+    model = next((model for model in plan.models if model.id == outcome.selected), None)
+    if model is None and chosen is None:
+        return (None if plan.pipeline.combine else plan.backbone), None
+    folder = model.model if model else plan.start
+    store.get_dir(folder)
+    if chosen is None or (chosen.pooling, chosen.layers) == pooled_by(folder):
+        return folder, model
+    copy_id = content_id([chosen.id, chosen.pooling, chosen.layers])
+    target = store.path(f"runs/{copy_id}/model") if model else store.path(f"backbones/pooled-{copy_id}")
+    if not store.get_dir(target, fresh=True):
+        pooled = pretrained.load(folder, pooling=chosen.pooling, layers=chosen.layers, device="cpu")  # type: ignore[arg-type]
+        with store.put_dir(target) as draft:
+            pretrained.save(pooled, draft)
+        if model and (record := RunFolder(folder.parent).record()):
+            store.write_json(target.parent / "recipe.json", store.read_json(folder.parent / "recipe.json") or {})
+            store.write_json(target.parent / "run.json", record | {"run_id": copy_id, "pooled_again": chosen.id})
+    return target, model
