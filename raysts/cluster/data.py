@@ -38,7 +38,7 @@ class _WindowSlices(Datasource):
 
     def __init__(self, windows: Windows, order: BatchOrder, slices: list[WindowSlice], rank: int, world: int) -> None:
         super().__init__()
-        self.windows, self.order, self.slices, self.rank, self.world = windows, order, slices, rank, world
+        self.windows, self.order, self.slices, self.share = windows, order, slices, order.share(rank, world)
 
     def estimate_inmemory_data_size(self) -> None:
         """Unknown."""
@@ -49,10 +49,10 @@ class _WindowSlices(Datasource):
         return [self._task(window_slice) for window_slice in self.slices]
 
     def _task(self, window_slice: WindowSlice) -> ReadTask:
-        windows, order, rank, world = self.windows, self.order, self.rank, self.world
-        rows = int(order.sizes[window_slice.window])
+        windows, share = self.windows, self.share
+        rows = int(self.order.sizes[window_slice.window])
         return ReadTask(
-            lambda: [read_slice(windows, order, window_slice, rank, world)],
+            lambda: [read_slice(windows, share, window_slice)],
             BlockMetadata(num_rows=rows, size_bytes=None, input_files=None, exec_stats=None),
         )
 

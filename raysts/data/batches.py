@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,9 @@ import pyarrow as pa
 from raysts.data.windows import Windows, columns_of
 from raysts.ids import derive_seed
 from raysts.models.tokens import Tokens
-from raysts.objectives.objective import LocalBatch, Objective
+
+if TYPE_CHECKING:
+    from raysts.objectives.objective import LocalBatch, Objective
 
 
 class WindowSlice(NamedTuple):
@@ -81,9 +83,26 @@ class BatchOrder:
         last = (step + 1) % self.steps_per_epoch == 0
         return self.rest if last and self.rest else self.rows_per_batch
 
+    def share(self, rank: int, world: int) -> Share:
+        """What one process reads of every window."""
+        batches = (self.rows_per_batch, self.rest) if world > 1 else ()
+        kept = tuple(self.part_of(rows, rank, world).rows if rows else np.empty(0, np.int64) for rows in batches)
+        return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, kept)
+
     def part_of(self, rows: int, rank: int, world: int) -> Part:
         """The part of one process in a batch of ``rows`` rows."""
         return _part(self.objective, rows, rank, world)
+
+
+class Share(NamedTuple):
+    """The rows that one process reads, in numbers alone: a Ray task that reads them knows no objective, nor imports torch."""
+
+    seed: int
+    bootstrap: bool
+    rows_per_batch: int
+    steps_per_epoch: int
+    kept: tuple[np.ndarray, ...]
+    """Their offsets in a full batch, and in an epoch's last one where that is smaller; empty: all rows."""
 
 
 class Part(NamedTuple):
@@ -116,27 +135,22 @@ def _slice(column: Tokens | np.ndarray, low: int, high: int) -> Tokens | np.ndar
     return column.take(np.arange(low, high)) if isinstance(column, Tokens) else column[low:high]
 
 
-def read_slice(
-    windows: Windows, order: BatchOrder, window_slice: WindowSlice, rank: int = 0, world: int = 1
-) -> pa.Table:
-    """The slice's rows in training order with their ``position`` in the epoch; only those that ``rank`` needs."""
+def read_slice(windows: Windows, share: Share, window_slice: WindowSlice) -> pa.Table:
+    """The slice's rows in training order with their ``position`` in the epoch; only those of the process's share."""
     epoch, window, first = window_slice
-    size = int(order.sizes[window])
-    shuffle = np.random.default_rng(derive_seed(order.seed, "rows", epoch, window)).permutation(size)
-    if order.bootstrap:
-        drawn = np.random.default_rng(derive_seed(order.seed, "bootstrap", window)).integers(size, size=size)
+    table = windows.read(window)
+    size = table.num_rows
+    shuffle = np.random.default_rng(derive_seed(share.seed, "rows", epoch, window)).permutation(size)
+    if share.bootstrap:
+        drawn = np.random.default_rng(derive_seed(share.seed, "bootstrap", window)).integers(size, size=size)
         shuffle = drawn[shuffle]
     position = first + np.arange(size)
-    if world > 1:
-        step = position // order.rows_per_batch
-        offset = position % order.rows_per_batch
-        keep = np.isin(offset, order.part_of(order.rows_per_batch, rank, world).rows)
-        if order.rest:
-            last = step == order.steps_per_epoch - 1
-            keep = np.where(last, np.isin(offset, order.part_of(order.rest, rank, world).rows), keep)
+    if share.kept:
+        step, offset = np.divmod(position, share.rows_per_batch)
+        full, rest = (np.isin(offset, kept) for kept in share.kept)
+        keep = np.where(step == share.steps_per_epoch - 1, rest, full) if len(share.kept[1]) else full
         position, shuffle = position[keep], shuffle[keep]
-    table = windows.read(window).take(pa.array(shuffle))
-    return table.append_column("position", pa.array(position))
+    return table.take(pa.array(shuffle)).append_column("position", pa.array(position))
 
 
 def iter_batches(
@@ -148,6 +162,8 @@ def iter_batches(
     world: int = 1,
 ) -> Iterator[LocalBatch]:
     """This process' part of the batches of steps [start, stop), from the slices in order."""
+    from raysts.objectives.objective import LocalBatch  # not above, for torch
+
     step, epoch = start, -1
     pending: list[pa.Table] = []
     objective = order.objective
@@ -183,7 +199,7 @@ def iter_batches(
     assert step == stop, f"the data ended at step {step} of {stop}"
 
 
-Reader = Callable[[Windows, BatchOrder, int, int, int, int], Iterator[LocalBatch]]
+Reader = Callable[[Windows, BatchOrder, int, int, int, int], "Iterator[LocalBatch]"]
 """(windows, order, start, stop, rank, world) -> the part of one process in the batches of steps [start, stop)."""
 
 
@@ -191,6 +207,6 @@ def read_batches(
     windows: Windows, order: BatchOrder, start: int, stop: int, rank: int = 0, world: int = 1
 ) -> Iterator[LocalBatch]:
     """Read the batches in this process."""
-    slices = order.slices(start, stop)
-    tables = ((window_slice, read_slice(windows, order, window_slice, rank, world)) for window_slice in slices)
+    share = order.share(rank, world)
+    tables = ((part, read_slice(windows, share, part)) for part in order.slices(start, stop))
     return iter_batches(tables, order, start, stop, rank, world)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,12 @@ from raysts.data.shards import ShardError, open_shard, pages, remedy
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize
-from raysts.recipes.recipe import Data
 from raysts.schema import NLI_LABELS
 from raysts.storage.bucket import check_inside
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.recipes.recipe import Data
 
 WINDOW = 8_192
 STORE_VERSION = 1

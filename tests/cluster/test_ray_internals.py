@@ -33,9 +33,10 @@ def test_ray_reads_the_variable(name: str) -> None:
     assert any(name in file.read_text() for folder in folders for file in (RAY / folder).rglob("*.py")), name
 
 
-def test_a_controller_needs_no_torch() -> None:
-    """Every training run has one, a process of its own that imports what its callbacks come from: seconds and memory."""
-    code = "import raysts.cluster.ray_internals, sys; sys.exit('torch' in sys.modules)"
+def test_a_controller_needs_no_torch_nor_do_tasks_that_read_windows() -> None:
+    """Every training run has one, and such tasks: processes of their own. Its callbacks, and what is read, must not bring
+    seconds and memory with them."""
+    code = "import raysts.cluster.ray_internals, raysts.data.batches, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -16,10 +16,10 @@ import pytest
 from processes import family_of_title, small_windows
 from small_runs import tokenize_table
 
-from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
-from raysts.objectives import OBJECTIVES
+from raysts.objectives import OBJECTIVES, LocalBatch
 from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
 
@@ -142,8 +142,8 @@ def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: Non
     again.close()
 
 
-LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 480_000, 200, 8_000
-"""384 MB of token ids in 60 windows."""
+LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 320_000, 200, 8_000
+"""256 MB of token ids in 40 windows."""
 
 
 def _write_large(folder: Path) -> None:
@@ -219,7 +219,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, tmp_path: Path) -> None:
-    """Two trainers hold both CPUs and each reads 384 MB through an object store of 100 MB, every row once."""
+    """Two trainers hold both CPUs and each reads 256 MB through an object store of 100 MB, every row once."""
     script = tmp_path / "readers.py"
     script.write_text(TWO_READERS)
     ended = subprocess.run(
@@ -228,7 +228,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["held"] == 2 and found["free"] == 0
-    assert found["once"] == [True, True] and found["batches"] == [128, 128]
+    assert found["once"] == [True, True] and found["batches"] == [86, 86]
     assert found["spilled"] == 0
-    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 384 more
+    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 256 more
         assert most < early + 100, found

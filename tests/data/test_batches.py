@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from small_runs import tokenize_table
 
-from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import StoreSpec, Windows
 from raysts.data.world.backbone import world_tokenizer
-from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, Objective
+from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, LocalBatch, Objective
 from raysts.recipes.recipe import Data
 
 

@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.models.pretrained import load
+from raysts.objectives import LocalBatch
 from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock, read_json, write_json

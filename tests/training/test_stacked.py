@@ -23,11 +23,11 @@ from small_runs import (
     write_backbone,
 )  # fmt: skip
 
-from raysts.data.batches import BatchOrder, LocalBatch, read_batches
+from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.models import packing
 from raysts.models.pretrained import load
-from raysts.objectives import OBJECTIVES
+from raysts.objectives import OBJECTIVES, LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chains
 from raysts.recipes.recipe import Optim, Resources
 from raysts.storage.atomic import read_json
