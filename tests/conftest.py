@@ -91,7 +91,13 @@ def group_of(nodeid: str) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {group: place for place, group in enumerate(GROUPS)}
-    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
+    # In a group those that share a cluster come first: it ends where the next test has no use for it.
+    items.sort(
+        key=lambda item: (
+            order.get(group_of(item.nodeid), len(order)),
+            group_of(item.nodeid) == "ray" and "cluster" not in getattr(item, "fixturenames", ()),
+        )
+    )
     for item in items:
         for name in SHARED.keys() & set(getattr(item, "fixturenames", ())):
             assert group_of(item.nodeid) == SHARED[name], (

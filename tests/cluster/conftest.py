@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_server
 
 from raysts.cluster.connect import SETTINGS
 from raysts.commands.plan import plan as plan_recipe
@@ -20,20 +21,39 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-@pytest.fixture
-def cluster() -> None:
-    """A private cluster of two CPUs, whatever else runs on this machine; one for all tests in a row that want it."""
-    import ray
+@pytest.fixture(scope="session")
+def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the cluster's nodes mirror what they bring from the S3 server."""
+    return tmp_path_factory.mktemp("mirrors")
 
-    if not ray.is_initialized():
-        ray.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=256 << 20,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+
+@pytest.fixture(scope="session")
+def start_cluster(s3_endpoint: str, mirrors: Path) -> Callable[[], None]:
+    """Starts the cluster of :func:`cluster`, unless it runs: for what is made before it."""
+
+    def start() -> None:
+        import ray
+
+        if ray.is_initialized():
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            s3_server.environment(s3_endpoint, mirrors, patch.setenv)
+            ray.init(
+                address="local",
+                num_cpus=2,
+                object_store_memory=256 << 20,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+            )
+
+    return start
+
+
+@pytest.fixture
+def cluster(start_cluster: Callable[[], None]) -> None:
+    """A private cluster of two CPUs, whatever else runs on this machine, whose nodes have the credentials of the S3 server;
+    one for all tests that want it: they come first."""
+    start_cluster()
 
 
 @pytest.hookimpl(trylast=True)

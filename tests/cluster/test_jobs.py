@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from heads import TOKEN, Head, running_head
-from processes import progress, wait_until
+from processes import wait_until
 
 from raysts.storage.atomic import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
-TINY = ["--set", "backbone=tiny", "--set", "members=1"]
+TINY = ["--set", "backbone=tiny", "--set", "members=1", "--set", "resources.cpus=2"]
 SECRETS = {"HF_TOKEN": "hf_SecretOfTheJobs", "AWS_SECRET_ACCESS_KEY": "aws/SecretOfTheJobs"}
 
 
@@ -62,29 +62,42 @@ def test_without_the_token_nothing_is_answered(head: Head) -> None:
     assert head.ask("/api/jobs/", TOKEN)[0] == 200
 
 
-def test_a_job_runs_a_command_to_its_end_or_says_why_not(head: Head, small_world: Path, tmp_path: Path) -> None:
-    storage, data = tmp_path / "storage", ["--data", small_world]
+def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(head: Head, small_world: Path) -> None:
     sessions = list((head.temporary / "ray").glob("session_2*"))
-    wrong = head.submit("run.py", "quickstrat", "--storage", storage, name="wrong")
     # Without --storage: the working directory of a job is a copy that Ray throws away.
-    run = head.submit("run.py", "nli", *data, *TINY, *SMALL, "--json", name="right")
-    code, output = ended(run)
-    assert code == exit_code(head, "right") == 0, output
-    found, home = result(output), Path(head.environment["HOME"]) / "raysts-storage"
+    home = Path(head.environment["HOME"]) / "raysts-storage"
+    arguments = [
+        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=600", "--set", "train.checkpoint_every=20",
+        "--set", "batch=8", "--json",
+    ]  # fmt: skip
+    first = head.submit("run.py", *arguments, name="stopped")
+    wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
+    assert first.poll() is None, first.communicate()[0]
+    # What `ray job stop` asks for; that needs seconds to begin, in which the run may come to its end.
+    assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
+    code, output = ended(first)
+    assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
+    assert "interrupted; finished work is kept. To go on: raysts run nli" in output
+    (folder,) = (path.parent for path in home.glob("runs/*/run.json"))
+    saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]
+    assert kept and saved < 600, "ended too late to say anything"
+
+    code, output = ended(head.submit("run.py", *arguments, name="again"))
+    assert code == exit_code(head, "again") == 0, output
+    assert (folder / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
+    found = result(output)
     assert found["storage"] == str(home) and "--storage" in output and Path(found["report"]).exists()
-    record = read_json(Path(found["model"]).parent / "run.json")
+    assert Path(found["model"]).parent == folder
+    record = read_json(folder / "run.json")
     assert record is not None and record["where"].startswith("Ray Train")
     # One line per stage, none drawn over another; nothing of Ray's own but what frames the log.
     said = output[output.index("Tailing logs") : output.index('{"status"')]
-    assert len(re.findall(r"^member 0 nli: 4 steps in ", said, re.M)) == 1
+    assert len(re.findall(r"^member 0 nli: 600 steps in ", said, re.M)) == 1
     assert not re.search(r"[\r\x1b]|\d+%\||it/s|Running Dataset|\(\w+ pid=", said), said
     # A driver that did not join the running cluster would have started one of its own.
     assert list((head.temporary / "ray").glob("session_2*")) == sessions
-
-    # The status of the job is that of the command.
-    code, output = ended(wrong)
-    assert code == 1 and exit_code(head, "wrong") == 2 and "did you mean 'quickstart'" in output
-    assert not storage.exists()
 
     written = texts(home)
     assert len(written) > 10
@@ -92,31 +105,10 @@ def test_a_job_runs_a_command_to_its_end_or_says_why_not(head: Head, small_world
         assert value not in output and not [path for path, text in written.items() if value in text]
 
 
-def test_a_stopped_job_goes_on_when_it_is_submitted_again(head: Head, small_world: Path, tmp_path: Path) -> None:
-    storage = tmp_path / "storage"
-    arguments = [
-        "nli", "--data", small_world, "--storage", storage, *TINY, *SMALL, "--set", "train.max_steps=600",
-        "--set", "train.checkpoint_every=20", "--set", "batch=8", "--json",
-    ]  # fmt: skip
-    first = head.submit("run.py", *arguments, name="stopped")
-    wait_until(lambda: list(storage.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
-    assert first.poll() is None, first.communicate()[0]
-    # What `ray job stop` asks for; that needs seconds to begin, in which the run may come to its end.
-    assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
-    code, output = ended(first)
-    assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
-    assert "interrupted; finished work is kept. To go on: raysts run nli" in output
-    assert progress(storage)
-    (folder,) = (path.parent for path in storage.glob("runs/*/run.json"))
-    saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]
-    assert kept and saved < 600, "ended too late to say anything"
-
-    code, output = ended(head.submit("run.py", *arguments, name="again"))
-    assert code == 0, output
-    assert (folder / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
-    assert Path(result(output)["model"]).parent == folder
+def test_the_status_of_a_job_is_that_of_its_command(head: Head, tmp_path: Path) -> None:
+    code, output = ended(head.submit("run.py", "quickstrat", "--storage", tmp_path / "storage", name="wrong"))
+    assert code == 1 and exit_code(head, "wrong") == 2 and "did you mean 'quickstart'" in output
+    assert not (tmp_path / "storage").exists()
 
 
 @pytest.mark.slow  # each of them starts a driver; test_readme checks that they take the arguments of their commands

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import logging
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 from processes import family_of_title, wait_until
 
 from raysts.cluster.prepare import TABLE, article_columns, make_run, pieces, prepare_wikipedia, run_slice
@@ -24,6 +22,8 @@ from raysts.data.corpora import Corpus
 from raysts.data.fetch import manifest
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
+
+pytestmark = pytest.mark.usefixtures("cluster")
 
 PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")
 VERBS = ("was built", "was opened", "was mapped", "was sold", "was restored", "was described")
@@ -42,14 +42,6 @@ def _articles(count: int) -> pa.Table:
         code = f"{'abcdefghij'[i % 10]}{chr(97 + i // 10 % 26)} {chr(97 + i // 260)}"
         texts.append(" ".join(sentences) + f"\nThe unique article of letter code {code} ends here now.")
     return pa.table({"article_id": np.arange(count), "title": ["T"] * count, "text": texts})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.shutdown()  # that of the tests before, whose logs do not reach us
-    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=True)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +71,9 @@ SMALL = {"seed": 3, "block_bytes": 16_000}
 
 
 @pytest.fixture(scope="module")
-def calm(articles: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+def calm(articles: Path, start_cluster: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) -> Calm:
     """The sentences of the articles, what was returned and what was said."""
+    start_cluster()
     root, said = tmp_path_factory.mktemp("calm"), []
     return root, prepare_wikipedia(articles, root, say=said.append, **SMALL), said
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import s3_server
 import torch
 
@@ -35,17 +33,12 @@ def quiet(text: str) -> None:
     pass
 
 
-@pytest.fixture(scope="module")
-def mirrors(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where mirrors are; the nodes of a cluster have the credentials in their environment."""
-    folder = tmp_path_factory.mktemp("mirrors")
-    with pytest.MonkeyPatch.context() as patch:
-        s3_server.environment(s3_endpoint, folder, patch.setenv)
-        patch.delenv("RAYSTS_DATA", raising=False)
-        torch.set_num_threads(1)
-        ray.shutdown()  # a cluster of the tests before has another environment
-        yield folder
-        ray.shutdown()
+@pytest.fixture(autouse=True)
+def _environment(s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the cluster's nodes."""
+    s3_server.environment(s3_endpoint, mirrors, monkeypatch.setenv)
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    torch.set_num_threads(1)
 
 
 def prepared(made: Plan) -> Plan:
@@ -62,24 +55,24 @@ def weights_of(made: Plan) -> list[bytes | None]:
 
 
 def test_members_bring_what_they_need_and_send_what_they_made(
-    mirrors: Path, cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+    cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     from raysts.cluster.members import train_members
 
-    given = {"backbone": str(tiny_backbone), **SHORT}
+    given = {"backbone": str(tiny_backbone), **SHORT, "members": 1}
     here = prepared(plan_recipe("nli", given, small_world, tmp_path / "here"))
-    assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None, None]
+    assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None]
 
     there = prepared(plan_recipe("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
     shutil.rmtree(there.storage)
-    assert train_members([[n.job for n in c] for c in there.chains], Resources(), quiet) == [None, None]
+    assert train_members([[n.job for n in c] for c in there.chains], Resources(), quiet) == [None]
     assert weights_of(there) == weights_of(here)
     assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
 
     shutil.rmtree(there.storage)
     again = plan_recipe("nli", given, small_world, Store.of(there.storage).uri)
-    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done", "done"]
-    assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
+    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"]
+    assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"]
 
 
 @pytest.mark.slow  # a minute; the test above is its quick sibling

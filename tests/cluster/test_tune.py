@@ -185,7 +185,8 @@ class Search:
 def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
-    overrides = {**FOUR, "train.max_steps": 30, "train.checkpoint_every": 5, "train.eval_every": 10}
+    # One after the other: each trial at once more is a process more to start, three times over.
+    overrides = {**FOUR, "train.max_steps": 30, "train.checkpoint_every": 5, "train.eval_every": 10, "concurrency": 1}
     expected = run_search(
         "lower-bound", {**overrides, "backbone": str(tiny_backbone)}, small_world, tmp_path / "calm", address="none", say=quiet
     )  # fmt: skip

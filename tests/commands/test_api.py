@@ -139,15 +139,15 @@ def test_evaluating_a_file_of_pairs(finished: run_commands.Finished, tmp_path: P
 
 
 def test_minilm_on_real_data(real_data: Corpus, minilm: Path, tmp_path: Path) -> None:
-    """Known numbers: Spearman 72.37 on STS12 (all pairs at once) and 82.03 on STS-B test."""
+    """Known number: Spearman 82.03 on STS-B test; other sets take longer and are in test_harness."""
     where = ("--data", real_data.root, "--storage", tmp_path)
-    found = result("evaluate", minilm, *where, "--tasks", "sts12,stsb", "--layers", "1", "--resamples", "0")
+    found = result("evaluate", minilm, *where, "--tasks", "stsb", "--layers", "1", "--resamples", "0")
     got = {
         row["dataset"]: 100 * row["value"]
         for row in found["results"]
         if row["metric"] == "spearman" and row["aggregation"] == "all" and row["split"] == "test"
     }
-    assert got == pytest.approx({"sts12": 72.37, "stsb": 82.03}, abs=0.01)
+    assert got == pytest.approx({"stsb": 82.03}, abs=0.01)
 
 
 # -- distill -------------------------------------------------------------------------------------------------------------

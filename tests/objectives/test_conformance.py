@@ -30,7 +30,7 @@ Found = tuple[list[dict[str, Any]], dict[str, Any]]
 Worlds = tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]
 
 REACHED = {"nli": 0.01, "ct": 0.02, "sts": 0.002, "sed": 0.05, "flow": -2.0}
-"""Loss that 150 steps on 16 fixed examples reach; of an objective that is not named here, a tenth of the first loss."""
+"""Loss that 16 fixed examples reach within 150 steps; of an objective that is not named here, a tenth of the first loss."""
 
 EXAMPLES = 16
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
@@ -156,14 +156,14 @@ def test_it_learns_sixteen_fixed_examples(name: str, stage: Stage) -> None:
     objective = built(name, stage)
     batch = batch_for(name, stage, objective)
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(150):
+    losses: list[float] = []
+    while not (losses and losses[-1] < REACHED.get(name, losses[0] / 10)):  # nan is never less
+        assert len(losses) < 150, (losses[0], losses[-1])
         loss, _ = objective(batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
-    assert losses[-1] < REACHED.get(name, losses[0] / 10), (losses[0], losses[-1])
 
 
 @every
