@@ -37,8 +37,11 @@ def batch_of(kind: type[Objective]) -> tuple[int, int]:
     return batch, 2 * kind.rows_per_batch(batch) + first
 
 
-def jobs(folder: Path, stage: small_runs.Stage, names: list[str]) -> dict[str, Job]:
-    """One job per objective: two full batches and a ragged one, twice over, dropout off, fp32."""
+def jobs(
+    folder: Path, stage: small_runs.Stage, names: list[str], contrastive: dict[str, Any] | None = None
+) -> dict[str, Job]:
+    """One job per objective: two full batches and a ragged one, twice over, dropout off, fp32; false negatives masked."""
+    settings = {"false_negatives": "masked"} | (contrastive or {})
     made = {}
     for name in names:
         batch, rows = batch_of(OBJECTIVES[name])
@@ -50,7 +53,7 @@ def jobs(folder: Path, stage: small_runs.Stage, names: list[str]) -> dict[str, J
             optim=OPTIM,
             epochs=2.0,
             dropout=False,
-            settings={"false_negatives": "masked"} if issubclass(OBJECTIVES[name], Contrastive) else None,
+            settings=settings if issubclass(OBJECTIVES[name], Contrastive) else None,
             checkpoint_every=2,
             eval_every=3,
         )
@@ -89,7 +92,8 @@ def run(
     folder: Path, stage: small_runs.Stage, names: list[str]
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """For each number of processes the results of its ranks; and those of one process."""
-    together = {str(world): jobs(folder / str(world), stage, names) for world in WORLDS}
+    cached = {"grad_cache": 2}  # alone all at once
+    together = {str(world): jobs(folder / str(world), stage, names, cached) for world in WORLDS}
     whole, alone = together["2"][RESUMED], jobs(folder / "one", stage, names)
     told = small_runs.replace(whole.recipe, train=small_runs.replace(whole.recipe.train, checkpoint_every=1000))
     extra = {

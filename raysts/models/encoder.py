@@ -5,11 +5,13 @@ Shapes: B texts, T tokens, H hidden = D embedding dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from raysts.models import kernels
 from raysts.models.families import family_of
@@ -133,6 +135,14 @@ class Encoder(nn.Module):
         )
         return longer.train(self.training)
 
+    def recompute_layers(self) -> None:
+        """Hold of every layer its input alone for backward, which computes the rest again with the same dropout (gradient
+        checkpointing). Word vectors have no layers."""
+        # transformers has a switch of its own, which does nothing with dropout off or in a family that does not know it.
+        lists = (module for module in self.backbone.modules() if isinstance(module, nn.ModuleList))
+        for layer in next(lists, ()):
+            layer.forward = partial(_recomputed, layer.forward)
+
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
         """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
         return self.token_layers(ids_BT, lengths_B, (self.layers,))[0]
@@ -205,6 +215,12 @@ class Encoder(nn.Module):
             order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()
             results[name] = [rows[i] for i in order]
         return results
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, mode: PoolingMode) -> Tensor:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from raysts.ids import later
 from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
@@ -27,16 +29,27 @@ class ContrastiveSettings(Settings):
             or ``masked``, which leaves them out of its loss. They are the anchor's own text, and all positives that the
             batch has of that text (``raysts.ops.losses.false_negatives``). It changes no batch and no order, and sees the
             batch of all processes.
+        grad_cache: embed so many examples at once, so that memory grows with them and not with the batch (GradCache, Gao
+            et al. 2021): nothing but the embeddings is kept for backward, which embeds them again with the same dropout.
+            Loss and gradients are those of the whole batch, for a third more work. None: all at once.
     """
 
     temperature: float = 0.05
     false_negatives: Literal["kept", "masked"] = later("kept")
+    grad_cache: int | None = later(None)
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} divides the similarities and must be above 0")
         if self.false_negatives not in ("kept", "masked"):
             raise ValueError(f"false_negatives={self.false_negatives!r} must be kept or masked")
+        if self.grad_cache is not None and self.grad_cache < 1:
+            raise ValueError(f"grad_cache={self.grad_cache} must be the number of examples embedded at once, or none")
+
+    @property
+    def recomputes(self) -> bool:
+        """Backward computes the embeddings again."""
+        return self.grad_cache is not None
 
 
 class Contrastive(Objective):
@@ -73,6 +86,10 @@ class Contrastive(Objective):
         """Loss and scalars of the embeddings of this process's examples."""
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        ids_BVT = batch["views"]
-        rows_RF = self.embed(ids_BVT.flatten(0, 1), batch["views_length"].flatten())
+        ids_BVT, lengths_BV = batch["views"], batch["views_length"]
+        chunk = self.settings.grad_cache or len(ids_BVT)
+        # What is recomputed has the generator's state of its first time, and so the same dropout.
+        embed = self.embed if chunk >= len(ids_BVT) else partial(checkpoint, self.embed, use_reentrant=False)
+        chunks = zip(ids_BVT.split(chunk), lengths_BV.split(chunk), strict=True)
+        rows_RF = torch.cat([embed(ids.flatten(0, 1), lengths.flatten()) for ids, lengths in chunks])
         return self.loss_of(rows_RF.unflatten(0, ids_BVT.shape[:2]), batch)

@@ -41,6 +41,11 @@ class LocalBatch(NamedTuple):
 class Settings:
     """Base of the objectives' own settings; every field is part of the recipe."""
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether backward computes again what forward did, to hold less of it."""
+        return False
+
 
 class Objective(nn.Module, ABC):
     """One training objective. ``forward(batch)`` returns ``(loss, scalars)``; the loss is the global mean.

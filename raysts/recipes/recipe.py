@@ -136,6 +136,8 @@ class Train:
         patience: stop after this many dev evaluations without a better score; none: never.
         eval_first: evaluate before the first step too, so that the untrained model may be the best.
         drop_last: leave out an epoch's last batch where it is smaller than the others.
+        gradient_checkpointing: hold of each of the encoder's layers its input alone, and compute the rest again in backward:
+            the same numbers from less memory, for a third more work.
         init: the encoder's weights before the first step: those ``given``, or ``random`` ones, drawn by the seed of the run.
     """
 
@@ -150,6 +152,7 @@ class Train:
     patience: int | None = None
     eval_first: bool = False
     drop_last: bool = False
+    gradient_checkpointing: bool = later(False)
     init: Literal["given", "random"] = later("given")
 
     def __post_init__(self) -> None:
@@ -228,6 +231,16 @@ class Recipe:
     def by_dev(self) -> bool:
         """Whether labels of the dev set choose the kept encoder."""
         return self.train.keep in OBJECTIVES[self.objective].keeps_by_dev
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether backward computes again what forward did, to hold less of it."""
+        return self.train.gradient_checkpointing or self.settings.recomputes
+
+    @property
+    def stackable(self) -> bool:
+        """Whether several members may be trained as one, for which there must be nothing to compute again."""
+        return OBJECTIVES[self.objective].stackable and not self.recomputes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +392,12 @@ class Pipeline:
                 f"post.{stage}: {recipe.objective} is no stage of a finished model",
             )
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
+        again = [stage for stage, recipe in self.recipes.items() if recipe.recomputes]
+        _require(
+            not again or (self.resources.stack or 1) == 1,
+            f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache or "
+            f"gradient_checkpointing, which compute again in backward; leave either out",
+        )
         _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         distilling = [name for name, kind in OBJECTIVES.items() if "teacher" in kind.values]
         _require(

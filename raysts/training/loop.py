@@ -133,6 +133,8 @@ class Run:
         if recipe.train.init == "random":
             randomise(self.model.encoder, derive_seed(job.seed, "weights"))
         self.model.normalize = False
+        if recipe.train.gradient_checkpointing:
+            self.model.encoder.recompute_layers()
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = kind(recipe.settings, self.model.encoder).to(device)

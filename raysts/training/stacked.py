@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.sentence_model import autocast
-from raysts.objectives import OBJECTIVES, Batch
+from raysts.objectives import Batch
 from raysts.training.job import Job, finished, writing
 from raysts.training.loop import Run, train, train_runs, update
 from raysts.training.runtime import Runtime
@@ -39,7 +39,7 @@ def stacks(chains: Sequence[Sequence[Job]], most: int) -> list[list[int]]:
     """Which chains are trained as one: at most ``most`` of the same recipes on the same rows, every stage stackable."""
     found: dict[Hashable, list[list[int]]] = {}
     for index, chain in enumerate(chains):
-        stackable = all(OBJECTIVES[job.recipe.objective].stackable for job in chain)
+        stackable = all(job.recipe.stackable for job in chain)
         groups = found.setdefault(tuple((job.recipe, job.store) for job in chain) if stackable else index, [[]])
         if len(groups[-1]) == most:
             groups.append([])

@@ -229,6 +229,29 @@ def test_bfloat16_is_close_and_comes_back_as_float32() -> None:
     np.testing.assert_allclose(rough, exact, atol=0.1)
 
 
+@pytest.mark.parametrize("family", ["distilbert", "roberta", "mpnet", "modernbert", "albert"])
+def test_layers_computed_again_give_the_same_gradients(family: str, tmp_path: Any) -> None:
+    """Packed or padded, of two pooled layers, with dropout; nothing changes where no gradient is asked for."""
+    backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))
+    encoder = Encoder(backbone, int(tokenizer.pad_token_id), "mean", 2).train()
+    ids, lengths = tokenize(tokenizer, TEXTS, 24).pad(encoder.pad_id)
+    found = []
+    for again in (False, True):
+        if again:
+            encoder.recompute_layers()
+        encoder.zero_grad()
+        torch.manual_seed(0)
+        vectors = encoder(ids, lengths)
+        vectors.square().sum().backward()
+        gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        torch.manual_seed(0)
+        with torch.inference_mode():
+            assert torch.equal(encoder(ids, lengths), vectors)
+        found.append((vectors.detach(), *gradients))
+    assert len(found[0]) == len(found[1]) > 10
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 # -- tokens --------------------------------------------------------------------------------------------------------------
 
 

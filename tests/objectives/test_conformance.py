@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -18,8 +19,9 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import DEVS
 from raysts.models.pretrained import load, save
-from raysts.models.sentence_model import SentenceModel
+from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, Objective
+from raysts.objectives.contrastive import Contrastive
 from raysts.recipes import grammar, names, stages
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Optim
@@ -274,6 +276,86 @@ def test_a_run_of_another_size_goes_on_in_two(run: str, two_processes: Found) ->
     assert difference(first["weights"][run], second["weights"][run]) == 0.0
     assert difference(first["weights"][run], alone["weights"][RESUMED]) < 1e-5
     assert [line["step"] for line in first["metrics"][run]] == [1, 2, 3, 4, 5, 6]
+
+
+# -- what is computed again in backward ----------------------------------------------------------------------------------
+
+
+class Held:
+    """How many numbers are held for backward; tensors of a parameter's own memory aside."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+        self.seen: dict[int, int] = {}
+
+    def count(self, run: Callable[[], torch.Tensor]) -> tuple[float, int]:
+        """Loss and numbers; the gradients are on the parameters."""
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.untyped_storage().data_ptr() not in self.own:
+                self.seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = run()
+        if loss.requires_grad:
+            loss.backward()
+        return float(loss.detach()), sum(self.seen.values())
+
+
+def gradients_of(objective: Objective) -> dict[str, torch.Tensor]:
+    return {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+
+
+@every
+@pytest.mark.parametrize("dropout", [True, False])
+def test_layers_that_are_computed_again_change_no_number(name: str, dropout: bool, stage: Stage) -> None:
+    found = []
+    for again in (False, True):
+        encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
+        if again:
+            encoder.recompute_layers()
+        torch.manual_seed(0)
+        objective = OBJECTIVES[name](OBJECTIVES[name].settings_type(), encoder).train(dropout)
+        batch = batch_for(name, stage, objective)
+        torch.manual_seed(1)
+        loss, held = Held(objective).count(lambda run=objective, on=batch: run(on)[0])  # type: ignore[misc]
+        found.append((loss, gradients_of(objective), held))
+    (loss, gradients, held), (loss_again, gradients_again, held_again) = found
+    assert loss == loss_again and gradients.keys() == gradients_again.keys()
+    assert all(torch.equal(gradients[key], gradients_again[key]) for key in gradients)
+    assert held_again < 0.7 * held or OBJECTIVES[name].post, "what is fitted on a frozen encoder holds nothing of it"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if issubclass(kind, Contrastive)])
+def test_cached_gradients_are_those_of_the_whole_batch(name: str, precision: str, stage: Stage) -> None:
+    """Dropout on; 16 examples in chunks of 5. The whole batch's graph is held from the same chunks."""
+    objective = built(name, stage).train()
+    batch = batch_for(name, stage, objective)
+    views, lengths = (batch[key].split(5) for key in ("views", "views_length"))
+
+    def whole() -> torch.Tensor:
+        rows = [objective.embed(a.flatten(0, 1), b.flatten()) for a, b in zip(views, lengths, strict=True)]
+        return objective.loss_of(torch.cat(rows).unflatten(0, batch["views"].shape[:2]), batch)[0]
+
+    def cached() -> torch.Tensor:
+        objective.settings = dataclasses.replace(objective.settings, grad_cache=5)
+        return objective(batch)[0]
+
+    found = []
+    for run in (whole, cached):
+        objective.zero_grad()
+        torch.manual_seed(3)
+        with autocast(torch.device("cpu"), precision):
+            loss, held = Held(objective).count(run)
+        found.append((loss, {key: value.clone() for key, value in gradients_of(objective).items()}, held))
+    (loss, gradients, held), (cached_loss, cached_gradients, cached_held) = found
+    assert cached_loss == loss and difference(gradients, cached_gradients) < 1e-6
+    assert max(float(value.abs().max()) for value in gradients.values()) > 1e-2
+    assert cached_held < held / 2
+    objective.eval()
+    assert float(objective(batch)[0].detach()) == pytest.approx(float(built(name, stage)(batch)[0].detach()), abs=1e-6)
 
 
 # -- many members as one -------------------------------------------------------------------------------------------------

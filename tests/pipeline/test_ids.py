@@ -72,6 +72,7 @@ CHANGED: dict[str, Any] = {
     "train.patience": 4,
     "train.eval_first": True,
     "train.drop_last": True,
+    "train.gradient_checkpointing": True,
     "train.init": "random",
     "pooling": "cls",
     "layers": 2,

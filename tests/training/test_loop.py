@@ -58,6 +58,15 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
     assert min(norms[:2]) > 0.1 and norms[2:] == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
+def test_gradient_checkpointing_ends_in_the_same_weights(stage: Stage, tmp_path: Path) -> None:
+    runs = [Watched(), Watched()]
+    for again, run in zip((False, True), runs, strict=True):
+        train(stage.job("nli", tmp_path / str(again), max_steps=3, dev=False, gradient_checkpointing=again), run)
+        assert run.module is not None
+        assert [("forward" in vars(layer)) for layer in run.module.encoder.backbone.encoder.layer] == [again, again]
+    assert difference(runs[0].weights(), runs[1].weights()) == 0.0
+
+
 def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("nli", tmp_path / "run", export_layers=2, eval_every=4)
     runtime = Watched()

@@ -29,7 +29,7 @@ from raysts.models import packing
 from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES, LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chains
-from raysts.recipes.recipe import Optim, Resources
+from raysts.recipes.recipe import Optim, Pipeline, Resources
 from raysts.storage.atomic import read_json
 from raysts.training import stacked
 from raysts.training.job import Job
@@ -317,6 +317,16 @@ def test_what_is_stacked(stage: Stage, tmp_path: Path) -> None:
         Resources(workers=2, stack=3)
     with pytest.raises(ValueError, match="stack=0 must be at least 1"):
         Resources(stack=0)
+
+
+@pytest.mark.parametrize("option", [{"gradient_checkpointing": True}, {"settings": {"grad_cache": 4}}])
+def test_what_computes_again_in_backward_is_not_stacked(option: dict[str, Any], stage: Stage, tmp_path: Path) -> None:
+    jobs = members(stage, tmp_path, "simcse-sup", **option)
+    assert stacks([[job] for job in jobs], 2) == [[0], [1], [2]]
+    recipe = jobs[0].recipe
+    assert Pipeline(name="one-by-one", stages={"simcse-sup": recipe}, resources=Resources(stack=1)).stages
+    with pytest.raises(ValueError, match="resources.stack=2: simcse-sup cannot be trained as one with grad_cache or"):
+        Pipeline(name="stacked", stages={"simcse-sup": recipe}, resources=Resources(stack=2))
 
 
 def test_members_of_two_stages_here(stage: Stage, tmp_path: Path) -> None:
