@@ -142,8 +142,8 @@ def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: Non
     again.close()
 
 
-LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 320_000, 200, 8_000
-"""256 MB of token ids in 40 windows."""
+LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 240_000, 200, 8_000
+"""192 MB of token ids in 30 windows: 64 batches without a rest."""
 
 
 def _write_large(folder: Path) -> None:
@@ -219,7 +219,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, tmp_path: Path) -> None:
-    """Two trainers hold both CPUs and each reads 256 MB through an object store of 100 MB, every row once."""
+    """Two trainers hold both CPUs and each reads 192 MB through an object store of 100 MB, every row once."""
     script = tmp_path / "readers.py"
     script.write_text(TWO_READERS)
     ended = subprocess.run(
@@ -228,7 +228,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["held"] == 2 and found["free"] == 0
-    assert found["once"] == [True, True] and found["batches"] == [86, 86]
+    assert found["once"] == [True, True] and found["batches"] == [64, 64]
     assert found["spilled"] == 0
-    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 256 more
+    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 192 more
         assert most < early + 100, found
