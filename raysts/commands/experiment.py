@@ -1,4 +1,4 @@
-"""The papers' ablations and stability studies: the pipelines of an experiment, one after the other."""
+"""Experiments, the papers' and our own: their pipelines one after the other, and the report of all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained
 from raysts.models.families import family_of
 from raysts.pipeline.inputs import TINY
+from raysts.pipeline.nodes.distances import DistancesNode
 from raysts.pipeline.plan import Plan, describe
 from raysts.recipes import experiments
 from raysts.recipes.recipe import Pipeline
+from raysts.report.merging import page as merging
+from raysts.report.merging.data import merging_data
 from raysts.report.paper.data import report_data
 from raysts.report.paper.page import write_report
 from raysts.storage.store import Store
@@ -52,7 +55,7 @@ def planned(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> d
 
 
 def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Result:
-    """Run the pipelines of an experiment in turn, and write the paper's tables that they fill.
+    """Run the pipelines of an experiment in turn, and write the tables that they fill: a paper's, or our own.
 
     Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
     others.
@@ -81,10 +84,16 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
                 continue
             rows += [{**row, "study": name, "trial": point} for row in result["results"]]
             left_out += [{**member, "trial": point} for member in result["left_out"]]
-    entry = experiments.EXPERIMENTS[experiment]
-    report = write_report(report_data(entry.paper, store.root, entry.tables), store.path(f"reports/{name}"))
+        for node in [] if failures else _distances(experiment, plans):
+            if not node.is_done(store):
+                node.run(chosen, store, options.say)
+    entry, folder = experiments.EXPERIMENTS[experiment], store.path(f"reports/{name}")
+    if entry.paper:
+        report = write_report(report_data(entry.paper, store.root, entry.tables), folder)
     if failures:
         raise RunFailed("\n".join(failures))
+    if not entry.paper:
+        report = merging.write_report(merging_data(plans, name, options.command or f"raysts run {recipe}"), folder)
     return {
         "status": "done",
         "storage": store.uri,
@@ -95,6 +104,14 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
         "left_out": left_out,
         "skipped": _skipped(plans),
     }
+
+
+def _distances(experiment: str, plans: Mapping[str, Plan]) -> list[DistancesNode]:
+    """Of an experiment about merging, how far the members of its pipelines are from each other."""
+    if experiments.EXPERIMENTS[experiment].paper:
+        return []
+    found = (DistancesNode.of(plan, plan.members) for plan in plans.values())
+    return list({node.id: node for node in found}.values())
 
 
 def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
@@ -109,6 +126,8 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:
             nodes.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
+    for distances in _distances(recipe.partition("@")[0], plans):
+        nodes[distances.id] = distances.describe(distances.inputs.store)
     first = next(iter(plans.values()))
     return {
         "storage": Store.of(first.storage).uri,

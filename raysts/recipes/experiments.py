@@ -1,4 +1,4 @@
-"""The papers' ablations and stability studies: several pipelines whose results fill a table together.
+"""The papers' ablations and stability studies, and our own: several pipelines whose results fill a table together.
 
 What they train is shared by content: between the points of an experiment, between experiments, and with the systems run by
 their own names.
@@ -21,10 +21,13 @@ class Point(NamedTuple):
 
     system: str
     settings: dict[str, Any] = {}  # noqa: RUF012
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """``latte.tau=0.03``: the system and what is different in it."""
+        """Its label, else ``latte.tau=0.03``: the system and what is different in it."""
+        if self.label:
+            return self.label
         varied = [key for key in self.settings if not key.startswith("evaluation.")]
         return ".".join([self.system, *(f"{key.rpartition('.')[2]}={self.settings[key]}" for key in varied)])
 
@@ -34,18 +37,19 @@ class Experiment(NamedTuple):
 
     Attributes:
         entry: its line in ``raysts recipes``.
-        paper: the paper, as ``raysts report --paper`` knows it.
+        paper: the paper, as ``raysts report --paper`` knows it; none: an experiment of our own, with a report of its own.
         tables: the tables of the paper that it fills.
         points: the pipelines for a backbone of so many layers.
-        counts: members and students, where a point trains some; overrides and scales may ask for others.
+        usual: what else every point has that can take it, members and students for one; overrides and scales may ask for
+            something else.
         backbone: that of the paper's table, where it is not that of the scale ``paper``.
     """
 
     entry: Entry
-    paper: str
+    paper: str | None
     tables: tuple[int, ...]
     points: Callable[[int], list[Point]]
-    counts: Mapping[str, int] = {}
+    usual: Mapping[str, Any] = {}
     backbone: str | None = None
 
 
@@ -83,6 +87,37 @@ def _latte_layers(depth: int) -> list[Point]:
         Point("latte", {"latte.layers": f"only-{layer}", **_measured_at(f"only-{layer}")})
         for layer in range(1, depth + 1)
     ]
+
+
+MERGE_SEEDS = (0, 1, 2)
+REGIMES: dict[str, dict[str, Any]] = {
+    "short": {"simcse-sup.train.max_steps": 40},
+    "long": {"simcse-sup.train.max_steps": 200, "simcse-sup.optim.lr": 1e-4},
+    "random": {
+        "simcse-sup.train.max_steps": 200, "simcse-sup.optim.lr": 5e-4, "simcse-sup.train.init": "random",
+        "sed.optim.lr": 5e-4,
+    },
+}  # fmt: skip
+"""How far members go from each other: a short and a long fine-tuning from one start, and each from random weights."""
+
+
+def _merging(depth: int) -> list[Point]:
+    """Per regime and seed the members with all that can be made of them, then a student that starts from their average.
+
+    A student of members from random weights starts from random weights too.
+    """
+    points = []
+    for regime, settings in REGIMES.items():
+        alone = {"sed.train.init": settings.get("simcse-sup.train.init", "given")}
+        for seed in MERGE_SEEDS:
+            at, label = {**settings, "seed": seed}, f"{regime}.seed={seed}"
+            points.append(Point("simcse-sup-sed", {**at, **alone, "student_start": "backbone"}, label))
+            points.append(Point("simcse-sup-sed", {**at, "student_start": "average"}, f"{label}{FROM_SOUP}"))
+    return points
+
+
+FROM_SOUP = ".from-soup"
+"""Ends the label of a point whose student starts from the members' average."""
 
 
 def _measured_at(layers: int | str) -> dict[str, Any]:
@@ -133,7 +168,23 @@ EXPERIMENTS: dict[str, Experiment] = {
         (7, 9),
         _latte_layers,
     ),
-}
+    "merge-rules": Experiment(
+        Entry(
+            "own: weight averages, ensembles and students against how far members are from each other",
+            "a table, and a rule that says from the distance how to merge",
+            "3 regimes x 3 seeds x 3 members of 40 to 200 steps, 18 students",
+        ),
+        None,
+        (),
+        _merging,
+        {
+            "members": 3, "deliver": "best", "evaluation.layers": [1], "evaluation.compare": 1, "student_pooling": 1,
+            "simcse-sup.batch": 32, "simcse-sup.pooling": "mean", "simcse-sup.settings.head": "none",
+            "simcse-sup.train.keep": "last",
+            "sed.data.sample": 10_000,
+        },
+    ),
+}  # fmt: skip
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""
 
 
@@ -160,9 +211,10 @@ def pipelines(recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], 
     def at_point(point: Point) -> Pipeline:
         made = pipeline(point.system)
         if set(made.stages) - set(POST):
-            made = apply_overrides(made, {key: n for key, n in experiment.counts.items() if _takes(made, key)})
+            made = apply_overrides(made, {key: n for key, n in experiment.usual.items() if _takes(made, key)})
         made = at_scale(made, recipe, scale) if at else made
-        return apply_overrides(made, {**papers_pooling(made), **known, **point.settings})
+        pooling = papers_pooling(made) if experiment.paper else {}
+        return apply_overrides(made, {**pooling, **known, **point.settings})
 
     backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
     points = experiment.points(depth(str(backbone)))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import content_id
@@ -37,7 +39,7 @@ class ScoreAverage:
 
     def __call__(self, folders: Sequence[Path]) -> dict[str, Score]:
         model = pretrained.average(folders)
-        model.encoder.to(self.device or "cpu")
+        model.encoder.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         try:
             return dict(self.dev.scores(model))
         except UndefinedCorrelationError:

@@ -1,0 +1,1 @@
+"""The experiment that asks how members are best made into one model."""
