@@ -61,7 +61,10 @@ def execute(arguments: list[str]) -> int:
     except Exception as error:
         print(f"raysts: {_unexpected(error, line)}", file=sys.stderr)
         return 3
-    print(json.dumps(result, default=str) if options.json else text)
+    try:
+        print(json.dumps(result, default=str) if options.json else text, flush=True)
+    except BrokenPipeError:  # whoever reads, as in `| head`, has enough; Python flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 2 if result.get("problems") else 0
 
 

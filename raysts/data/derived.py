@@ -114,6 +114,15 @@ def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
     )
 
 
+def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """sentence, source: those of NLI and of Wikipedia, whichever is there; an encoder that serves both is taught on both."""
+    parts = [nli_sentences(tables)] if "nli/train" in tables else []
+    if "wikipedia/sentences" in tables:
+        sentence = tables["wikipedia/sentences"].column("sentence")
+        parts.append(pa.table({"sentence": sentence, "source": pa.array(["wikipedia"] * len(sentence), pa.string())}))
+    return _distinct(pa.concat_tables(parts))
+
+
 def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
     """sentence, source: the distinct sentences of each test set, without their scores (BERT-flow, section 4)."""
     parts = [
@@ -143,6 +152,7 @@ DERIVED: dict[str, Derived] = {
     "nli/triplets": Derived(("nli/train",), triplets),
     "nli/pairs": Derived(("nli/triplets", "nli/train"), pairs, some=True),
     "nli/sentences": Derived(("nli/train",), nli_sentences),
+    "sentences": Derived(("nli/train", "wikipedia/sentences"), mixed_sentences, some=True),
     TARGETS: Derived(
         (*(f"sts/sts{year}" for year in range(12, 17)), "sts/stsb_test", "sick/sick_test"), targets, some=True
     ),

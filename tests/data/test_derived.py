@@ -86,6 +86,17 @@ def test_sentences_are_distinct_within_their_source(corpus: Corpus) -> None:
     }
 
 
+def test_sentences_to_teach_on_are_those_of_nli_and_wikipedia_whichever_is_there(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    assert written(corpus, "sentences") == written(corpus, "nli/sentences")
+    (tmp_path / "data/wikipedia").mkdir()
+    pq.write_table(pa.table({"sentence": ["a fact", "a fact", "p"]}), tmp_path / "data/wikipedia/sentences.parquet")
+    corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
+    rows = [(row["sentence"], row["source"]) for row in written(corpus, "sentences")]
+    assert rows[len(written(corpus, "nli/sentences")) :] == [("a fact", "wikipedia"), ("p", "wikipedia")]
+
+
 def test_targets_are_the_sentences_of_the_test_sets_without_scores(corpus: Corpus) -> None:
     rows = written(corpus, "targets")
     assert [(row["sentence"], row["source"]) for row in rows] == [

@@ -38,6 +38,7 @@ def problems_of(name: str, overrides: dict[str, Any] | None = None) -> list[str]
         ("nli-ct-sed", ["nli", "ct"], "sed", 10),
         ("sts-sed", ["sts"], "sed", 10),
         ("quickstart", ["nli", "ct"], "sed", 4),
+        ("best", ["simcse-sup", "sts"], "sed", 9),
     ],
 )
 def test_a_name_is_a_recipe(name: str, stages: list[str], combine: str | None, members: int) -> None:
@@ -65,6 +66,7 @@ def test_a_name_is_a_recipe(name: str, stages: list[str], combine: str | None, m
         ("raw-sed", "'raw' is the bare backbone and stands alone"),
         ("nli-raw", "'raw' is the bare backbone and stands alone"),
         ("nli-nli", "stage 'nli' stands twice"),
+        ("best@paper", "'best' is no paper's system"),
         ("no/such/file.yaml", "cannot be read"),
     ],
 )
@@ -90,6 +92,19 @@ def test_defaults_are_those_of_the_papers() -> None:
     assert (sts.recipes["sts"].train.epochs, sts.recipes["sts"].train.keep) == (4.0, "best")
     assert sts.sed is not None and sts.sed.train.keep == "best" and sts.sed.train.patience
     assert {recipe.train.max_length for recipe in found.recipes.values()} == {75}
+
+
+def test_the_best_is_chosen_among_models_that_saw_different_labels() -> None:
+    best, small = pipeline("best"), pipeline("best@small")
+    assert (best.deliver, best.student_start, small.deliver) == ("best", "average", "best")
+    assert {tuple(best.stages_of(member)) for member in range(3)} == {("simcse-sup", "sts"), ("sts",)}
+    assert (
+        small.members == 4
+        and small.stages["simcse-sup"].train.max_steps
+        and not best.stages["simcse-sup"].train.max_steps
+    )
+    # What is taught on are sentences of both kinds; no label of a test set is near.
+    assert best.sed is not None and best.sed.table == "sentences"
 
 
 # -- YAML ----------------------------------------------------------------------------------------------------------------
