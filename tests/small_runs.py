@@ -52,7 +52,8 @@ def write_backbone(folder: Path, family: str, vocabulary: int | None = None, see
             model = transformers.BertModel(transformers.BertConfig(**common, **shape), add_pooling_layer=False)
         else:
             special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
-            config = transformers.AutoConfig.for_model(family, **special, **common, **shape)
+            heads = {"num_key_value_heads": 1, "head_dim": 16} if family == "qwen3" else {}
+            config = transformers.AutoConfig.for_model(family, **special, **common, **shape, **heads)
             model = transformers.AutoModel.from_config(config)
     model.save_pretrained(folder)
     world_tokenizer().save_pretrained(folder)

@@ -22,6 +22,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         )
     add(command, "--tasks")
     add_layers(command, "the models' own if all agree, else 1", of=" of both")
+    add(command, "--prompt")
     command.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default 1000)")
     add(command, "--data", "--storage")
 
@@ -34,6 +35,7 @@ def compare(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     layers: int | str | None = None,
+    prompt: str | None = None,
     resamples: int = 1000,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
@@ -50,6 +52,7 @@ def compare(
         data: as :func:`raysts.evaluate`.
         storage: where runs are looked up.
         layers: pooled layers of both; default: what all models pool by themselves if that is the same, else 1.
+        prompt: before every text, for every model: the name of one of its prompts, or a text; default: the models' own.
         resamples: bootstrap resamples; 0 leaves intervals and the bootstrap's p out.
         say: takes progress.
 
@@ -72,7 +75,7 @@ def compare(
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
-    measured = [measure(system, corpus, chosen, texts, layers, say) for system in systems]
+    measured = [measure(system, corpus, chosen, texts, layers, prompt, say) for system in systems]
     at = equal_layers(systems, measured)
     scores = [[model.by_layers[at] for model in models] for models in measured]
     every = [*scores[0], *scores[1]]

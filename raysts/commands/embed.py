@@ -21,7 +21,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
     )
     add_layers(command, "the model's own")
-    add(command, "--storage", "--address")
+    add(command, "--prompt", "--storage", "--address")
 
 
 def embed(
@@ -32,6 +32,7 @@ def embed(
     *,
     storage: str | Path | None = None,
     layers: int | str | None = None,
+    prompt: str | None = None,
     address: str | None = None,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
@@ -44,6 +45,8 @@ def embed(
         output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
         storage: where run ids are looked up.
         layers: pool these layers instead of the model's own.
+        prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default. A
+            model that reads queries and passages differently embeds them by two calls.
         address: as :func:`raysts.run`.
         say: takes progress.
 
@@ -60,11 +63,13 @@ def embed(
     source, target = Path(input).absolute(), Path(output).absolute()
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
-    loaded = pretrained.load(path, layers=layers, device="cpu")
+    loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")
     beside = FolderStore(target.parent)
     beside.check(writes=True, option="--output")
     with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
+        if prefix := loaded.prompts.resolve():
+            spec["prompt"] = prefix
         bulk.open_output(target, spec)
         waiting = [unit for unit in units if not Path(unit.target).exists()]
         finished = len(units) - len(waiting)
@@ -72,7 +77,7 @@ def embed(
         if waiting:
             with executor(address) as chosen:
                 began = time.monotonic()
-                shards = chosen.map(bulk.EmbedFile, (path, layers, column), waiting, Resources(), say)
+                shards = chosen.map(bulk.EmbedFile, (path, layers, column, prefix), waiting, Resources(), say)
                 for done, _ in enumerate(shards, start=1):
                     rate = sum(unit.rows for unit in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")

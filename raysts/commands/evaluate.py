@@ -11,7 +11,6 @@ from raysts.commands.options import Command, Result, add, add_layers, say_on_std
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from raysts.models.encoder import PoolingMode
     from raysts.models.head import Similarity
     from raysts.models.layers import Layers
     from raysts.models.sentence_model import SentenceModel
@@ -30,7 +29,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score",
     )
-    command.add_argument("--pooling", choices=["mean", "cls", "max"], help="pooling over tokens (default: the model's)")
+    command.add_argument(
+        "--pooling",
+        metavar="MODE",
+        help="pooling over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+' "
+        "(default: the model's)",
+    )
     which = command.add_mutually_exclusive_group()
     add_layers(which, "1, 2 and the model's own")
     which.add_argument(
@@ -40,11 +44,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         metavar="I",
         help="pool layer I alone; 0 is the embedding layer; 'all': each layer alone",
     )
+    add(command, "--prompt")
     command.add_argument("--similarity", help="cosine, l2, or another that the model has (default: all that it has)")
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
-    command.add_argument("--mteb", metavar="DIR", help="write the STS results to DIR in MTEB's format as well")
+    command.add_argument("--mteb", metavar="DIR", help="write the STS results as well, for mteb.ResultCache('DIR')")
     add(command, "--strict-contamination", "--data", "--storage")
 
 
@@ -62,8 +67,9 @@ def evaluate(
     pairs: str | Path | None = None,
     data: str | Path | None = None,
     storage: str | Path | None = None,
-    pooling: PoolingMode | None = None,
+    pooling: str | None = None,
     layers: Layers | None = None,
+    prompt: str | None = None,
     similarity: str | None = None,
     resamples: int = 1000,
     strict_contamination: bool = False,
@@ -83,11 +89,12 @@ def evaluate(
         pooling: other pooling than the model's own.
         layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
             alone, ``only-all``; default: 1, 2 and the model's own (of the task ``words`` every one alone).
+        prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default.
         similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
         strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
             searched.
-        mteb: folder to write the results of the STS tasks to in MTEB's format as well.
+        mteb: folder to write the results of the STS tasks to as well, for ``mteb.ResultCache``.
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
@@ -130,7 +137,7 @@ def evaluate(
             raise InputError(problems)
     if mteb is not None:
         FolderStore(Path(mteb).absolute()).check(writes=True, option="--mteb")
-    loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers)
+    loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers, prompt=prompt)
     record = RunFolder(path.parent).record()
     content = folder_id(path)
     context = _context(record, str(model), content)
@@ -148,7 +155,8 @@ def evaluate(
         loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=contamination
     )
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
-    part = content_id([content, sets, loaded.pooling, layers, list(by), resamples])
+    asked = [] if prompt is None else [loaded.prompts.resolve()]
+    part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])
     try:
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # what was measured is shown all the same
@@ -216,8 +224,8 @@ def _text(result: Result) -> str:
     from raysts.evaluation.results import format_results
 
     lines = [format_results(result["results"]), *result.get("notes", [])]
-    if files := result.get("mteb"):  # <folder>/<model>/<revision>/<task>.json
-        lines.append(f"MTEB results: {len(files)} files in {Path(files[0]).parents[2]}")
+    if files := result.get("mteb"):  # <folder>/results/<model>/<revision>/<task>.json
+        lines.append(f"MTEB results: {len(files)} files, which mteb.ResultCache('{Path(files[0]).parents[3]}') reads")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from raysts.commands.options import Command, Result, add, add_layers
+from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
 from raysts.errors import InputError
 
 FORMATS = ("sentence-transformers", "onnx")
@@ -51,6 +51,7 @@ def export(
     """
     from raysts.commands.context import locate, store_of
     from raysts.models import onnx, pretrained
+    from raysts.models.layers import layer_indices
     from raysts.storage.store import FolderStore
 
     if format not in FORMATS:
@@ -63,11 +64,18 @@ def export(
         )
     FolderStore(target.absolute().parent).check(writes=True, option="--to")
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
+    if layers is not None and layer_indices(loaded.layers, loaded.depth) != layer_indices(layers, loaded.depth):
+        raise InputError(
+            f"--layers {layers}: the model's heads were trained on layers '{loaded.layers}' and give nothing of use on "
+            f"others; leave --layers out, or export the model that the heads were fitted on"
+        )
     if format == "onnx":
         onnx.check(loaded)
+        for lost in onnx.losses(loaded):
+            say_on_stderr(f"{target}: {lost}")
         onnx.save(loaded, target.absolute())
     else:
-        pretrained.save(loaded, target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
+        loaded.save(target.absolute(), card.read_text(encoding="utf-8") if card.is_file() else None)
     return {"status": "done", "storage": store.uri, "model": str(target)}
 
 

@@ -74,6 +74,11 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
     },
     "--tasks": {"type": names, "help": "comma-separated task names (default: every task whose files exist)"},
+    "--prompt": {
+        "metavar": "NAME|TEXT",
+        "help": "text before every text: one of the model's own by its name, or the text itself; '' for none (default: the "
+        "model's default prompt)",
+    },
     "--data": {
         "metavar": "PATH",
         "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded "

@@ -140,14 +140,20 @@ class Measured:
 
 
 def measure(
-    system: System, corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], layers: Layers | None, say: Say
+    system: System,
+    corpus: Corpus,
+    tasks: Sequence[str],
+    texts: Sequence[str],
+    layers: Layers | None,
+    prompt: str | None,
+    say: Say,
 ) -> list[Measured]:
     """The scores of a system's models, or of their mean, by choice of layers."""
     measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
     own: list[Layers] = []
     for number, folder in enumerate(system.folders, start=1):
-        model = pretrained.load(folder, layers=layers)
+        model = pretrained.load(folder, layers=layers, prompt=prompt)
         if layers is not None and model.layers != layers:
             raise InputError(
                 f"--layers {layers}: {system.name} pools layers '{model.layers}', on which its heads were trained, and no "

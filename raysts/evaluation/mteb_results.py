@@ -37,21 +37,23 @@ def problems(tasks: Sequence[str], similarity: str | None) -> list[str]:
 def write(
     rows: Iterable[Mapping[str, Any]], folder: Path, model: str, revision: str, layers: Layers, own: str
 ) -> list[Path]:
-    """Write ``<folder>/<model>/<revision>/<Task>.json`` and ``model_meta.json`` from results rows; the tasks' paths.
+    """Write ``<folder>/results/<model>/<revision>/<Task>.json`` and ``model_meta.json`` from results rows; the tasks' paths.
+
+    That is where ``mteb.ResultCache(folder)`` finds them.
 
     Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the
     sha256 of the local files, and ``mteb_version`` is null: it was not MTEB that measured.
 
     Args:
         rows: of an evaluation.
-        folder: where MTEB's results lie.
+        folder: MTEB's cache.
         model: a Hugging Face name is kept, another becomes ``raysts/<its last part>``.
         revision: of the model; names its folder.
         layers: rows at this choice of layers.
         own: the similarity that is the model's own.
     """
     name = model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists() else _local(model)
-    target = folder / name.replace("/", "__") / revision
+    target = folder / "results" / name.replace("/", "__") / revision
     tasks: dict[str, dict[str, Any]] = {}
     for row in rows:
         wanted = {"split": "test", "rows": "all", "aggregation": "all", "layers": str(layers)}

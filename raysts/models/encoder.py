@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from raysts.models import kernels
 from raysts.models.families import family_of
 from raysts.models.head import Head
-from raysts.models.layers import Layers, layer_indices
+from raysts.models.layers import Layers, layer_indices, layer_weights
 from raysts.models.packing import ATTENTION, Packed, attend, pack
 from raysts.models.static import WordVectors, pooling_problem
 
-PoolingMode = Literal["mean", "cls", "max"]
+PoolingMode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+"""As sentence-transformers names them."""
 
 
 class Encoder(nn.Module):
@@ -30,11 +31,13 @@ class Encoder(nn.Module):
         backbone: the encoder without pooler head; as far as its family allows, its attention is replaced by one that
             understands packed batches, its linear layers and dropout by faster ones. Or word vectors.
         pad_id: id of the padding token.
-        pooling: ``mean``, ``cls`` or ``max`` over the non-padding tokens, special tokens included.
+        pooling: a ``PoolingMode`` over the non-padding tokens, special tokens included; several are joined by ``+``, and
+            their vectors stand one after the other.
         layers: which layers' token vectors are averaged before pooling.
         heads: applied one after the other; one that reads tokens stands first and is pooled by ``mean``.
         mask_id: id of the mask token, where the tokenizer has one.
         special_ids: ids of the special tokens.
+        skipped: tokens at the beginning of each text that are not pooled: a prompt's.
     """
 
     backbone: Any
@@ -45,11 +48,12 @@ class Encoder(nn.Module):
         self,
         backbone: Any,
         pad_id: int,
-        pooling: PoolingMode = "mean",
+        pooling: str = "mean",
         layers: Layers = 1,
         heads: Sequence[Head] = (),
         mask_id: int | None = None,
         special_ids: tuple[int, ...] = (),
+        skipped: int = 0,
     ) -> None:
         from transformers import AttentionInterface
 
@@ -65,7 +69,8 @@ class Encoder(nn.Module):
             kernels.install(backbone)
         self.backbone = backbone
         self.pad_id = pad_id
-        self.pooling: PoolingMode = pooling
+        self.modes = pooling_modes(pooling)
+        self.pooling, self.skipped = pooling, skipped
         self.layers = layers
         self.heads = nn.ModuleList(heads)
         self.mask_id, self.special_ids = mask_id, special_ids
@@ -82,7 +87,7 @@ class Encoder(nn.Module):
     @property
     def dim(self) -> int:
         """D, the number of embedding dimensions."""
-        return self.heads[-1].dim if len(self.heads) else self.width
+        return self.heads[-1].dim if len(self.heads) else self.width * len(self.modes)
 
     @property
     def depth(self) -> int:
@@ -130,8 +135,9 @@ class Encoder(nn.Module):
         """This encoder, sharing its modules, with one more head."""
         assert head.reads == "pooled" or not len(self.heads), "tokens are read before anything else"
         pooling = self.pooling if head.reads == "pooled" else "mean"
+        heads, special_ids = (*self.heads, head), self.special_ids
         longer = Encoder(
-            self.backbone, self.pad_id, pooling, self.layers, (*self.heads, head), self.mask_id, self.special_ids
+            self.backbone, self.pad_id, pooling, self.layers, heads, self.mask_id, special_ids, self.skipped
         )
         return longer.train(self.training)
 
@@ -167,9 +173,12 @@ class Encoder(nn.Module):
         every = any(indices != (self.depth,) for indices in chosen)
         output = self._run_packed(packed, every) if self.family.packed else self._run_padded(packed, every)
         results = []
-        for indices in chosen:
+        for choice, indices in zip(layers, chosen, strict=True):
             if indices == (self.depth,):
                 results.append(output.last_hidden_state.flatten(0, 1))
+            elif weights := layer_weights(choice):
+                states = torch.stack([state.flatten(0, 1) for state in output.hidden_states]).float()
+                results.append(torch.tensordot(states.new_tensor(weights), states, 1) / sum(weights))
             elif len(indices) == 1:
                 results.append(output.hidden_states[indices[0]].flatten(0, 1))
             else:
@@ -195,11 +204,11 @@ class Encoder(nn.Module):
     def _pooled_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
 
-    def _pool(self, packed: Packed, tokens_NH: Tensor, pooling: PoolingMode) -> Tensor:
+    def _pool(self, packed: Packed, tokens_NH: Tensor, pooling: str) -> Tensor:
         first, parts = 0, []
         for group, tokens_RTH in zip(packed.groups, packed.unpack(tokens_NH), strict=True):
             lengths_R = packed.lengths_B[first : first + group.rows]
-            parts.append(pool(tokens_RTH, group.mask_RT, lengths_R, pooling))
+            parts.append(pool(tokens_RTH, group.mask_RT, lengths_R, pooling, self.skipped))
             first += group.rows
         return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
 
@@ -223,16 +232,50 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
-def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, mode: PoolingMode) -> Tensor:
-    """Token vectors -> [B, H] in float32 (float64 stays): mean, maximum or the first token; padding takes no part."""
+def pooling_modes(pooling: str) -> tuple[str, ...]:
+    """The modes that ``pooling`` names.
+
+    Raises:
+        ValueError: it names another.
+    """
+    modes, known = tuple(pooling.split("+")), get_args(PoolingMode)
+    if not set(modes) <= set(known):
+        raise ValueError(f"pooling={pooling!r} must be one of {', '.join(known)}, or several joined by '+'")
+    return modes
+
+
+def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooling: str, skipped: int = 0) -> Tensor:
+    """Token vectors -> [B, H] per mode, one after the other, in float32 (float64 stays).
+
+    Padding and the first ``skipped`` tokens take no part; a text that holds nothing else is zero by the means.
+    """
     if tokens_BTH.dtype != torch.float64:
         tokens_BTH = tokens_BTH.float()
+    pooled_B = lengths_B
+    if skipped:
+        column_T = torch.arange(tokens_BTH.shape[1], device=tokens_BTH.device)
+        mask_BT = (column_T >= skipped) & (column_T < lengths_B[:, None])
+        pooled_B = (lengths_B - skipped).clamp(min=1)
+    parts = [_pool_by(mode, tokens_BTH, mask_BT, lengths_B, pooled_B, skipped) for mode in pooling_modes(pooling)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _pool_by(
+    mode: str, tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooled_B: Tensor, skipped: int
+) -> Tensor:
+    """One mode; ``pooled_B``: how many tokens are pooled."""
     if mode == "cls":
-        return tokens_BTH[:, 0]
+        return tokens_BTH[:, min(skipped, tokens_BTH.shape[1] - 1)]
+    if mode == "lasttoken":
+        return tokens_BTH.take_along_dim((lengths_B - 1)[:, None, None], 1)[:, 0]
     if mode == "max":
         if mask_BT is not None:
             tokens_BTH = tokens_BTH.masked_fill(~mask_BT[..., None], float("-inf"))
         return tokens_BTH.amax(1)
     if mask_BT is not None:
         tokens_BTH = tokens_BTH * mask_BT[..., None]
-    return tokens_BTH.sum(1) / lengths_B[:, None]
+    if mode == "weightedmean":
+        weights_T = torch.arange(1, tokens_BTH.shape[1] + 1, device=tokens_BTH.device).to(tokens_BTH.dtype)
+        whole_B = (lengths_B * (lengths_B + 1) - skipped * (skipped + 1)) // 2  # of the weights of what is pooled
+        return (tokens_BTH * weights_T[:, None]).sum(1) / whole_B.clamp(min=1)[:, None]
+    return tokens_BTH.sum(1) / (pooled_B if mode == "mean" else pooled_B.sqrt())[:, None]

@@ -22,6 +22,7 @@ class Family:
         positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
         width: key of config.json for the dimensions of a token vector.
         depth: its key for the number of layers.
+        longest: its key for the number of positions.
     """
 
     packed: bool = False
@@ -29,10 +30,12 @@ class Family:
     positions: Literal["absolute", "after-padding"] = "absolute"
     width: str = "hidden_size"
     depth: str = "num_hidden_layers"
+    longest: str = "max_position_embeddings"
 
     def most_tokens(self, config: Mapping[str, Any]) -> int:
         """Tokens per text that an encoder of this configuration has positions for."""
-        limit = int(config.get("max_position_embeddings") or 512)
+        limit = int(config.get(self.longest) or 0)
+        limit = limit if limit > 0 else 512
         return limit - 2 if self.positions == "after-padding" else limit
 
 
@@ -53,37 +56,41 @@ WORD_VECTORS = Family(packed=True)
 
 
 def family_of(model_type: object) -> Family:
-    """The family of a ``model_type``; an encoder that transformers knows and that has no entry here is padded.
+    """The family of a ``model_type``; an encoder or decoder that transformers knows and that has no entry here is padded.
 
     Raises:
-        ValueError: it is no encoder of text.
+        ValueError: it does not read text.
     """
     if model_type == MODEL_TYPE:
         return WORD_VECTORS
     if model_type in FAMILIES:
         return FAMILIES[str(model_type)]
-    if isinstance(model_type, str) and _is_encoder(model_type):
-        return Family()
+    if isinstance(model_type, str) and (config := _text_config(model_type)) is not None:
+        plain = Family()
+        names = (config.attribute_map.get(name, name) for name in (plain.width, plain.depth, plain.longest))
+        return Family(**dict(zip(("width", "depth", "longest"), names, strict=True)))
     raise ValueError(
         f"is of type '{model_type}': it must be an encoder of one of the families {', '.join(FAMILIES)}, or of another that "
-        f"transformers has as a masked language model"
+        f"transformers has as a masked or causal language model"
     )
 
 
-def _is_encoder(model_type: str) -> bool:
-    """Whether transformers trains the type to fill in masked tokens, its model reads tokens and a mask, and it is measured by
-    the usual keys."""
+def _text_config(model_type: str) -> Any | None:
+    """The configuration class of a type that transformers trains as a language model and whose model reads tokens and a
+    mask alone."""
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
-    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or model_type not in CONFIG_MAPPING:
-        return False
+    trained = {*auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+    if model_type not in trained or model_type not in CONFIG_MAPPING:
+        return None
     config = CONFIG_MAPPING[model_type]
-    model = MODEL_MAPPING[config]
-    if not isinstance(model, type) or {Family.width, Family.depth} & set(config.attribute_map):
-        return False
-    reads = inspect.signature(model.forward).parameters
-    return {"input_ids", "attention_mask"} <= set(reads) and "decoder_input_ids" not in reads
+    model = MODEL_MAPPING.get(config, None)
+    if not isinstance(model, type):
+        return None
+    reads = set(inspect.signature(model.forward).parameters)
+    known = {"input_ids", "attention_mask"} <= reads and not {"decoder_input_ids", "pixel_values"} & reads
+    return config if known else None
 
 
 def without_pooler(model: Any) -> dict[str, bool]:

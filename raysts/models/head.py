@@ -6,7 +6,7 @@ Shapes: B texts, N tokens, D dimensions in, E dimensions out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.ops.similarity import cosine, l2
+from raysts.ops.similarity import cosine, dot, l2, manhattan
 from raysts.storage.atomic import read_json, write_json
 
 Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
@@ -30,6 +30,25 @@ def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) 
 def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
     """Negated Euclidean distance of ``vectors``."""
     return l2(a["vectors"], b["vectors"])
+
+
+def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Dot product of ``vectors``."""
+    return dot(a["vectors"], b["vectors"])
+
+
+def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Negated Manhattan distance of ``vectors``."""
+    return manhattan(a["vectors"], b["vectors"])
+
+
+SIMILARITIES: dict[str, tuple[str, Similarity]] = {
+    "cosine": ("cosine", cosine_of_vectors),
+    "dot": ("dot", dot_of_vectors),
+    "euclidean": ("l2", l2_of_vectors),
+    "manhattan": ("manhattan", manhattan_of_vectors),
+}
+"""What sentence-transformers calls the similarities of vectors: their name in results, and the function."""
 
 
 class Head(nn.Module, ABC):
@@ -83,55 +102,85 @@ class Head(nn.Module, ABC):
         return head
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "identity": lambda x: x}
+def similarities_of(heads: Sequence[Head], described: str) -> dict[str, Similarity]:
+    """The similarities of a model with these heads, its own first.
 
-_ST_ACTIVATIONS = {
-    "tanh": "torch.nn.modules.activation.Tanh",
-    "identity": "torch.nn.modules.linear.Identity",
-}
+    Args:
+        heads: a last one that compares more than vectors says by itself how.
+        described: what the model's directory says, a name in ``SIMILARITIES``.
+    """
+    found: dict[str, Similarity] = heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
+    if described == "cosine" or list(found) != ["cosine"]:
+        return found
+    name, function = SIMILARITIES[described]
+    return {name: function, **found}
+
+
+ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn.modules.linear.Identity"}
+"""What raysts trains Dense modules with, and where torch has it."""
+
+
+def _activation(path: str) -> nn.Module:
+    """The activation function that a Dense module names; torch's own alone, as no other code is run."""
+    name = path.rsplit(".", 1)[-1]
+    kind = getattr(torch.nn, name, None) if path.startswith("torch.nn.") else None
+    if not (isinstance(kind, type) and kind.__module__ in {known.rpartition(".")[0] for known in ACTIVATIONS.values()}):
+        raise ValueError(f"activation_function {path} must be one of torch.nn")
+    return kind()  # type: ignore[no-any-return]
 
 
 class Dense(Head):
-    """activation(W x + b): sentence-transformers' own Dense module.
+    """activation(W x + b), and with ``residual`` x, or R x where the widths differ: sentence-transformers' own module.
 
     Args:
         in_features: D.
         out_features: E.
-        activation: ``tanh`` or ``identity``.
+        activation: ``tanh``, ``identity``, or the path of another activation function of torch without arguments.
         bias: add b.
+        residual: add the input.
     """
 
     module = "sentence_transformers.models.Dense"
 
-    def __init__(self, in_features: int, out_features: int, activation: str = "tanh", bias: bool = True) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, activation: str = "tanh", bias: bool = True, residual: bool = False
+    ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} must be one of {', '.join(ACTIVATIONS)}")
+        self.function = _activation(ACTIVATIONS.get(activation, activation))
         self.linear = nn.Linear(in_features, out_features, bias=bias)
-        self.activation = activation
+        if residual and in_features != out_features:
+            self.residual = nn.Linear(in_features, out_features, bias=False)
+        self.activation, self.has_residual = activation, residual
 
     @property
     def dim(self) -> int:
         return self.linear.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return ACTIVATIONS[self.activation](self.linear(x)).float()
+        found = self.function(self.linear(x))
+        if self.has_residual:
+            found = found + (self.residual(x) if hasattr(self, "residual") else x)
+        return found.float()
 
     def config(self) -> dict[str, Any]:
+        kind = type(self.function)
         return {
             "in_features": self.linear.in_features,
             "out_features": self.linear.out_features,
             "bias": self.linear.bias is not None,
-            "activation_function": _ST_ACTIVATIONS[self.activation],
-        }
+            "activation_function": f"{kind.__module__}.{kind.__name__}",
+        } | ({"use_residual": True} if self.has_residual else {})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         config = read_json(folder / "config.json") or {}
-        named = str(config.get("activation_function", _ST_ACTIVATIONS["tanh"]))
-        known = [name for name, path in _ST_ACTIVATIONS.items() if path.rsplit(".", 1)[-1] == named.rsplit(".", 1)[-1]]
-        if not known:
-            raise ValueError(f"{folder / 'config.json'}: activation_function {named} must be Tanh or Identity")
-        head = cls(config["in_features"], config["out_features"], known[0], config.get("bias", True))
-        head.load_state_dict(load_file(folder / "model.safetensors"))
+        if {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, "sentence_embedding"}:
+            raise ValueError(f"{folder / 'config.json'}: a Dense module is known behind the pooling alone")
+        named = str(config.get("activation_function", ACTIVATIONS["tanh"]))
+        short = next((name for name, path in ACTIVATIONS.items() if path == named), named)
+        sizes = config["in_features"], config["out_features"]
+        head = cls(*sizes, short, config.get("bias", True), config.get("use_residual", False))
+        path = folder / "model.safetensors"
+        pickled = folder / "pytorch_model.bin"  # of tensors alone, as older directories have it
+        head.load_state_dict(load_file(path) if path.is_file() else torch.load(pickled, "cpu", weights_only=True))
         return head

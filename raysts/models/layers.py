@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 Layers = int | str
-"""``k``: the mean of the last k layers; ``first_last``: of layer 1 and the last (BERT-flow); ``only-3``: layer 3 alone.
+"""``k``: the mean of the last k layers; ``first_last``: of layer 1 and the last (BERT-flow); ``only-3``: layer 3 alone;
+``weights-0.0,0.2,1.3``: the mean of all with these weights, which another library has trained.
 
 Layer 0 is the embedding layer.
 """
@@ -18,7 +22,7 @@ def check_layers(layers: Layers) -> None:
     """Raise ValueError when ``layers`` has another form."""
     if isinstance(layers, str):
         head, _, number = layers.partition("-")
-        good = layers == "first_last" or (head == "only" and number.isdecimal())
+        good = layers == "first_last" or (head == "only" and number.isdecimal()) or layer_weights(layers) is not None
     else:
         good = layers >= 1
     if not good:
@@ -34,6 +38,8 @@ def in_words(layers: Layers) -> str:
     """What is pooled, as people say it."""
     if layers == "first_last":
         return "first and last layer"
+    if layer_weights(layers):
+        return "all layers, by trained weights"
     if isinstance(layers, str):
         return f"layer {layers.removeprefix('only-')}"
     return "last layer" if layers == 1 else f"last {layers} layers"
@@ -48,6 +54,10 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
     check_layers(layers)
     if layers == "first_last":
         return (1, depth) if depth > 1 else (1,)
+    if weights := layer_weights(layers):
+        if len(weights) != depth + 1:
+            raise ValueError(f"layers={layers!r}: the encoder has {depth} layers and the embedding layer")
+        return tuple(range(depth + 1))
     if isinstance(layers, str):
         found: tuple[int, ...] = (int(layers.removeprefix("only-")),)
     else:
@@ -57,19 +67,32 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
     return found
 
 
+def layer_weights(layers: Layers) -> tuple[float, ...] | None:
+    """The weights of the embedding layer and of every layer above it, where ``layers`` names weights.
+
+    Raises:
+        ValueError: they are no numbers, or sum to zero.
+    """
+    if not isinstance(layers, str) or not layers.startswith("weights-"):
+        return None
+    weights = tuple(map(float, layers.removeprefix("weights-").split(",")))
+    if not math.isfinite(sum(weights)) or sum(weights) == 0:
+        raise ValueError(f"layers={layers!r}: the weights must be finite and not sum to zero")
+    return weights
+
+
 def single_layers(depth: int) -> tuple[Layers, ...]:
     """Every layer of an encoder of ``depth`` layers alone, from the first; the embedding layer is left out."""
     return tuple(f"only-{index}" for index in range(1, depth + 1))
 
 
-def layers_of(indices: tuple[int, ...], depth: int) -> Layers:
-    """The inverse of :func:`layer_indices`.
-
-    Raises:
-        ValueError: no choice of layers has these indices.
-    """
+def layers_of(weights: Sequence[float]) -> Layers:
+    """The choice of layers whose mean has these weights, of the embedding layer and of every layer above it."""
+    depth, indices = len(weights) - 1, tuple(i for i, weight in enumerate(weights) if weight)
     choices: list[Layers] = [*range(1, depth + 1), "first_last", *(f"only-{i}" for i in range(depth + 1))]
-    for choice in choices:
+    for choice in choices if len({weights[i] for i in indices}) == 1 else ():
         if layer_indices(choice, depth) == indices:
             return choice
-    raise ValueError(f"the mean of layers {indices} of {depth}: raysts pools {RULE}")
+    named = f"weights-{','.join(map(repr, map(float, weights)))}"
+    check_layers(named)
+    return named

@@ -20,8 +20,9 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import static
 from raysts.models.encoder import pool
 from raysts.models.families import without_pooler
+from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import Dense
-from raysts.models.layers import layer_indices
+from raysts.models.layers import layer_indices, layer_weights
 from raysts.models.sentence_model import SentenceModel
 from raysts.storage.atomic import atomic_write
 
@@ -45,21 +46,23 @@ class Graph(nn.Module):
         encoder = model.encoder
         self.backbone = _plain(encoder.backbone)
         self.heads = encoder.heads
-        self.indices = layer_indices(encoder.layers, encoder.depth)
-        self.pooling = encoder.pooling
-        self.normalize = model.normalize
+        indices = layer_indices(encoder.layers, encoder.depth)
+        self.weights = layer_weights(encoder.layers) or [float(i in indices) for i in range(encoder.depth + 1)]
+        self.pooling, self.skipped = encoder.pooling, encoder.skipped
+        self.normalize, self.dim = model.normalize, model.dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token ids and mask, both [B, T] int64 -> embeddings [B, D]; zero where a text has no token."""
         found = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
-        tokens_BTH = torch.stack([found.hidden_states[i] for i in self.indices]).mean(0)
+        layers = [(weight, layer) for weight, layer in zip(self.weights, found.hidden_states, strict=True) if weight]
+        tokens_BTH = torch.stack([weight * layer for weight, layer in layers]).sum(0) / sum(self.weights)
         mask_BT = attention_mask.bool()
         lengths_B = attention_mask.sum(1)
-        vectors_BD = pool(tokens_BTH, mask_BT, lengths_B.clamp(min=1), self.pooling)
+        vectors_BD = pool(tokens_BTH, mask_BT, lengths_B.clamp(min=1), self.pooling, self.skipped)
         vectors_BD = vectors_BD.masked_fill(lengths_B[:, None] == 0, 0.0)
         for head in self.heads:
             vectors_BD = head(vectors_BD)
-        return F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD
+        return (F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD)[:, : self.dim]
 
 
 def _plain(backbone: Any) -> nn.Module:
@@ -87,6 +90,20 @@ def check(model: SentenceModel) -> None:
             f"--format onnx: the model has a module '{others[0]}', and model.onnx holds an encoder, its pooling and dense "
             f"layers alone; take --format sentence-transformers, or export the model that the module was fitted on"
         )
+
+
+def losses(model: SentenceModel) -> list[str]:
+    """What the model has and ``model.onnx`` has not, in words."""
+    found = []
+    more = [name for name in model.similarities if name != "cosine"] if len(model.encoder.heads) else []
+    if isinstance(next(iter(model.encoder.heads[-1:]), None), GaussianHead):
+        found.append(
+            f"model.onnx gives the mean alone: the variance of each text, and with it the similarity {', '.join(more)} "
+            f"and the direction of entailment, are in the sentence-transformers format only"
+        )
+    if prompt := model.prompts.resolve():
+        found.append(f"model.onnx reads token ids: put the model's prompt before every text yourself: {prompt!r}")
+    return found
 
 
 def save(model: SentenceModel, folder: Path) -> None:
@@ -153,6 +170,7 @@ def _difference(model: SentenceModel, path: Path) -> float:
             expected_BD = model.encoder(ids_BT, mask_BT.sum(1))
         if model.normalize:
             expected_BD = F.normalize(expected_BD, dim=-1)
+        expected_BD = expected_BD[:, : model.dim]
         scale = max(1.0, float(expected_BD.abs().max()))
         worst = max(worst, float(np.abs(found_BD - expected_BD.numpy()).max()) / scale)
     return worst

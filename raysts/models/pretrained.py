@@ -1,11 +1,10 @@
-"""Models on disk: plain sentence-transformers directories (safetensors), loaded without executing code from them."""
+"""Models on disk: plain sentence-transformers directories, loaded without executing code from them."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import pickle
-import shutil
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,24 +12,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models import static, vector_files
-from raysts.models.encoder import Encoder, PoolingMode
+from raysts.models.encoder import Encoder, pooling_modes
 from raysts.models.families import FAMILIES, family_of, without_pooler
-from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
-from raysts.models.modules import POOLING_KEYS, config_of, head_of, save_layers, settings
+from raysts.models.modules import config_of, describe, head_of, transformer_settings
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import atomic_write, read_json, write_json
+from raysts.models.tokens import lowers
+from raysts.storage.atomic import read_json
 from raysts.storage.store import Store
-
-_ST = "sentence_transformers.models."
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
+
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*_Dense/*.bin", "*_WeightedLayerPooling/*.bin")
+"""What is taken of a hub model: weights of the small modules may be pickled tensors, which are unpickled as such."""
 
 CODE_KEY = "auto_map"
 """Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""
@@ -39,9 +39,10 @@ CODE_KEY = "auto_map"
 def load(
     model: str | Path,
     *,
-    pooling: PoolingMode | None = None,
+    pooling: str | None = None,
     layers: Layers | None = None,
     max_length: int | None = None,
+    prompt: str | None = None,
     device: str | torch.device | None = None,
     heads: bool = True,
 ) -> SentenceModel:
@@ -52,39 +53,52 @@ def load(
     Args:
         model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, a hub name, or a file of
             word vectors as text.
-        pooling: ``mean``, ``cls`` or ``max``; default: what the directory says, ``mean`` for a bare encoder.
+        pooling: as of :class:`raysts.models.encoder.Encoder`; default: what the directory says, ``mean`` for a bare
+            encoder, ``lasttoken`` for a bare decoder.
         layers: layers to pool; default: what the directory says, 1 for a bare encoder.
         max_length: tokens per text; default: what the directory says.
+        prompt: name of a prompt that the directory has, or a text, which stands in front of every text; default: the
+            directory's default; empty: none.
         device: default: the first GPU if there is one.
         heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
 
     Raises:
-        InputError: nothing is there, or it is not an encoder that raysts knows.
+        InputError: nothing is there, it is not an encoder that raysts knows, or it has no such prompt.
     """
     folder = find(model)
-    asked = settings(folder)
+    asked = describe(folder)
+    prompts = asked.prompts.with_default(prompt)
     backbone, tokenizer = load_backbone(folder)
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
-    kept = [head_of(kind, path) for kind, path in asked["heads"]] if heads else []
+    kept = [head_of(kind, path) for kind, path in asked.heads] if heads else []
     if kept:
-        pooling, layers = asked["pooling"], asked["layers"]
+        pooling, layers = asked.pooling, asked.layers
     try:
         encoder = Encoder(
             backbone,
-            int(tokenizer.pad_token_id),
-            pooling or asked["pooling"],
-            asked["layers"] if layers is None else layers,
+            next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None),
+            pooling or asked.pooling,
+            asked.layers if layers is None else layers,
             kept,
             tokenizer.mask_token_id,
             tuple(tokenizer.all_special_ids),
+            prompts.tokens(tokenizer, prompts.resolve()),
         )
         layer_indices(encoder.layers, encoder.depth)
         _check_padding(encoder)
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
     encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    length = min(max_length or asked["max_length"] or tokenizer.model_max_length, limit)
-    return SentenceModel(encoder, tokenizer, length, asked["normalize"])
+    length = min(max_length or asked.max_length or tokenizer.model_max_length, limit)
+    return SentenceModel(
+        encoder,
+        tokenizer,
+        length,
+        asked.normalize,
+        prompts=prompts,
+        truncate_dim=asked.truncate_dim,
+        similarity=asked.similarity,
+    )
 
 
 def randomise(encoder: Encoder, seed: int) -> None:
@@ -100,15 +114,19 @@ def randomise(encoder: Encoder, seed: int) -> None:
 
 def similarities(folder: Path) -> dict[str, Similarity]:
     """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
-    heads = settings(folder)["heads"]
-    return head_of(*heads[-1]).similarities() if heads else {"cosine": cosine_of_vectors}
+    asked = describe(folder)
+    return similarities_of([head_of(*head) for head in asked.heads[-1:]], asked.similarity)
 
 
 def dim(folder: Path) -> int:
     """D, the number of dimensions that the model in ``folder`` gives, without reading its encoder's weights."""
-    heads = settings(folder)["heads"]
-    if heads:
-        return head_of(*heads[-1]).dim
+    asked = describe(folder)
+    whole = head_of(*asked.heads[-1]).dim if asked.heads else width(folder) * len(pooling_modes(asked.pooling))
+    return min(whole, asked.truncate_dim or whole)
+
+
+def width(folder: Path) -> int:
+    """H, the number of dimensions of the token vectors of the model in ``folder``: what is trained begins with it."""
     config = config_of(folder / "config.json")
     return int(config[family_of(config["model_type"]).width])
 
@@ -153,7 +171,7 @@ def check(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
     refuse_code(folder)
     tokenizer_id(folder)
-    settings(folder)
+    describe(folder)
     assert isinstance(config, dict)
     return config
 
@@ -241,7 +259,7 @@ def find(model: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        return Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES)))
     except Exception as error:
         raise InputError(
             f"model '{model}' is not there: no such directory, and the Hugging Face hub did not give it "
@@ -256,22 +274,39 @@ def load_tokenizer(folder: Path) -> Any:
     _tokenizer_files(folder)
     if static.is_static(folder):
         return static.load_tokenizer(folder)
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and transformer_settings(folder).get("do_lower_case"):
+        lowers(backend, also=True)
+    return tokenizer
+
+
+def _lower_cased(normalizer: Any) -> dict[str, Any]:
+    """The rules of a normaliser (or none) as ``load_tokenizer`` makes them: small letters first, as sentence-transformers."""
+    sequence = normalizer is not None and normalizer["type"] == "Sequence"
+    parts = normalizer["normalizers"] if sequence else [normalizer] if normalizer else []
+    if any(part["type"] == "Lowercase" or part.get("lowercase") for part in parts):
+        return dict(normalizer)
+    return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *parts]}
 
 
 def tokenizer_id(folder: Path) -> str:
     """Content id of the tokenizer in a model folder: its vocabulary and rules, not its settings for length or padding."""
     files = _tokenizer_files(folder)
+    lower_case = bool(transformer_settings(Store.of(folder).get_dir(folder) or folder).get("do_lower_case"))
     digests = []
     for path in files[:1] if files[0].name == "tokenizer.json" else files:
         if path.name == "tokenizer.json":
             rules = {key: value for key, value in config_of(path).items() if key not in ("truncation", "padding")}
+            if lower_case:
+                rules["normalizer"] = _lower_cased(rules.get("normalizer"))
             digests.append((path.name, content_id(rules)))
         else:
             digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
     if files[0].name != "tokenizer.json":  # then the rules stand in the settings
         rules = config_of(folder / "tokenizer_config.json") or {}
         digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
+        digests += [("small letters", "")] if lower_case and not rules.get("do_lower_case") else []
     return content_id(digests)
 
 
@@ -288,6 +323,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import MODEL_MAPPING, AutoConfig, AutoModel
 
     transformers.utils.logging.disable_progress_bar()
@@ -297,8 +333,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         if static.is_static(folder):
             return static.load(folder)
         refuse_code(folder)
+        _refuse_other_types(folder, (config_of(folder / "config.json") or {}).get("model_type"))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        _refuse_other_types(folder, config.model_type)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
         backbone, loaded = AutoModel.from_pretrained(
             folder,
@@ -315,10 +351,12 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
                 f"{f' and {len(wrong) - 3} more' if len(wrong) > 3 else ''}; get the model again"
             )
         backbone.config.output_hidden_states = False
+        if config.model_type not in FAMILIES:
+            backbone.config.use_cache = False  # decoders would keep what only the next token needs
         return backbone, load_tokenizer(folder)
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         first_line = str(error).strip().split("\n")[0]
         raise InputError(
             f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
@@ -326,75 +364,3 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         ) from None
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
-
-
-def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
-    """Write ``model`` as a plain sentence-transformers directory, aside then renamed.
-
-    sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
-    pooled, and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling); heads that it does not have,
-    and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
-    """
-    encoder = model.encoder
-    with atomic_write(folder) as draft:
-        draft.mkdir(parents=True)
-        indices = layer_indices(encoder.layers, encoder.depth)
-        modules = [_save_input(model, draft, indices)]
-
-        def module(kind: str) -> Path:
-            modules.append((f"{len(modules)}_{kind.rsplit('.', 1)[-1]}", kind))
-            (draft / modules[-1][0]).mkdir()
-            return draft / modules[-1][0]
-
-        if indices != (encoder.depth,) and not isinstance(encoder.backbone, static.WordVectors):
-            save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, indices, encoder.depth)
-        pooled = encoder.width
-        for head in encoder.heads:
-            if head.reads == "tokens":
-                head.save(module(head.module))
-                pooled = head.dim
-        write_json(
-            module(f"{_ST}Pooling") / "config.json",
-            {"word_embedding_dimension": pooled}
-            | {key: encoder.pooling == mode for mode, key in POOLING_KEYS.items()}
-            | {"pooling_mode_mean_sqrt_len_tokens": False},
-        )
-        for head in encoder.heads:
-            if head.reads == "pooled":
-                head.save(module(head.module))
-        if model.normalize:
-            module(f"{_ST}Normalize")
-        for head in encoder.heads:
-            if head.source is not None:
-                shutil.copyfile(head.source, draft / f"{head.module.partition('.')[0]}.py")
-        write_json(
-            draft / "modules.json",
-            [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)],
-        )
-        write_json(draft / "sentence_bert_config.json", {"max_seq_length": model.max_length, "do_lower_case": False})
-        write_json(draft / "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
-        if card is not None:
-            (draft / "README.md").write_text(card, encoding="utf-8")
-
-
-def _save_input(model: SentenceModel, folder: Path, indices: tuple[int, ...]) -> tuple[str, str]:
-    """Write backbone and tokenizer; the first module: (its folder, its type)."""
-    backbone, depth = model.encoder.backbone, model.encoder.depth
-    if isinstance(backbone, static.WordVectors):
-        plain = model.pooling == "mean" and all(head.reads == "pooled" for head in model.encoder.heads)
-        static.save(backbone, model.tokenizer, folder, model.max_length, plain)
-        return static.FOLDER, f"{_ST}WordEmbeddings"
-    config = copy.deepcopy(backbone.config)
-    config.output_hidden_states = indices != (depth,)
-    config.architectures = [type(backbone).__name__]
-    config.save_pretrained(folder)
-    weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer = copy.deepcopy(model.tokenizer)
-    tokenizer.model_max_length = model.max_length
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:  # it remembers how it was last called: the file would say what the process has done before
-        backend.no_truncation()
-        backend.no_padding()
-    tokenizer.save_pretrained(folder)
-    return "", f"{_ST}Transformer"

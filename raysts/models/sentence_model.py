@@ -1,19 +1,28 @@
-"""A model as users and evaluation see it: sentences in, representations out, and its own similarity."""
+"""A model as users and evaluation see it: sentences in, representations out, its own similarity, its directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import copy
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from raysts.models import static
 from raysts.models.encoder import Encoder
-from raysts.models.head import Similarity, cosine_of_vectors
+from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
+from raysts.models.modules import pooling_config, save_layers
+from raysts.models.prompts import Prompts
 from raysts.models.static import WordVectors
-from raysts.models.tokens import Tokens, tokenize
+from raysts.models.tokens import Tokens, lowers, tokenize
+from raysts.storage.atomic import atomic_write, write_json
 
 Representation = dict[str, np.ndarray]
 """Arrays whose first axis is the text; ``vectors`` [N, D] is always there. What differs in length from text to text (the
@@ -21,6 +30,12 @@ token Gaussians of a mixture) is an array of arrays."""
 
 TOKEN_BUDGET = {"cpu": 4_096, "cuda": 65_536}
 """Tokens (padding included) that go through the encoder at once when embedding in bulk."""
+
+
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+"""Of the numbers that ``encode`` gives, as sentence-transformers names them."""
+
+_ST = "sentence_transformers.models."
 
 
 class SentenceModel:
@@ -31,13 +46,29 @@ class SentenceModel:
         tokenizer: its Hugging Face tokenizer.
         max_length: texts are cut to this many tokens, special tokens included.
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
+        prompts: what stands in front of every text.
+        truncate_dim: give the first so many dimensions alone.
+        similarity: of vectors, a name in ``raysts.models.head.SIMILARITIES``.
     """
 
-    def __init__(self, encoder: Encoder, tokenizer: Any, max_length: int, normalize: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: Any,
+        max_length: int,
+        normalize: bool = False,
+        *,
+        prompts: Prompts | None = None,
+        truncate_dim: int | None = None,
+        similarity: str = "cosine",
+    ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.normalize = normalize
+        self.prompts = prompts or Prompts()
+        self.truncate_dim = truncate_dim
+        self.similarity_name = similarity
 
     @property
     def pooling(self) -> str:
@@ -54,50 +85,216 @@ class SentenceModel:
     @property
     def similarities(self) -> dict[str, Similarity]:
         """The similarities that compare its representations, by the name that results have for them; its own first."""
-        heads = self.encoder.heads
-        return heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
+        return similarities_of(self.encoder.heads, self.similarity_name)
 
     @property
     def dim(self) -> int:
         """D, the number of dimensions of a vector."""
-        return self.encoder.dim
+        return min(self.encoder.dim, self.truncate_dim or self.encoder.dim)
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Token ids of ``texts`` as this model reads them."""
-        return tokenize(self.tokenizer, texts, self.max_length)
+    def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
+        """Token ids of ``texts`` as this model reads them, behind ``prompt`` (a name or a text; default: the model's)."""
+        return tokenize(self.tokenizer, texts, self.max_length, self.prompts.resolve(prompt))
 
-    def encode(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
-        """Vectors of ``texts`` -> float32 [N, D]."""
-        return self.represent(texts, precision)["vectors"]
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        *,
+        prompt: str | None = None,
+        normalize: bool = False,
+        precision: Precision = "float32",
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        show_progress: bool = False,
+    ) -> np.ndarray:
+        """Vectors of ``texts`` -> float32 [N, D]; of one text [D].
 
-    def represent(self, texts: Sequence[str], precision: str = "fp32") -> Representation:
+        Args:
+            texts: one text, or many.
+            prompt: name of one of the model's prompts, or a text; default: the model's default; empty: none.
+            normalize: give vectors of unit length, whatever the model does by itself.
+            precision: ``int8`` and ``uint8`` divide the range of each dimension over these texts into 255 steps;
+                ``binary`` and ``ubinary`` keep the signs, eight to a byte [N, D / 8], as int8 or uint8.
+            batch_size: texts that go through the encoder at once; default: as many as hold some thousands of tokens.
+            device: the model is moved there, and stays.
+            show_progress: draw a bar on stderr.
+
+        Raises:
+            InputError: there is no such prompt.
+            ValueError: no such precision, or ``batch_size`` is not positive.
+        """
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision={precision!r} must be one of {', '.join(get_args(Precision))}")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be positive")
+        if device is not None:
+            self.encoder.to(device)
+        single = isinstance(texts, str)
+        listed = [texts] if isinstance(texts, str) else texts
+        with _bar(len(listed), show_progress) as advance:
+            options = {"progress": advance, "batch_size": batch_size}
+            (found,) = self.represent_layers(listed, (self.layers,), prompt, **options).values()
+        vectors = found["vectors"]
+        if normalize:
+            vectors = unit(vectors)
+        vectors = quantize(vectors, precision)
+        return vectors[0] if single else vectors
+
+    def represent(self, texts: Sequence[str], prompt: str | None = None) -> Representation:
         """The representation that ``similarity`` compares."""
-        return self.represent_layers(texts, (self.layers,), precision)[self.layers]
+        return self.represent_layers(texts, (self.layers,), prompt)[self.layers]
 
     def represent_layers(
-        self, texts: Sequence[str], layers: Sequence[Layers], precision: str = "fp32"
+        self, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None = None, **options: Any
     ) -> dict[Layers, Representation]:
         """Representations for several choices of layers, from one pass over ``texts``.
 
         A model with heads has one: that of the layers its heads were trained on.
+
+        Args:
+            texts: the texts.
+            layers: the choices.
+            prompt: as for :meth:`encode`.
+            options: as for :func:`represent_tokens`.
         """
         if len(self.encoder.heads):
             layers = (self.layers,)
         for choice in layers:
             layer_indices(choice, self.encoder.depth)
-        tokens = self.tokenize(texts)
+        tokens = self.tokenize(texts) if prompt is None else self.tokenize(texts, prompt)
         if isinstance(self.encoder.backbone, WordVectors):
             self.encoder.backbone.say_unknown(tokens)
-        found = represent_tokens(self.encoder, tokens, layers, precision)
+        encoder = self.encoder
+        if prompt is not None:
+            encoder = copy.copy(encoder)  # the same modules
+            encoder.skipped = self.prompts.tokens(self.tokenizer, self.prompts.resolve(prompt))
+        found = represent_tokens(encoder, tokens, layers, **options)
+        return dict(zip(layers, map(self.finished, found), strict=True))
+
+    def finished(self, found: Representation) -> Representation:
+        """What the encoder gives as the model gives it: of unit length and truncated, where it says so."""
         if self.normalize:
-            for representation in found:
-                vectors = representation["vectors"]
-                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return dict(zip(layers, found, strict=True))
+            found["vectors"] = unit(found["vectors"])
+        if self.truncate_dim is not None:
+            whole, kept = self.encoder.dim, self.truncate_dim
+            found = {name: x[:, :kept] if x.shape[1:] == (whole,) else x for name, x in found.items()}
+        return found
 
     def similarity(self, a: Representation, b: Representation) -> np.ndarray:
         """The model's own similarity of corresponding rows -> float64 [N]."""
         return next(iter(self.similarities.values()))(a, b)
+
+    def save(self, folder: str | Path, card: str | None = None) -> None:
+        """Write a plain sentence-transformers directory, aside then renamed.
+
+        sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
+        pooled, and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling); heads that it does not have,
+        and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
+
+        Args:
+            folder: the directory; what is there is replaced.
+            card: its ``README.md``.
+        """
+        encoder = self.encoder
+        with atomic_write(Path(folder)) as draft:
+            draft.mkdir(parents=True)
+            last = layer_indices(encoder.layers, encoder.depth) == (encoder.depth,)
+            modules = [self._save_input(draft, last)]
+
+            def module(kind: str) -> Path:
+                modules.append((f"{len(modules)}_{kind.rsplit('.', 1)[-1]}", kind))
+                (draft / modules[-1][0]).mkdir()
+                return draft / modules[-1][0]
+
+            if not last and not isinstance(encoder.backbone, WordVectors):
+                save_layers(module(f"{_ST}WeightedLayerPooling"), encoder.width, encoder.layers, encoder.depth)
+            width = encoder.width
+            for head in encoder.heads:
+                if head.reads == "tokens":
+                    head.save(module(head.module))
+                    width = head.dim
+            write_json(module(f"{_ST}Pooling") / "config.json", pooling_config(width, encoder.pooling, self.prompts))
+            for head in encoder.heads:
+                if head.reads == "pooled":
+                    head.save(module(head.module))
+            if self.normalize:
+                module(f"{_ST}Normalize")
+            for head in encoder.heads:
+                if head.source is not None:
+                    shutil.copyfile(head.source, draft / f"{head.module.partition('.')[0]}.py")
+            write_json(
+                draft / "modules.json",
+                [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)],
+            )
+            backend = getattr(self.tokenizer, "backend_tokenizer", None)  # some classes forget rules of their file
+            lower = backend is not None and lowers(backend)
+            write_json(draft / "sentence_bert_config.json", {"max_seq_length": self.max_length, "do_lower_case": lower})
+            settings: dict[str, Any] = {"prompts": dict(self.prompts.texts), "similarity_fn_name": self.similarity_name}
+            if self.prompts.default is not None:
+                settings["default_prompt_name"] = self.prompts.default
+            if self.truncate_dim is not None:
+                settings["truncate_dim"] = self.truncate_dim
+            write_json(draft / "config_sentence_transformers.json", settings)
+            if card is not None:
+                (draft / "README.md").write_text(card, encoding="utf-8")
+
+    def _save_input(self, folder: Path, last_layer: bool) -> tuple[str, str]:
+        """Write backbone and tokenizer; the first module: (its folder, its type)."""
+        backbone = self.encoder.backbone
+        if isinstance(backbone, WordVectors):
+            plain = self.pooling == "mean" and all(head.reads == "pooled" for head in self.encoder.heads)
+            static.save(backbone, self.tokenizer, folder, self.max_length, plain)
+            return static.FOLDER, f"{_ST}WordEmbeddings"
+        config = copy.deepcopy(backbone.config)
+        config.output_hidden_states = not last_layer
+        config.architectures = [type(backbone).__name__]
+        config.save_pretrained(folder)
+        weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.model_max_length = self.max_length
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if (
+            backend is not None
+        ):  # it remembers how it was last called: the file would say what the process has done before
+            backend.no_truncation()
+            backend.no_padding()
+        tokenizer.save_pretrained(folder)
+        return "", f"{_ST}Transformer"
+
+
+@contextlib.contextmanager
+def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
+    """A bar that is advanced by numbers of texts; None where none is to be drawn."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("encode", total=texts)
+        yield lambda rows: progress.advance(task, rows)
+
+
+def unit(vectors_ND: np.ndarray) -> np.ndarray:
+    """Rows of length 1; one of zeros stays."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
+
+
+def quantize(vectors_ND: np.ndarray, precision: Precision) -> np.ndarray:
+    """Vectors in a smaller type, bit for bit as sentence-transformers' ``quantize_embeddings`` makes them of the same ones."""
+    if precision == "float32":
+        return vectors_ND
+    if precision in ("binary", "ubinary"):
+        bits = np.packbits(vectors_ND > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits - 128).astype(np.int8)
+    if not len(vectors_ND):
+        return vectors_ND.astype(precision)
+    lowest_D = vectors_ND.min(0)
+    steps_D = (vectors_ND.max(0) - lowest_D) / 255
+    levels_ND = np.clip(np.floor((vectors_ND - lowest_D) / np.where(steps_D == 0, 1, steps_D)), 0, 255)
+    return levels_ND.astype(np.uint8) if precision == "uint8" else (levels_ND - 128).astype(np.int8)
 
 
 def represent_tokens(
@@ -106,6 +303,7 @@ def represent_tokens(
     layers: Sequence[Layers],
     precision: str = "fp32",
     progress: Callable[[int], None] | None = None,
+    batch_size: int | None = None,
 ) -> list[Representation]:
     """The representation of ``tokens`` (float32) for each choice of layers, without gradients or dropout.
 
@@ -124,7 +322,7 @@ def represent_tokens(
     try:
         with torch.inference_mode(), autocast(device, precision):
             while first < len(order):
-                rows = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
+                rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
                 parts = encoder.represent_layers(ids.to(device), part_lengths.to(device), layers)
                 for result, part in zip(results, parts, strict=True):

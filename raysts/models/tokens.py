@@ -53,9 +53,27 @@ class Tokens(NamedTuple):
         return torch.from_numpy(ids), torch.from_numpy(lengths.astype(np.int64))
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int) -> Tokens:
-    """Token ids of ``texts``, special tokens included, truncated to ``max_length`` tokens; of None there are none."""
-    there = [text for text in texts if text is not None]
+def lowers(backend: Any, also: bool = False) -> bool:
+    """Whether the rules of a tokenizer begin with small letters of their own.
+
+    Args:
+        backend: of a fast tokenizer.
+        also: make it so, as sentence-transformers does where a directory says ``do_lower_case``.
+    """
+    from tokenizers import normalizers
+
+    own: Any = backend.normalizer
+    parts: list[Any] = [*own] if isinstance(own, normalizers.Sequence) else [own] if own else []  # type: ignore[misc]
+    if also and not any(getattr(part, "lowercase", isinstance(part, normalizers.Lowercase)) for part in parts):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+        return True
+    return any(isinstance(part, normalizers.Lowercase) for part in parts)
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = "") -> Tokens:
+    """Token ids of ``texts``, each behind ``prompt``, special tokens included, truncated to ``max_length`` tokens; of None
+    there are none."""
+    there = [prompt + text for text in texts if text is not None]
     if not there:
         return Tokens(np.zeros(0, np.int32), np.zeros(len(texts) + 1, np.int64))
     ids = tokenizer(

@@ -33,6 +33,22 @@ def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     return found
 
 
+def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    """Dot product of corresponding rows -> float64 [N]."""
+    found = np.zeros(len(a_ND))
+    for rows, a, b in _blocks(a_ND, b_ND):
+        found[rows] = np.einsum("nd,nd->n", a, b)
+    return found
+
+
+def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    """Minus the sum of absolute differences of corresponding rows -> float64 [N]."""
+    found = np.zeros(len(a_ND))
+    for rows, a, b in _blocks(a_ND, b_ND):
+        found[rows] = -np.abs(a - b).sum(1)
+    return found
+
+
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
     """Minus the Jensen-Shannon divergence (natural logarithm), mean over V -> float64 [N], from -log 2 to 0.
 

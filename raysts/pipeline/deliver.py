@@ -305,7 +305,7 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     if not store.get_dir(target, fresh=True):
         pooled = pretrained.load(folder, pooling=chosen.pooling, layers=chosen.layers, device="cpu")  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
-            pretrained.save(pooled, draft)
+            pooled.save(draft)
         if model and (record := RunFolder(folder.parent).record()):
             store.write_json(target.parent / "recipe.json", store.read_json(folder.parent / "recipe.json") or {})
             store.write_json(target.parent / "run.json", record | {"run_id": copy_id, "pooled_again": chosen.id})

@@ -101,8 +101,8 @@ def open_output(output: Path, spec: dict[str, Any]) -> None:
 class EmbedFile:
     """Writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
 
-    def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str) -> None:
-        self.model, self.column = load(model, layers=layers, device=device), column
+    def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str, prompt: str) -> None:
+        self.model, self.column = load(model, layers=layers, prompt=prompt, device=device), column
 
     def __call__(self, unit: Unit) -> None:
         target = Path(unit.target)

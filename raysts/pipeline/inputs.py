@@ -27,7 +27,6 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
-from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
 from raysts.models.modules import pooled_by
 from raysts.models.pretrained import find, tokenizer_id
@@ -80,7 +79,7 @@ class Inputs:
         return self.locate(self.pipeline.backbone).absolute()
 
     @cached_property
-    def distributed(self) -> tuple[PoolingMode, Layers]:
+    def distributed(self) -> tuple[str, Layers]:
         """Pooling and layers of the backbone as it was distributed: those that its folder says."""
         return ("mean", 1) if self.pipeline.backbone == TINY else pooled_by(self.backbone)
 

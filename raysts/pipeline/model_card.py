@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
-from raysts.models.modules import settings
+from raysts.models.modules import describe
 from raysts.pipeline.deliver import delivered, falls
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
@@ -65,7 +65,7 @@ class Card:
     members: int
     backbone: str
     dimension: int
-    max_length: int
+    max_length: int | None
     pooling: str
     layers: Layers
     similarity: str = "cosine"
@@ -124,7 +124,7 @@ def card_of(
     ``folder`` holds it; that of ``model`` too, perhaps with other layers pooled.
     """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
-    entry, stored = names.RECIPES.get(pipeline.name), settings(folder)
+    entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
     by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
     card = Card(
         name=f"{name} ({record['role']})",
@@ -135,9 +135,9 @@ def card_of(
         backbone=pipeline.backbone,
         dimension=pretrained.dim(folder),
         similarity=next(iter(pretrained.similarities(folder))),
-        max_length=stored["max_length"],
-        pooling=stored["pooling"],
-        layers=stored["layers"],
+        max_length=stored.max_length,
+        pooling=stored.pooling,
+        layers=stored.layers,
         data=[
             {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
             for stage, r in recipes.items()

@@ -128,7 +128,7 @@ class Plan(Inputs):
             return
         models = [member.model for member in selected(self.members, self.pipeline.select_top)]
         with store.put_dir(folder) as draft:
-            pretrained.save(pretrained.average(models[:1] if start == "member" else models), draft)
+            pretrained.average(models[:1] if start == "member" else models).save(draft)
 
     @cached_property
     def soups(self) -> list[SoupNode]:

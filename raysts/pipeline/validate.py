@@ -9,6 +9,7 @@ from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
+from raysts.models.modules import describe
 from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.distillation import DistillationSettings
@@ -187,8 +188,8 @@ def unmergeable(inputs: Inputs) -> list[str]:
         return [
             f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {instead}"
         ]
-    asked = [pretrained.settings(folder) for folder in inputs.teacher_folders]
-    if any(each["heads"] for each in asked) or len({(each["pooling"], each["layers"]) for each in asked}) > 1:
+    asked = [describe(folder) for folder in inputs.teacher_folders]
+    if any(each.heads for each in asked) or len({(each.pooling, each.layers) for each in asked}) > 1:
         return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {instead}"]
     return []
 

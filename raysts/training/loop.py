@@ -16,7 +16,7 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
 from raysts.models import kernels
-from raysts.models.pretrained import load, randomise, save
+from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
 from raysts.storage.runs import RunFolder
@@ -303,7 +303,9 @@ class Run:
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)
-            save(SentenceModel(encoder, self.model.tokenizer, self.model.max_length), job.folder / "model")
+            trained = self.model
+            kept = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
+            kept.save(job.folder / "model")
             folder.upload_model()
             folder.store.write_json(job.folder / "run.json", self.record)
             checkpoint.clear(job.folder / "checkpoints")

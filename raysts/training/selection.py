@@ -63,11 +63,11 @@ class CachedTokensModel(SentenceModel):
     """A model in training as its development set sees it: now one encoder, now another, and always the same sentences."""
 
     def __init__(self, model: SentenceModel) -> None:
-        super().__init__(model.encoder, model.tokenizer, model.max_length)
+        super().__init__(model.encoder, model.tokenizer, model.max_length, prompts=model.prompts)
         self._tokenized: tuple[Sequence[str], Tokens] | None = None
 
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
+    def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
         """Token ids of ``texts``, made at the first evaluation."""
         if self._tokenized is None or self._tokenized[0] is not texts:
-            self._tokenized = texts, super().tokenize(texts)
+            self._tokenized = texts, super().tokenize(texts, prompt)
         return self._tokenized[1]

@@ -19,7 +19,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import Dense, Head
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped_heads import FlowHead
@@ -137,10 +137,22 @@ def test_the_command(tiny_backbone: Path, tmp_path: Path) -> None:
 
 
 def test_heads_that_the_graph_does_not_hold_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(headed(tiny_backbone, FlowHead(Glow(HIDDEN, 2, 1, 4))), tmp_path / "model")
+    headed(tiny_backbone, FlowHead(Glow(HIDDEN, 2, 1, 4))).save(tmp_path / "model")
     outcome = command("export", tmp_path / "model", "--to", tmp_path / "out", "--format", "onnx")
     assert outcome.code == 2
     assert "'raysts_glow.Glow'" in outcome.err and "--format sentence-transformers" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_an_export_leaves_out_is_said(tiny_backbone: Path, tmp_path: Path) -> None:
+    headed(tiny_backbone, GaussianHead(HIDDEN, 5)).save(tmp_path / "model")
+    outcome = command("export", tmp_path / "model", "--to", tmp_path / "graph", "--format", "onnx")
+    assert outcome.code == 0 and "model.onnx gives the mean alone: the variance of each text" in outcome.err
+    raysts.export(tmp_path / "model", tmp_path / "whole")
+    found, expected = (load(tmp_path / name, device="cpu").represent(TEXTS) for name in ("whole", "model"))
+    np.testing.assert_array_equal(found["log_var"], expected["log_var"])
+    outcome = command("export", tmp_path / "model", "--to", tmp_path / "out", "--layers", 2)
+    assert outcome.code == 2 and "--layers 2: the model's heads were trained on layers '1'" in outcome.err
     assert not (tmp_path / "out").exists()
 
 

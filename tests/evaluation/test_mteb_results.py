@@ -29,8 +29,8 @@ def written(corpus: Corpus, folder: Path, model: str = "an/encoder") -> list[Pat
 def test_files_hold_the_values_of_all_rows_concatenated(corpus: Corpus, tmp_path: Path) -> None:
     paths = written(corpus, tmp_path / "out")
     assert [str(path.relative_to(tmp_path / "out")) for path in paths] == [
-        "an__encoder/r1/STS12.json",
-        "an__encoder/r1/STSBenchmark.json",
+        "results/an__encoder/r1/STS12.json",
+        "results/an__encoder/r1/STSBenchmark.json",
     ]
     rows = harness.evaluate(HashedWords(), corpus, ["sts12"], layers=(1,), resamples=0)
     whole = {row["metric"]: row["value"] for row in rows if row["aggregation"] == "all"}
@@ -38,7 +38,9 @@ def test_files_hold_the_values_of_all_rows_concatenated(corpus: Corpus, tmp_path
     assert scores["main_score"] == scores["cosine_spearman"] == scores["spearman"] == whole["spearman"]
     assert scores["cosine_pearson"] == whole["pearson"]
     assert json.loads(paths[0].read_text())["dataset_revision"] == f"sha256:{corpus.fingerprint('sts/sts12')}"
-    assert (tmp_path / "out/raysts__my-model/r1/STS12.json") in written(corpus, tmp_path / "out", "/some/my model")
+    assert (tmp_path / "out/results/raysts__my-model/r1/STS12.json") in written(
+        corpus, tmp_path / "out", "/some/my model"
+    )
 
 
 def test_what_cannot_be_written_is_said(corpus: Corpus) -> None:
@@ -53,7 +55,10 @@ def test_mteb_reads_the_files(corpus: Corpus, tmp_path: Path) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb.models.model_meta import ModelMeta
 
+    cache = mteb.ResultCache(cache_path=tmp_path / "out")
     for path in written(corpus, tmp_path / "out"):
+        assert cache.get_task_result_path(path.stem, "an/encoder", "r1") == path
+        assert cache.load_task_result(path.stem, "an/encoder", "r1").task_name == path.stem
         found = mteb.TaskResult.from_disk(path, load_historic_data=False)
         assert found.get_score() == json.loads(path.read_text())["scores"]["test"][0]["cosine_spearman"]
         assert found.languages == ["eng"]

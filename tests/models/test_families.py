@@ -7,51 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from small_runs import SGD_LIKE, Stage, Watched, write_backbone
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.models import onnx
 from raysts.models.families import FAMILIES, WORD_VECTORS, Family, family_of
-from raysts.models.layers import Layers
-from raysts.models.pretrained import check, dim, load, save
+from raysts.models.pretrained import load
 from raysts.storage.atomic import read_json
 from raysts.training.stacked import train_stack
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
-
-padded = pytest.mark.parametrize("family", ["modernbert", "mpnet", "electra", "albert", "deberta-v2"])
-"""Two with an entry, three without."""
-
-
-@padded
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_text_is_the_same_alone_saved_and_in_sentence_transformers(
-    family: str, layers: Layers, tmp_path: Path
-) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    folder = write_backbone(tmp_path / family, family)
-    assert check(folder)["model_type"] == family and dim(folder) == 32 and not family_of(family).packed
-    model = load(folder, layers=layers, device="cpu")
-    assert (model.dim, model.depth, model.max_length) == (32, 2, 128)
-    vectors = model.encode(TEXTS)
-    assert np.isfinite(vectors).all() and len(np.unique(vectors.round(4), axis=0)) == len(TEXTS)
-    for text, vector in zip(TEXTS, vectors, strict=True):
-        np.testing.assert_allclose(model.encode([text])[0], vector, rtol=0, atol=1e-5)
-    save(model, tmp_path / "model")
-    np.testing.assert_array_equal(load(tmp_path / "model", device="cpu").encode(TEXTS), vectors)
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
-    np.testing.assert_allclose(theirs.encode(TEXTS), vectors, rtol=0, atol=1e-5)
-
-
-@padded
-def test_a_step_moves_every_weight(family: str, tmp_path: Path) -> None:
-    model = load(write_backbone(tmp_path / family, family), device="cpu")
-    encoder = model.encoder.train()
-    vectors = encoder(*model.tokenize(TEXTS).pad(encoder.pad_id))
-    (vectors * torch.linspace(-1, 1, vectors.numel()).reshape(vectors.shape)).sum().backward()
-    assert not [name for name, weight in encoder.named_parameters() if weight.grad is None or not weight.grad.any()]
 
 
 @pytest.mark.parametrize("family", ["modernbert", "electra"])
@@ -77,11 +43,12 @@ def test_what_is_known_of_a_family() -> None:
     config = {"max_position_embeddings": 514}
     assert family_of("roberta").most_tokens(config) == 512 == family_of("mpnet").most_tokens(config)
     assert family_of("bert").most_tokens(config) == 514 and family_of("electra").most_tokens({}) == 512
+    assert family_of("gpt2") == Family(width="n_embd", depth="n_layer", longest="n_positions")
     assert family_of("electra") == Family() and family_of("static") is WORD_VECTORS
     assert {name for name, family in FAMILIES.items() if not family.packed} == {"mpnet", "modernbert"}
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "qwen3", "t5", "bart", "fnet", "funnel", "vit", "nonsense", None])
+@pytest.mark.parametrize("kind", ["t5", "bart", "fnet", "funnel", "vit", "nonsense", None])
 def test_what_is_no_encoder_of_text_is_refused(kind: str | None) -> None:
     with pytest.raises(ValueError, match=f"is of type '{kind}': it must be an encoder of one of the families bert, "):
         family_of(kind)

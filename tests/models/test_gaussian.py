@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 from raysts.errors import InputError
 from raysts.models.gaussian_head import LOG_VAR, NAMES, GaussianHead, similarity
 from raysts.models.head import Dense
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.gaussian import KINDS, Gaussians, Kind
 from raysts.ops.gaussian import similarity as similarity_of_torch
@@ -87,7 +87,7 @@ def test_directory_is_plain_and_holds_the_whole_model(
     from sentence_transformers import SentenceTransformer
 
     model = model_with_head(tiny_backbone, activation, kind)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     expected = model.represent(TEXTS)
     assert expected.keys() == {"vectors", "log_var"} and expected["log_var"].shape == (3, 32)
 
@@ -105,7 +105,7 @@ def test_directory_is_plain_and_holds_the_whole_model(
 def test_without_log_var_it_is_the_dense_head_that_its_files_say(tiny_backbone: Path, tmp_path: Path) -> None:
     """Saved again by sentence-transformers the variances are gone; what is left is a model of points."""
     model = model_with_head(tiny_backbone, "tanh", "per_dimension")
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     (written,) = tmp_path.rglob(LOG_VAR)
     written.unlink()
     again = load(tmp_path / "model", device="cpu")
@@ -114,7 +114,7 @@ def test_without_log_var_it_is_the_dense_head_that_its_files_say(tiny_backbone: 
 
 
 def test_damaged_files_are_named(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(model_with_head(tiny_backbone, "tanh", "per_dimension"), tmp_path / "model")
+    model_with_head(tiny_backbone, "tanh", "per_dimension").save(tmp_path / "model")
     (written,) = tmp_path.rglob(LOG_VAR)
     shutil.copyfile(written.parent / "model.safetensors", written)  # weights of another shape, no similarity
     with pytest.raises(InputError, match=r"_Dense.*similarity=None must be one of per_dimension, paper"):

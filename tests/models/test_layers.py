@@ -9,8 +9,8 @@ from small_runs import tiny_encoder
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.models.layers import as_layers, check_layers, layer_indices, layers_of
-from raysts.models.pretrained import average, load, save, similarities
+from raysts.models.layers import as_layers, check_layers, layer_indices, layer_weights, layers_of
+from raysts.models.pretrained import average, load, similarities
 from raysts.models.pretrained import dim as dim_of
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
@@ -22,7 +22,8 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
 )
 def test_indices(layers: int | str, indices: tuple[int, ...]) -> None:
     assert layer_indices(layers, 3) == indices
-    assert layer_indices(layers_of(indices, 3), 3) == indices and as_layers(str(layers)) == layers
+    found = layers_of([0.5 * (i in indices) for i in range(4)])
+    assert layer_indices(found, 3) == indices and as_layers(str(layers)) == layers and layer_weights(found) is None
 
 
 @pytest.mark.parametrize("layers", [0, -1, "last", "only-", "only-x", "2"])
@@ -35,8 +36,17 @@ def test_layers_that_are_not_there() -> None:
     for layers in (4, "only-4"):
         with pytest.raises(ValueError, match="the encoder has 3 layers"):
             layer_indices(layers, 3)
-    with pytest.raises(ValueError, match="raysts pools"):
-        layers_of((0, 2), 3)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0, 1.0, 0.0), (0.0, 0.25, -0.5, 1.0)])
+def test_weights_of_layers(weights: tuple[float, ...]) -> None:
+    layers = layers_of(weights)
+    assert layer_weights(layers) == weights and layers_of(weights) == layers
+    with pytest.raises(ValueError, match="the encoder has 2 layers and the embedding layer"):
+        layer_indices(layers, 2)
+    for wrong in ("weights-1,-1", "weights-1,x", "weights-nan,1"):
+        with pytest.raises(ValueError):
+            check_layers(wrong)
 
 
 @pytest.mark.parametrize("layers", [1, 2, "first_last", "only-0", "only-1"])
@@ -57,7 +67,7 @@ def test_a_choice_of_layers_is_read_by_sentence_transformers(
     from sentence_transformers import SentenceTransformer
 
     model = load(tiny_backbone, layers=layers, device="cpu")
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = load(tmp_path / "model", device="cpu")
     assert layer_indices(again.layers, 2) == layer_indices(layers, 2)  # of two layers first_last is the last two
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
@@ -73,7 +83,7 @@ def test_a_dense_head_is_kept_with_its_layers(activation: str, tiny_backbone: Pa
     plain = model.encode(TEXTS)
     head = Dense(model.dim, 7, activation)
     model.encoder = model.encoder.followed_by(head)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = load(tmp_path / "model", pooling="mean", layers=1, device="cpu")
     assert (again.pooling, again.layers, again.dim, dim_of(tmp_path / "model")) == ("cls", 2, 7, 7)
     expected = head(torch.from_numpy(plain)).detach().numpy()
@@ -91,7 +101,7 @@ def test_the_average_of_encoders(tiny_backbone: Path, tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in model.encoder.parameters():
                 parameter += number
-        save(model, tmp_path / str(number))
+        model.save(tmp_path / str(number))
     mean = average([tmp_path / "0", tmp_path / "1"])
     for (name, found), original in zip(
         mean.encoder.named_parameters(), load(tiny_backbone, device="cpu").encoder.parameters(), strict=True

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import write_backbone
 
 from raysts.errors import InputError
-from raysts.models.pretrained import find, load, save, tokenizer_id
+from raysts.models.pretrained import find, load, tokenizer_id
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]
 Copy = Callable[[Path, str], Path]
@@ -23,32 +23,10 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_sentence_transformers_loads_what_we_save(
-    pooling: Any, layers: int, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    model = load(tiny_backbone, pooling=pooling, layers=layers, max_length=9, device="cpu")
-    save(model, tmp_path / "model", "# a card\n")
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
-    assert theirs.max_seq_length == 9
-    expected = theirs.encode(TEXTS)
-    np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=1e-5)
-    again = load(tmp_path / "model", device="cpu")
-    assert (again.pooling, again.layers, again.max_length, again.normalize) == (pooling, layers, 9, False)
-    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+def test_the_length_is_kept_and_the_card(tiny_backbone: Path, tmp_path: Path) -> None:
+    load(tiny_backbone, max_length=9, device="cpu").save(tmp_path / "model", "# a card\n")
+    assert load(tmp_path / "model", device="cpu").max_length == 9
     assert (tmp_path / "model" / "README.md").read_text() == "# a card\n"
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
-def test_families_come_back_as_they_were(family: str, tmp_path: Path) -> None:
-    model = load(write_backbone(tmp_path / family, family), layers=2, device="cpu")
-    assert model.max_length == 128
-    save(model, tmp_path / "model")
-    again = load(tmp_path / "model", device="cpu")
-    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
-    assert again.encode(TEXTS).shape == (len(TEXTS), 32)
 
 
 def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) -> None:
@@ -58,14 +36,14 @@ def test_minilm_as_sentence_transformers_reads_it(minilm: Path, tmp_path: Path) 
     model = load(minilm, device="cpu")
     assert model.normalize and model.max_length == 256 and model.dim == 384
     np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=0, atol=2e-6)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
     np.testing.assert_allclose(again.encode(TEXTS), expected, rtol=0, atol=2e-6)
 
 
 def test_a_saved_model_replaces_the_old_one_and_leaves_no_drafts(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(load(tiny_backbone, layers=2, device="cpu"), tmp_path / "model")
-    save(load(tiny_backbone, layers=1, device="cpu"), tmp_path / "model")
+    load(tiny_backbone, layers=2, device="cpu").save(tmp_path / "model")
+    load(tiny_backbone, layers=1, device="cpu").save(tmp_path / "model")
     assert not list((tmp_path / "model").glob("*WeightedLayerPooling")) and [p.name for p in tmp_path.iterdir()] == [
         "model"
     ]
@@ -74,9 +52,9 @@ def test_a_saved_model_replaces_the_old_one_and_leaves_no_drafts(tiny_backbone: 
 
 def test_what_is_saved_does_not_depend_on_what_was_encoded_before(tiny_backbone: Path, tmp_path: Path) -> None:
     model = load(tiny_backbone, max_length=9, device="cpu")
-    save(model, tmp_path / "before")
+    model.save(tmp_path / "before")
     model.encode(TEXTS)
-    save(model, tmp_path / "after")
+    model.save(tmp_path / "after")
     before, after = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
         for name in ("before", "after")
@@ -96,7 +74,7 @@ def test_half_precision_weights_load_as_float32(dtype: torch.dtype, tiny_backbon
 
 
 def test_options_win_over_the_directory(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(load(tiny_backbone, pooling="cls", layers=2, max_length=9, device="cpu"), tmp_path / "model")
+    load(tiny_backbone, pooling="cls", layers=2, max_length=9, device="cpu").save(tmp_path / "model")
     model = load(tmp_path / "model", pooling="max", layers=1, max_length=5, device="cpu")
     assert (model.pooling, model.layers, model.max_length) == ("max", 1, 5)
     assert model.tokenize(TEXTS).lengths.max() == 5
@@ -121,7 +99,7 @@ def test_a_masked_language_model_loads_without_its_head(tmp_path: Path) -> None:
 # -- what cannot be loaded -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "nonsense"])
+@pytest.mark.parametrize("kind", ["t5", "nonsense"])
 def test_other_types_are_refused(kind: str, tiny_backbone: Path, copy_of: Copy) -> None:
     folder = copy_of(tiny_backbone, "other")
     edit(folder / "config.json", model_type=kind)
@@ -178,7 +156,7 @@ def test_a_broken_config_is_refused(tiny_backbone: Path, copy_of: Copy) -> None:
 
 
 def test_unknown_modules_and_poolings_are_refused(tiny_backbone: Path, tmp_path: Path) -> None:
-    save(load(tiny_backbone, device="cpu"), tmp_path / "model")
+    load(tiny_backbone, device="cpu").save(tmp_path / "model")
     modules = json.loads((tmp_path / "model" / "modules.json").read_text())
     edit(tmp_path / "model" / "1_Pooling" / "config.json", pooling_mode_mean_tokens=False)
     with pytest.raises(InputError, match="pooling must be one of"):
@@ -214,7 +192,7 @@ def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_tokenizer_id_is_of_the_tokenizer_alone(tiny_backbone: Path, tmp_path: Path, copy_of: Copy) -> None:
-    save(load(tiny_backbone, max_length=9, device="cpu"), tmp_path / "model")
+    load(tiny_backbone, max_length=9, device="cpu").save(tmp_path / "model")
     assert tokenizer_id(tmp_path / "model") == tokenizer_id(tiny_backbone), "lengths do not count"
     other = copy_of(tiny_backbone, "other")
     content = json.loads((other / "tokenizer.json").read_text())

@@ -19,7 +19,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.world.backbone import world_words
 from raysts.errors import InputError
 from raysts.models.head import Dense
-from raysts.models.pretrained import check, find, load, save, tokenizer_id
+from raysts.models.pretrained import check, find, load, tokenizer_id
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped.latent import Categorical
@@ -233,7 +233,7 @@ def test_sentence_transformers_loads_what_we_save(
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = load(glove, pooling=pooling, max_length=5, device="cpu")
     model = with_head(model, head) if head else model
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     expected = model.encode(list(SAID))
     again = load(tmp_path / "model", device="cpu")
     assert (again.pooling, again.max_length, again.dim) == (model.pooling, 5, model.dim)

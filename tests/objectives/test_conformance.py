@@ -18,7 +18,7 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import DEVS
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, Objective
 from raysts.objectives.contrastive import Contrastive
@@ -180,7 +180,7 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
     for candidate, encoder in objective.candidates().items():
         model = SentenceModel(encoder, tokenizer, MAX_LENGTH)
         assert model.encode(TEXTS).shape == (len(TEXTS), encoder.dim)
-        save(model, tmp_path / candidate)
+        model.save(tmp_path / candidate)
         again = load(tmp_path / candidate, device="cpu")
         assert again.max_length == MAX_LENGTH
         np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))

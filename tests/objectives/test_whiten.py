@@ -9,7 +9,7 @@ from small_runs import MAX_LENGTH, Stage, Watched, share_of, tiny_encoder
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
 from raysts.objectives.whiten import Whiten, WhitenSettings, whitening_matrix
@@ -117,7 +117,7 @@ def test_it_stands_behind_other_heads(tiny_backbone: Path, tmp_path: Path) -> No
     objective = Whiten(WhitenSettings(), model.encoder.followed_by(Dense(32, 12, "tanh")).eval())
     fitted(objective)
     (whitening,) = objective.candidates().values()
-    save(SentenceModel(whitening, model.tokenizer, MAX_LENGTH), tmp_path / "model")
+    SentenceModel(whitening, model.tokenizer, MAX_LENGTH).save(tmp_path / "model")
     again = load(tmp_path / "model", device="cpu")
     assert [head.dim for head in again.encoder.heads] == [12, 12]
     with torch.no_grad():

@@ -98,10 +98,10 @@ def test_sentence_transformers_reads_the_directory_with_its_card(tmp_path: Path)
     sentence_transformers = pytest.importorskip("sentence_transformers")
     huggingface_hub = pytest.importorskip("huggingface_hub")
     from raysts.data.world.backbone import write_tiny_backbone
-    from raysts.models.pretrained import load, save
+    from raysts.models.pretrained import load
 
     write_tiny_backbone(tmp_path / "tiny", 0)
-    save(load(tmp_path / "tiny", device="cpu"), tmp_path / "model", card())
+    load(tmp_path / "tiny", device="cpu").save(tmp_path / "model", card())
     found = huggingface_hub.ModelCard.load(tmp_path / "model" / "README.md")
     assert found.data.pipeline_tag == "sentence-similarity"
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")

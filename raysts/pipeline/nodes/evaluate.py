@@ -24,7 +24,6 @@ from raysts.evaluation.row_scores import Choice, ModelScores
 from raysts.evaluation.tasks import RowScores
 from raysts.ids import content_id
 from raysts.models import pretrained
-from raysts.models.encoder import PoolingMode
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, as_layers
 from raysts.models.sentence_model import Representation
@@ -49,9 +48,7 @@ NAMES: dict[Role, str] = {
 class EmbedTexts:
     """Represents the texts of an evaluation at several choices of layers; units are model folders."""
 
-    def __init__(
-        self, device: str | None, texts: Sequence[str], pooling: PoolingMode, layers: Sequence[Layers]
-    ) -> None:
+    def __init__(self, device: str | None, texts: Sequence[str], pooling: str, layers: Sequence[Layers]) -> None:
         self.device, self.texts, self.pooling, self.layers = device, texts, pooling, layers
 
     def __call__(self, model: Path) -> dict[Layers, Representation]:
@@ -132,7 +129,7 @@ class EvaluateNode(Node):
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         resources, choices = self.inputs.pipeline.resources, _choices(self.inputs, self.role)
         done = PartialResults(store, self.id)
-        kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], PoolingMode]] = []
+        kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], str]] = []
         for pooling, layers in choices.items() if self.role == "backbone" else ():
             embedded = executor.map(EmbedTexts, (self.texts, pooling, layers), [self.inputs.start], resources, say)
             (representations,) = embedded
@@ -186,7 +183,7 @@ class EvaluateNode(Node):
     def _keep_row_scores(
         self,
         model: str,
-        *of_model: tuple[Mapping[Layers, Representation], Mapping[str, Similarity], PoolingMode],
+        *of_model: tuple[Mapping[Layers, Representation], Mapping[str, Similarity], str],
     ) -> None:
         """Keep what a model says of single rows, at each pooling that it was represented with."""
         scores: dict[Choice, ModelScores] = {}
@@ -200,7 +197,7 @@ class EvaluateNode(Node):
         row_scores.write(self._row_scores_of(model), scores, on_dev)
 
     @property
-    def pooling(self) -> PoolingMode:
+    def pooling(self) -> str:
         """Of the token vectors, where a model has none of its own."""
         return next(iter(_choices(self.inputs, self.role)))
 
@@ -235,7 +232,7 @@ class EvaluateNode(Node):
         similarities: Mapping[str, Similarity],
         role: str,
         model: Model | None,
-        pooling: PoolingMode | None = None,
+        pooling: str | None = None,
     ) -> list[Row]:
         """The rows of a model, or of the backbone or the ensemble (``model`` None), at each choice of layers."""
         inputs, record, job = self.inputs, model.record if model else {}, getattr(model, "job", None)
@@ -278,12 +275,12 @@ def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
     return role == "backbone" or pipeline.deliver == "best"
 
 
-def _choices(inputs: Inputs, role: str) -> dict[PoolingMode, tuple[Layers, ...]]:
+def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
     """Choices of layers that are measured, by how token vectors are pooled where a model does not say it: first as the
     recipes have it; of the backbone then as it was distributed too."""
     pipeline = inputs.pipeline
     recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
-    pooling: PoolingMode = next((recipe.pooling for recipe in recipes if recipe), "mean")
+    pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
     found = {pooling: pipeline.measured}
     if role == "backbone":
         own, layers = inputs.distributed

@@ -161,7 +161,7 @@ class SoupNode(Node):
             chosen = greedy(score([(index,) for index in every]), lambda average: score([average])[0])
         (reached,) = score([chosen])
         with store.put_dir(self.model) as draft:
-            pretrained.save(pretrained.average([members[index].model for index in chosen]), draft)
+            pretrained.average([members[index].model for index in chosen]).save(draft)
         labels = {members[index].record.get("selected_by") for index in chosen}
         labels |= {dev.name} if dev and (self.role == "greedy-soup" or pipeline.select_top is not None) else set()
         scores = None if dev is None else {"kept": reached, "scores": known[name(chosen)]}

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from raysts.data.windows import Windows, columns_of, shard_name
 from raysts.ids import content_id
-from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import represent_tokens
@@ -60,7 +59,7 @@ class AddMember:
         folder: Path,
         member: int,
         members: int,
-        pooling: PoolingMode,
+        pooling: str,
         layers: Layers,
     ) -> None:
         self.encoder = load(model, pooling=pooling, layers=layers, device=device).encoder
@@ -100,7 +99,7 @@ def write_means(
     models: Sequence[Path],
     tokens: Path,
     folder: Path,
-    pooling: PoolingMode,
+    pooling: str,
     layers: Layers,
     resources: Resources,
     say: Say,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import glow
 from raysts.models.shipped.glow import ActNorm, Glow
@@ -176,7 +176,7 @@ def flow_model(backbone: Path) -> SentenceModel:
 
 def test_a_saved_model_comes_back(tiny_backbone: Path, tmp_path: Path) -> None:
     model = flow_model(tiny_backbone)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = load(tmp_path / "model", device="cpu")
     head = again.encoder.heads[-1]
     assert isinstance(head, FlowHead) and head.config() == {"dim": 32, "levels": 3, "depth": 2, "width": 7}
@@ -191,7 +191,7 @@ def test_sentence_transformers_loads_it(tiny_backbone: Path, tmp_path: Path, mon
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     model = flow_model(tiny_backbone)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     options = {"device": "cpu", "local_files_only": True}
     with pytest.raises(ValueError, match="trust_remote_code"):
         sentence_transformers.SentenceTransformer(str(tmp_path / "model"), **options)

@@ -10,7 +10,7 @@ from scipy.special import softmax
 from small_runs import tiny_encoder
 
 from raysts.models.encoder import Encoder
-from raysts.models.pretrained import load, save
+from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.shipped import latent
 from raysts.models.shipped.latent import Categorical, Normal, Point
@@ -133,7 +133,7 @@ def test_a_saved_model_gives_the_same_vectors_here_and_in_sentence_transformers(
     base = load(tiny_backbone, pooling="cls", layers=layers, max_length=9, device="cpu")  # type: ignore[arg-type]
     made = head(kind, base.encoder.width, 2)
     model = SentenceModel(base.encoder.followed_by(made), base.tokenizer, 9)
-    save(model, tmp_path / "model")
+    model.save(tmp_path / "model")
     again = load(tmp_path / "model", device="cpu")
     expected, found = model.represent(TEXTS), again.represent(TEXTS)
     assert expected.keys() == found.keys() and list(again.similarities) == list(model.similarities)

@@ -83,7 +83,7 @@ def test_the_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
     halves = {name: value.half() for name, value in states[2].items()}
     save_file(halves, folders[2] / "model.safetensors", metadata={"format": "pt"})
     states[2] = {name: value.float() for name, value in halves.items()}
-    pretrained.save(pretrained.average(folders), tmp_path / "mean")
+    pretrained.average(folders).save(tmp_path / "mean")
     mean = load_file(tmp_path / "mean" / "model.safetensors")
     assert mean.keys() <= states[0].keys() and len(mean) > 20
     for name, value in mean.items():

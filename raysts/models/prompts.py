@@ -1,0 +1,60 @@
+"""Prompts: text that stands in front of every text a model reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raysts.errors import InputError, nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module say them.
+
+    Attributes:
+        texts: by name.
+        default: name of the one that is taken where none is asked for; none: no prompt.
+        pooled: whether the tokens of a prompt are pooled with those of the text.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    default: str | None = None
+    pooled: bool = True
+
+    def resolve(self, prompt: str | None = None) -> str:
+        """The text of ``prompt``: of that name, or itself; None: the default's; empty: no prompt.
+
+        Raises:
+            InputError: it looks like a name, and there is none.
+        """
+        if prompt is None:
+            return self.texts[self.default] if self.default is not None else ""
+        if prompt in self.texts:
+            return self.texts[prompt]
+        if re.fullmatch(r"[\w.-]+", prompt):  # glued to a text it would make another word of the first
+            known = ", ".join(self.texts) or "none"
+            raise InputError(
+                f"prompt '{prompt}': the model has no prompt of that name (it has {known}){nearest(prompt, self.texts)}; a "
+                f"prompt that is given as text ends in what sets it apart: '{prompt}: '"
+            )
+        return prompt
+
+    def with_default(self, prompt: str | None) -> Prompts:
+        """The same with ``prompt``, a name or a text, where none is asked for; None: as it is."""
+        if prompt is None:
+            return self
+        text = self.resolve(prompt)
+        if not text:
+            return replace(self, default=None)
+        name = next((name for name, known in self.texts.items() if known == text), "default")
+        return replace(self, texts={**self.texts, name: text}, default=name)
+
+    def tokens(self, tokenizer: Any, prompt: str) -> int:
+        """Tokens in front of a text that are the prompt's and not pooled; 0 where prompts are pooled."""
+        if self.pooled or not prompt:
+            return 0
+        ids = tokenizer(prompt, truncation=False)["input_ids"]
+        return len(ids) - (ids[-1] in tokenizer.all_special_ids)
