@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,16 @@ from raysts.training.runtime import Preempted, Preemption, Runtime
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
 WORLDS = tuple(ROWS)
+FOUR = ("nli", "simcse-sup")
+"""Objectives that four processes train, of which one has the negatives of all ranks: two and three train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 RESUMED = "nli"
 """The objective whose runs are also interrupted and resumed."""
+
+
+def names_in(world: int, names: Iterable[str]) -> list[str]:
+    """The objectives among ``names`` that so many processes train."""
+    return [name for name in names if world < 4 or name in FOUR]
 
 
 def batch_of(kind: type[Objective]) -> tuple[int, int]:
@@ -93,7 +101,7 @@ def run(
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
     """For each number of processes the results of its ranks; and those of one process."""
     cached = {"grad_cache": 2}  # alone all at once
-    together = {str(world): jobs(folder / str(world), stage, names, cached) for world in WORLDS}
+    together = {str(world): jobs(folder / str(world), stage, names_in(world, names), cached) for world in WORLDS}
     whole, alone = together["2"][RESUMED], jobs(folder / "one", stage, names)
     told = small_runs.replace(whole.recipe, train=small_runs.replace(whole.recipe.train, checkpoint_every=1000))
     extra = {
@@ -124,7 +132,7 @@ def run(
         for world in WORLDS
     }
     for world, ranks in found.items():
-        for name in (*names, *(extra if world == 2 else ())):
+        for name in (*names_in(world, names), *(extra if world == 2 else ())):
             ranks[0]["metrics"][name] = small_runs.metrics(folder / str(world) / name)
     return found, single
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from gloo_ranks import RESUMED, WORLDS, batch_of
+from gloo_ranks import RESUMED, WORLDS, batch_of, names_in
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import BatchOrder, read_batches
@@ -232,8 +232,7 @@ def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage:
 # -- several processes ---------------------------------------------------------------------------------------------------
 
 
-@every
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in names_in(world, OBJECTIVES)])
 def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> None:
     """Same global batch, dropout off, fp32; batches that 3 (and mostly 2) does not divide, a last one of one group.
 

@@ -431,7 +431,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
 
     yield size
     if mounted:
-        MOUNT.umount2(str(place).encode(), 0)
+        MOUNT.umount2(str(place).encode(), 2)  # MNT_DETACH: whatever is still mapped must not keep it for ever
 
 
 @pytest.mark.parametrize(
