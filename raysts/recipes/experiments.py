@@ -92,9 +92,9 @@ def _latte_layers(depth: int) -> list[Point]:
 MERGE_SEEDS = (0, 1, 2)
 REGIMES: dict[str, dict[str, Any]] = {
     "short": {"simcse-sup.train.max_steps": 40},
-    "long": {"simcse-sup.train.max_steps": 200, "simcse-sup.optim.lr": 1e-4},
+    "long": {"simcse-sup.train.max_steps": 150, "simcse-sup.optim.lr": 1e-4},
     "random": {
-        "simcse-sup.train.max_steps": 200, "simcse-sup.optim.lr": 5e-4, "simcse-sup.train.init": "random",
+        "simcse-sup.train.max_steps": 150, "simcse-sup.optim.lr": 5e-4, "simcse-sup.train.init": "random",
         "sed.optim.lr": 5e-4,
     },
 }  # fmt: skip
@@ -172,7 +172,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Entry(
             "own: weight averages, ensembles and students against how far members are from each other",
             "a table, and a rule that says from the distance how to merge",
-            "3 regimes x 3 seeds x 3 members of 40 to 200 steps, 18 students",
+            "3 regimes x 3 seeds x 3 members of 40 to 150 steps, 18 students",
         ),
         None,
         (),
@@ -180,8 +180,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         {
             "members": 3, "deliver": "best", "evaluation.layers": [1], "evaluation.compare": 1, "student_pooling": 1,
             "simcse-sup.batch": 32, "simcse-sup.pooling": "mean", "simcse-sup.settings.head": "none",
-            "simcse-sup.train.keep": "last",
-            "sed.data.sample": 10_000,
+            "simcse-sup.train.keep": "last", "sed.data.sample": 6_000,
         },
     ),
 }  # fmt: skip
