@@ -252,6 +252,23 @@ def test_random_weights_are_those_of_the_seed(stage: Stage, tmp_path: Path) -> N
     assert (first - other).abs().mean() > 0.01 < (first - given).abs().mean()
 
 
+def test_a_bootstrap_sample_is_what_is_trained_on(stage: Stage, tmp_path: Path) -> None:
+    """The batches that a run reads hold rows twice, those of its seed; ``data.bootstrap`` is all that asks for it."""
+    seen: dict[str, list[int]] = {}
+
+    def read(*args: Any) -> Iterator[LocalBatch]:
+        for share in read_batches(*args):
+            seen[name] += share.ids.tolist()
+            yield share
+
+    for name, seed, bootstrap in (("all", 1, False), ("one", 1, True), ("other", 2, True)):
+        job, seen[name] = stage.job("nli", tmp_path / name, rows=64, epochs=1.0, dev=False, seed=seed), []
+        data = replace(job.recipe.data, bootstrap=bootstrap)
+        train(replace(job, recipe=replace(job.recipe, data=data)), Watched(read=read))
+    assert sorted(seen["all"]) == list(range(64))
+    assert len(seen["one"]) == 64 and len(set(seen["one"])) < 55 and sorted(seen["one"]) != sorted(seen["other"])
+
+
 def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("sts", tmp_path / "run", eval_every=2, keep="best", epochs=4.0)
     record = train(job, Watched())
