@@ -41,7 +41,7 @@ def start_cluster(s3_endpoint: str, mirrors: Path) -> Callable[[], None]:
             ray.init(
                 address="local",
                 num_cpus=2,
-                object_store_memory=256 << 20,
+                object_store_memory=100 << 20,  # less than what test_stream reads
                 include_dashboard=False,
                 logging_level=logging.ERROR,
             )

@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from processes import family_of_title, small_windows
+import ray
+from processes import family_of_title, small_windows, wait_until
 from small_runs import tokenize_table
 
 from raysts.data.batches import BatchOrder, read_batches
@@ -164,50 +163,6 @@ def _write_large(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({"parts": parts, "rows": LARGE_ROWS}))
 
 
-TWO_READERS = """
-import json, logging, sys
-from pathlib import Path
-import numpy as np, ray
-
-@ray.remote(num_cpus=1)
-class Trainer:
-    def read(self, folder, seed):
-        from raysts.cluster.data import read_streamed
-        from raysts.data.batches import BatchOrder
-        from raysts.data.windows import Windows
-        from raysts.objectives import OBJECTIVES
-        windows = Windows(Path(folder))
-        order = BatchOrder(windows.sizes, OBJECTIVES["ct"], 2_000, seed)  # batches of 3,750 sentences
-        seen, anonymous = np.zeros(windows.rows, np.int8), []
-        for share in read_streamed(windows, order, 0, order.steps_per_epoch, 0, 1):
-            tokens = share.rows["sentence"]
-            assert (tokens.flat.reshape(len(share.ids), -1) == share.ids[:, None]).all()
-            seen[share.ids] += 1
-            status = Path("/proc/self/status").read_text()
-            anonymous.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
-        return seen.tobytes(), anonymous
-
-    def holds(self):
-        return ray.get_runtime_context().get_assigned_resources()
-
-ray.init(address="local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False,
-         logging_level=logging.ERROR)
-trainers = [Trainer.remote() for _ in range(2)]
-held = sum(ray.get(trainer.holds.remote())["CPU"] for trainer in trainers)
-free = ray.available_resources().get("CPU", 0)
-found = ray.get([trainer.read.remote(sys.argv[1], seed) for seed, trainer in enumerate(trainers)])
-session = Path(ray._private.worker._global_node.get_session_dir_path())
-spilled = sum(path.stat().st_size for path in session.glob("ray_spilled_objects*/**/*") if path.is_file())
-print(json.dumps({
-    "held": held, "free": free, "spilled": spilled,
-    "once": [bool((np.frombuffer(seen, np.int8) == 1).all()) for seen, _ in found],
-    "anonymous": [(float(np.median(mb[5:15])), float(max(mb[15:]))) for _, mb in found],
-    "batches": [len(mb) for _, mb in found],
-}))
-ray.shutdown()
-"""
-
-
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "large"
@@ -218,17 +173,43 @@ def large(tmp_path: Path) -> Iterator[Path]:
         path.unlink()
 
 
-def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, tmp_path: Path) -> None:
+def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, cluster: None) -> None:
     """Two trainers hold both CPUs and each reads 192 MB through an object store of 100 MB, every row once."""
-    script = tmp_path / "readers.py"
-    script.write_text(TWO_READERS)
-    ended = subprocess.run(
-        [sys.executable, str(script), str(large)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["held"] == 2 and found["free"] == 0
-    assert found["once"] == [True, True] and found["batches"] == [64, 64]
-    assert found["spilled"] == 0
-    for early, most in found["anonymous"]:  # MB; a reader that gathered what it read would reach 192 more
-        assert most < early + 100, found
+
+    @ray.remote(num_cpus=1)
+    class Trainer:  # here, for a class of a module would be imported where no tests are
+        def read(self, folder: Path, seed: int) -> tuple[np.ndarray, list[int]]:
+            """How often each row came, and the megabytes of this process at each batch."""
+            from raysts.cluster.data import read_streamed
+
+            windows = Windows(folder)
+            order = BatchOrder(windows.sizes, OBJECTIVES["ct"], 2_000, seed)  # batches of 3,750 sentences
+            seen, anonymous = np.zeros(windows.rows, np.int8), []
+            for share in read_streamed(windows, order, 0, order.steps_per_epoch, 0, 1):
+                tokens = share.rows["sentence"]
+                assert (tokens.flat.reshape(len(share.ids), -1) == share.ids[:, None]).all()
+                seen[share.ids] += 1
+                status = Path("/proc/self/status").read_text()
+                anonymous.append(int(status.split("RssAnon:")[1].split()[0]) // 1024)
+            return seen, anonymous
+
+        def holds(self) -> float:
+            return ray.get_runtime_context().get_assigned_resources()["CPU"]
+
+    def spilled() -> int:
+        session = Path(ray._private.worker._global_node.get_session_dir_path())
+        return sum(path.stat().st_size for path in session.glob("ray_spilled_objects*/**/*") if path.is_file())
+
+    before = spilled()
+    trainers = [Trainer.remote() for _ in range(2)]
+    assert sum(ray.get([trainer.holds.remote() for trainer in trainers])) == 2
+    assert ray.cluster_resources()["object_store_memory"] == 100 << 20
+    wait_until(lambda: not ray.available_resources().get("CPU", 0), 60)
+    found = ray.get([trainer.read.remote(large, seed) for seed, trainer in enumerate(trainers)])
+    for trainer in trainers:
+        ray.kill(trainer)
+    assert spilled() == before
+    for seen, anonymous in found:
+        assert (seen == 1).all() and len(anonymous) == 64
+        # A reader that gathered what it read would reach 192 MB more.
+        assert max(anonymous[15:]) < np.median(anonymous[5:15]) + 100, anonymous
