@@ -16,7 +16,7 @@ from typing import NoReturn
 from raysts import __version__
 from raysts.commands import compare, data, distill, embed, evaluate, export, plan, recipes, report, run, show, tune
 from raysts.commands.options import Command, Result
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, without_secrets
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -47,10 +47,10 @@ def execute(arguments: list[str]) -> int:
             result, text = _call(options, line)
     except InputError as error:
         for problem in error.problems:
-            print(f"raysts: {problem}", file=sys.stderr)
+            print(f"raysts: {without_secrets(problem)}", file=sys.stderr)
         return 2
     except RunFailed as error:
-        print(f"raysts: {error}", file=sys.stderr)
+        print(f"raysts: {without_secrets(str(error))}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         print(f"raysts: interrupted; finished work is kept. To go on: {line}", file=sys.stderr)
@@ -82,23 +82,9 @@ def _call(options: argparse.Namespace, line: str) -> tuple[Result, str]:
     return result, text
 
 
-SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIALS", "KEY")
-"""Last words of the names of environment variables that hold secrets."""
-
-
 def written_down(arguments: Sequence[str]) -> str:
-    """The command as records, reports and messages show it: a secret of the environment by its name, not its value."""
-    secrets = {
-        value: name
-        for name, value in os.environ.items()
-        if len(value) >= 8 and name.upper().replace("-", "_").split("_")[-1] in SECRET_NAMES
-    }
-    shown = []
-    for argument in arguments:
-        for value in sorted(secrets, key=len, reverse=True):
-            argument = argument.replace(value, f"${{{secrets[value]}}}")
-        shown.append(argument)
-    return shlex.join(["raysts", *shown])
+    """The command as records, reports and messages show it."""
+    return shlex.join(["raysts", *map(without_secrets, arguments)])
 
 
 def _unexpected(error: Exception, line: str) -> str:
@@ -109,9 +95,9 @@ def _unexpected(error: Exception, line: str) -> str:
     details = ""
     with contextlib.suppress(OSError):  # a full disk, for one
         with tempfile.NamedTemporaryFile("w", prefix="raysts-error-", suffix=".log", delete=False) as file:
-            file.write("".join(traceback.format_exception(error)))
+            file.write(without_secrets("".join(traceback.format_exception(error))))
         details = f"The details are in {file.name}. "
-    return f"{type(error).__name__}: {error}\n{details}To go on after mending it: {line}"
+    return f"{type(error).__name__}: {without_secrets(str(error))}\n{details}To go on after mending it: {line}"
 
 
 def parser() -> argparse.ArgumentParser:

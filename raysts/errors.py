@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Iterable
+
+SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIALS", "KEY")
+"""Last words of the names of environment variables that hold secrets."""
+
+USER_INFO = re.compile(r"(?<=://)(?!anonymous@)(?:[^\s'\"/@:]*:(?!\d+/)[^\s'\"]*|[^\s'\"/@:]+)@")
+"""User and password of a URI; a password may hold slashes, a port does not begin one."""
 
 
 class InputError(ValueError):
@@ -23,6 +31,21 @@ class RunFailed(RuntimeError):  # noqa: N818
 
 class StoreFailed(RunFailed):
     """An object store did not answer, or refused, for longer than is worth waiting."""
+
+
+def without_secrets(text: str) -> str:
+    """``text`` as records, reports and messages show it.
+
+    Secrets of the environment stand there by their names, and URIs without user and password.
+    """
+    secrets = {
+        value: name
+        for name, value in os.environ.items()
+        if len(value) >= 8 and name.upper().replace("-", "_").split("_")[-1] in SECRET_NAMES
+    }
+    for value in sorted(secrets, key=len, reverse=True):
+        text = text.replace(value, f"${{{secrets[value]}}}")
+    return USER_INFO.sub("...@", text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

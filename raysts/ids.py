@@ -29,10 +29,10 @@ def content_id(value: Any) -> str:
 
 
 def folder_id(folder: Path, ignore: tuple[str, ...] = ("README.md", ".gitattributes", "data_config.json")) -> str:
-    """16 hex digits over the files of a model folder (names and bytes; the model card does not count)."""
+    """16 hex digits over the files of a model folder (names and bytes; card and checksums do not count)."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in ignore:
+        if path.is_file() and path.name not in ignore and not path.name.endswith(".checksum"):
             with path.open("rb") as file:
                 digest.update(str(path.relative_to(folder)).encode() + b"\0")
                 digest.update(hashlib.file_digest(file, "sha256").digest())

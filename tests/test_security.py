@@ -16,6 +16,8 @@ import run_commands
 import torch
 
 from raysts.cli import written_down
+from raysts.errors import without_secrets
+from raysts.search.tracking import Trackers
 
 SECRETS = {
     "HF_TOKEN": "hf_VerySecretOfTheTest",
@@ -142,8 +144,31 @@ def test_a_command_names_the_secrets_it_was_given(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LANGUAGE_KEYS", "ordinary-value")
     monkeypatch.setenv("SHORT_KEY", "run")
-    shown = written_down(["run", "nli", "--data", f"s3://id:{SECRETS['AWS_SECRET_ACCESS_KEY']}@bucket/ordinary-value"])
-    assert shown == "raysts run nli --data 's3://id:${AWS_SECRET_ACCESS_KEY}@bucket/ordinary-value'"
+    shown = written_down(["run", "nli", "--data", f"bucket/{SECRETS['AWS_SECRET_ACCESS_KEY']}/ordinary-value"])
+    assert shown == "raysts run nli --data 'bucket/${AWS_SECRET_ACCESS_KEY}/ordinary-value'"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://alice:pass@host/", "http://...@host/"),
+        ("http://token@host/x", "http://...@host/x"),
+        ("s3://key:sec/ret@bucket/p", "s3://...@bucket/p"),
+        ("postgresql://user:p@ss%40@host:5432/db?x=1", "postgresql://...@host:5432/db?x=1"),
+        ("proxy http://u:p@host:3 for http://other:9/x", "proxy http://...@host:3 for http://other:9/x"),
+        ("gs://anonymous@bucket/x", "gs://anonymous@bucket/x"),
+        ("http://host:8080/@name", "http://host:8080/@name"),
+        ("https://host/a@b and sqlite:///runs.db and me@host", "https://host/a@b and sqlite:///runs.db and me@host"),
+    ],
+)
+def test_users_and_passwords_of_uris_are_not_shown(uri: str, shown: str) -> None:
+    assert without_secrets(uri) == shown
+
+
+def test_the_password_of_a_tracker_is_remembered_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    trackers = Trackers("s", tmp_path, mlflow="http://alice:hunter22@127.0.0.1:1/", wandb=None, say=lambda line: None)
+    assert not any("hunter22" in name for name in trackers.tools)
 
 
 def test_no_code_of_ours_asks_for_code_of_others() -> None:

@@ -69,8 +69,8 @@ def compare(
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
 
     store = store_of(storage)
-    if resamples < 0:
-        raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
+    if not 0 <= resamples <= 10**6:
+        raise InputError(f"--resamples {resamples}: must be from 0 to 1,000,000; 0 leaves the intervals out")
     corpus = corpus_of(data)
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]

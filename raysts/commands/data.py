@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from raysts.commands.options import Command, Result, add, names, say_on_stderr
 from raysts.errors import InputError
@@ -65,9 +67,10 @@ def prepare(
     skip_bad: bool = False,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
-    """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.cluster.prepare``."""
-    from raysts.cluster.connect import connected
+    """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.data.wikipedia.prepare``."""
+    from raysts.commands.context import IN_PROCESS, on_ray
     from raysts.data.corpora import Corpus
+    from raysts.data.wikipedia.prepare import prepare_wikipedia
     from raysts.storage.store import FolderStore
 
     root = _own_folder(data)
@@ -79,10 +82,14 @@ def prepare(
         input = input if input.exists() else root / "wikipedia" / "articles"
     if not Path(input).exists():
         raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet or a MediaWiki dump")
-    with connected(address):
-        from raysts.cluster.prepare import prepare_wikipedia
+    with contextlib.ExitStack() as held:
+        options: dict[str, Any] = {}
+        if address != IN_PROCESS:
+            held.enter_context(on_ray(address))
+            from raysts.cluster.prepare import over_ray
 
-        result = prepare_wikipedia(Path(input), root, sample, seed, say=say, skip_bad=skip_bad)
+            options["spread"] = over_ray
+        result = prepare_wikipedia(Path(input), root, sample, seed, say=say, skip_bad=skip_bad, **options)
     return {**result, "status": "done", "data": str(root)}
 
 

@@ -70,18 +70,18 @@ def embed(
         spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
         if prefix := loaded.prompts.resolve():
             spec["prompt"] = prefix
-        bulk.open_output(target, spec)
-        waiting = [unit for unit in units if not Path(unit.target).exists()]
+        shards = bulk.open_output(target, spec, units)
+        waiting = [work for work in shards.items() if not bulk.is_done(*work)]
         finished = len(units) - len(waiting)
         say(f"embed: {len(units)} shards, {finished} done")
         if waiting:
             with executor(address) as chosen:
                 began = time.monotonic()
-                shards = chosen.map(bulk.EmbedFile, (path, layers, column, prefix), waiting, Resources(), say)
-                for done, _ in enumerate(shards, start=1):
-                    rate = sum(unit.rows for unit in waiting[:done]) / (time.monotonic() - began)
+                written = chosen.map(bulk.EmbedFile, (path, layers, column, prefix), waiting, Resources(), say)
+                for done, _ in enumerate(written, start=1):
+                    rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")
-        manifest = bulk.close_output(target, units, loaded)
+        manifest = bulk.close_output(target, shards, loaded)
     return {
         "status": "done",
         "output": str(target),

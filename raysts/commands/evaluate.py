@@ -112,8 +112,8 @@ def evaluate(
     from raysts.storage.store import FolderStore
 
     store = store_of(storage)
-    if resamples < 0:
-        raise InputError(f"--resamples {resamples}: must not be negative; 0 leaves the intervals out")
+    if not 0 <= resamples <= 10**6:
+        raise InputError(f"--resamples {resamples}: must be from 0 to 1,000,000; 0 leaves the intervals out")
     if pairs is not None:
         scored_pairs, corpus = load_pairs_file(Path(pairs)), None
         if mteb is not None:

@@ -7,6 +7,7 @@ page without a checksum decodable and its text valid cannot be seen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
 from raysts.schema import TABLES, TRAINING_TABLES, Column
+from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
 
 READ_ROWS = 65_536
@@ -74,10 +76,14 @@ def open_shard(path: Path | str, remedy: str) -> pq.ParquetFile:
         ShardError: it is no Parquet file, or not a whole one.
     """
     Store.of(Path(path)).get(Path(path), fresh=True)
+    check_ordinary(Path(path))
     try:
-        return pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
+        file = pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, f"not a readable Parquet file ({_line(error)})", remedy) from error
+    if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
+        raise unreadable(path, f"has {len(twice)} columns twice: {', '.join(twice)}", remedy)
+    return file
 
 
 def pages(

@@ -232,16 +232,21 @@ class Windows:
     def read(self, window: int) -> pa.Table:
         """The rows of one window in stored order."""
         name, index = self._places[window]
-        self.storage.get(self.folder / name)
+        _bring(self.storage, self.folder / name)
         with pa.memory_map(str(self.folder / name)) as source:
             table = pa.Table.from_batches([pyarrow.ipc.open_file(source).get_batch(index)])
         if self.teacher is not None:
             shard = self.teacher / shard_name(window)
-            self.storage.get(shard)
+            _bring(self.storage, shard)
             means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
             table = table.append_column("teacher", means.column("embedding"))
         return table
+
+
+def _bring(storage: Store, path: Path) -> None:
+    if storage.get(path) is None:
+        raise RunFailed(f"{path}: is not there, or was damaged; run the same command again: it is made again")
 
 
 def shard_name(window: int) -> str:

@@ -153,7 +153,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     continue
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise InputError(f"{path}: line {number} is not JSON ({error}); one object a line") from error
                 if not isinstance(row, dict):
                     raise InputError(f"{path}: line {number} is not an object with named fields, but {row!r:.40}")

@@ -48,7 +48,8 @@ def read(storage: Path) -> pa.Table:
     Raises:
         InputError: a part cannot be read or was written by a newer version.
     """
-    parts = [_part(path) for path in Store.of(storage).get_all(storage / "results", "*.parquet")]
+    store = Store.of(storage)
+    parts = [_part(path) for path in store.get_all(storage / "results", "*.parquet") if store.get(path)]
     return pa.concat_tables(parts) if parts else RESULTS.empty_table()
 
 

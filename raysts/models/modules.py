@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from raysts.models.head import SIMILARITIES, Dense, Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, layers_of
 from raysts.models.prompts import Prompts
 from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage import foreign
+from raysts.storage.atomic import write_json
+from raysts.storage.bucket import is_inside
 from raysts.storage.store import Store
 
 POOLING_KEYS: dict[PoolingMode, str] = {
@@ -32,6 +33,9 @@ POOLING_KEYS: dict[PoolingMode, str] = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 """In the order in which sentence-transformers puts their vectors where it names them by these keys."""
+
+MOST_LAYERS = 1_000
+"""More than any encoder has: a configuration that says more would take hours to build."""
 
 HEADS: dict[str, type[Head]] = {kind.module: kind for kind in (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)}
 """The heads by their type in ``modules.json``. Adding one is a file here and a name in this line."""
@@ -74,17 +78,18 @@ def describe(folder: Path) -> Description:
     heads: list[tuple[str, Path]] = []
     known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
     pooled = True
-    modules = config_of((Store.of(folder).get_dir(folder) or folder) / "modules.json")
+    file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
+    modules = foreign.read_json(file, list)
     if modules is None and _is_decoder(config_of(folder / "config.json") or {}):
         found["pooling"] = "lasttoken"  # as sentence-transformers pools one that comes without modules
-    for module in modules or []:
-        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+    for module, path in _modules(file, modules or []):
+        kind = module.rsplit(".", 1)[-1]
         config = config_of(path / "config.json") or {}
         if kind == "Transformer":
             sizes = transformer_settings(path)
-            found |= {"max_length": sizes.get("max_seq_length"), "lower_case": bool(sizes.get("do_lower_case"))}
+            found |= {"max_length": _length(path, sizes), "lower_case": bool(sizes.get("do_lower_case"))}
         elif kind == "WordEmbeddings":
-            found["max_length"] = (config_of(path / static.SETTINGS) or {}).get("max_seq_length")
+            found["max_length"] = _length(path / static.SETTINGS, config_of(path / static.SETTINGS) or {})
         elif kind == "Pooling":
             found["pooling"], pooled = _pooling(path, config), bool(config.get("include_prompt", True))
         elif kind == "WeightedLayerPooling":
@@ -92,10 +97,10 @@ def describe(folder: Path) -> Description:
         elif kind == "Normalize":
             found["normalize"] = True
         elif kind in known and not found.get("normalize"):
-            heads.append((module["type"], path))
+            heads.append((module, path))
         else:
             raise InputError(
-                f"{folder / 'modules.json'}: module '{module['type']}' is unknown here, or in this place; raysts loads "
+                f"{folder / 'modules.json'}: module '{module}' is unknown here, or in this place; raysts loads "
                 f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and "
                 f"Normalize as the last"
             )
@@ -106,7 +111,8 @@ def describe(folder: Path) -> Description:
 
 def _is_decoder(config: dict[str, Any]) -> bool:
     """Whether a configuration is of a language model whose tokens see those before them alone."""
-    architecture = (config.get("architectures") or [""])[0]
+    architectures = config.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     return str(architecture).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 
@@ -122,7 +128,7 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
     named = config.get("pooling_mode") or [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
     try:
         return "+".join(pooling_modes(named if isinstance(named, str) else "+".join(named)))
-    except ValueError:
+    except (ValueError, TypeError):
         raise InputError(
             f"{folder / 'config.json'}: pooling must be one of {', '.join(POOLING_KEYS)}, or several"
         ) from None
@@ -131,6 +137,8 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
 def _of_the_model(path: Path, pooled: bool) -> dict[str, Any]:
     """What ``config_sentence_transformers.json`` says."""
     config = config_of(path) or {}
+    if not isinstance(config.get("prompts") or {}, dict):
+        raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
     texts = {str(name): text or "" for name, text in (config.get("prompts") or {}).items()}
     default, dim = config.get("default_prompt_name"), config.get("truncate_dim")
     similarity = config.get("similarity_fn_name") or "cosine"
@@ -140,7 +148,7 @@ def _of_the_model(path: Path, pooled: bool) -> dict[str, Any]:
         )
     if dim is not None and not (isinstance(dim, int) and dim > 0):
         raise InputError(f"{path}: truncate_dim {dim!r} must be a positive number")
-    if similarity not in SIMILARITIES:
+    if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         raise InputError(f"{path}: similarity_fn_name '{similarity}' must be one of {', '.join(SIMILARITIES)}")
     prompts = Prompts(texts=texts, default=default, pooled=pooled)
     return {"prompts": prompts, "truncate_dim": dim, "similarity": similarity}
@@ -171,7 +179,7 @@ def head_of(kind: str, folder: Path) -> Head:
         if name == "Dense" and (folder / LOG_VAR).is_file():
             return GaussianHead.load(folder)
         return {module.rsplit(".", 1)[-1]: head for module, head in HEADS.items()}[name].load(folder)
-    except (KeyError, ValueError, TypeError, OSError, RuntimeError, SafetensorError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: not a readable {kind} module ({error}); get the model again") from None
 
 
@@ -185,24 +193,41 @@ def save_layers(folder: Path, width: int, layers: Layers, depth: int) -> None:
 
 
 def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
-    start, depth = config["layer_start"], config["num_hidden_layers"]
-    weights: Sequence[float] = [1.0] * (depth + 1 - start)
-    for path in (folder / "model.safetensors", folder / "pytorch_model.bin"):
-        if path.is_file():
-            held = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-            weights = held["layer_weights"].tolist()
-            break
+    start, depth = config.get("layer_start"), config.get("num_hidden_layers")
     try:
+        if type(start) is not int or type(depth) is not int or not 0 <= start <= depth <= MOST_LAYERS:
+            raise ValueError(f"layer_start={start!r:.40}, num_hidden_layers={depth!r:.40}: no layers of an encoder")
+        weights: Sequence[float] = [1.0] * (depth + 1 - start)
+        for path in (folder / "model.safetensors", folder / "pytorch_model.bin"):
+            if path.is_file():
+                held = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+                weights = held["layer_weights"].tolist()
+                break
         if len(weights) != depth + 1 - start:
             raise ValueError(f"{len(weights)} layer weights for {depth + 1 - start} layers")
         return layers_of([0.0] * start + list(weights))
-    except ValueError as error:
+    except Exception as error:  # weights of others
         raise InputError(f"{folder}: {error}") from None
 
 
 def config_of(path: Path) -> Any:
-    """The JSON value of a file; None when it is not there."""
-    try:
-        return read_json(path)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON ({error}); get the model again") from None
+    """The JSON object of a file; None when it is not there."""
+    return foreign.read_json(path)
+
+
+def _modules(path: Path, modules: list[Any]) -> Iterator[tuple[str, Path]]:
+    """Type and folder of each of the ``modules`` that the file ``path`` lists; their folders lie in the model's."""
+    for module in modules:
+        kind, place = (module.get(key) for key in ("type", "path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise InputError(f"{path}: holds {module!r:.60}; a module needs a text 'type' and a text 'path'")
+        if place and not is_inside(place):
+            raise InputError(f"{path}: the path {place!r:.60} of a module must lie in the model's folder")
+        yield kind, path.parent / place
+
+
+def _length(path: Path, config: dict[str, Any]) -> int | None:
+    value = config.get("max_seq_length")
+    if value is not None and (type(value) is not int or value < 1):
+        raise InputError(f"{path}: max_seq_length={value!r:.40}; it must be a whole number of at least 1")
+    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +19,10 @@ from raysts.models.encoder import Encoder, pooling_modes
 from raysts.models.families import FAMILIES, family_of, without_pooler
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
-from raysts.models.modules import config_of, describe, head_of, transformer_settings
+from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import lowers
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
@@ -155,8 +154,8 @@ def check(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it is no encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
-    config = config_of(folder / "config.json")
-    _refuse_other_types(folder, config.get("model_type") if isinstance(config, dict) else None)
+    config = config_of(folder / "config.json") or {}
+    _check_config(folder, config)
     weights = list(static.input_folder(folder).glob("*.safetensors"))
     if not weights and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
@@ -172,34 +171,32 @@ def check(folder: Path) -> dict[str, Any]:
     refuse_code(folder)
     tokenizer_id(folder)
     describe(folder)
-    assert isinstance(config, dict)
     return config
 
 
 def refuse_code(folder: Path) -> None:
     """Refuse a directory whose weights or whose configuration ask for code to be run.
 
-    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there are no others, may
-    hold tensors and nothing else. Code of its own would not be run, but the model would then not be the one meant.
+    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there is no
+    ``model.safetensors``, may hold tensors and nothing else. Code of its own would not be run, but the model would then not
+    be the one meant.
 
     Raises:
         InputError: naming the file.
     """
     for name in ("config.json", "tokenizer_config.json"):
-        try:
-            config: Any = read_json(folder / name)
-        except ValueError:  # whoever reads it says what is wrong
-            continue
-        if isinstance(config, dict) and config.get(CODE_KEY):
+        config = config_of(folder / name) or {}
+        if config.get(CODE_KEY):
             raise InputError(
                 f"{folder / name}: '{CODE_KEY}' asks for code of the model's own ({config[CODE_KEY]}); raysts runs no code "
                 f"from a model directory: give a model of a known family, or load this one with its own library"
             )
-    if not list(folder.glob("*.safetensors")):
+    if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
         for path in sorted(folder.glob("pytorch_model*.bin")):
+            check_ordinary(path)
             try:
                 torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-            except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError) as error:
+            except Exception as error:  # whatever bytes that are no pickle make of an unpickler
                 raise InputError(_unreadable(path, error)) from None
 
 
@@ -233,11 +230,24 @@ def _check_padding(encoder: Encoder) -> None:
         )
 
 
-def _refuse_other_types(folder: Path, model_type: object) -> None:
+def _check_config(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse the configuration of something else than an encoder, and sizes of which none could be built.
+
+    Raises:
+        InputError: naming what is wrong.
+    """
     try:
-        family_of(model_type)
-    except ValueError as error:
+        family = family_of(config.get("model_type"))
+    except (ValueError, TypeError) as error:
         raise InputError(f"backbone '{folder}' {error}") from None
+    most = {family.depth: MOST_LAYERS, family.width: 10**6, "num_attention_heads": 10**6, "vocab_size": 10**8}
+    for key, limit in most.items():
+        value = config.get(key, 1)
+        if type(value) is not int or not 1 <= value <= limit:
+            raise InputError(
+                f"{folder / 'config.json'}: {key}={value!r:.40}; it must be a whole number from 1 to {limit:,}: get the "
+                f"model again"
+            )
 
 
 def find(model: str | Path) -> Path:
@@ -323,7 +333,6 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
     import transformers
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import MODEL_MAPPING, AutoConfig, AutoModel
 
     transformers.utils.logging.disable_progress_bar()
@@ -333,7 +342,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         if static.is_static(folder):
             return static.load(folder)
         refuse_code(folder)
-        _refuse_other_types(folder, (config_of(folder / "config.json") or {}).get("model_type"))
+        _check_config(folder, config_of(folder / "config.json") or {})
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
         backbone, loaded = AutoModel.from_pretrained(
@@ -356,8 +365,10 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         return backbone, load_tokenizer(folder)
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
-        first_line = str(error).strip().split("\n")[0]
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # files of others, read by libraries of others
+        first_line = (str(error).strip() or type(error).__name__).split("\n")[0]
         raise InputError(
             f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "
             f"Hugging Face directory with config.json, safetensors weights and tokenizer files"

@@ -1,8 +1,13 @@
-"""Bulk embedding: Parquet in, Parquet out, one shard per row group, each complete or absent."""
+"""Bulk embedding: Parquet in, Parquet out, one shard per row group, each complete or absent.
+
+``job.json`` says of what content the shards are, file by file: a file that changed is embedded again, and it alone.
+``manifest.json``, written last, lists the shards with their rows and checksums.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,9 @@ from raysts.errors import InputError, RunFailed, nearest
 from raysts.models.layers import Layers
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import atomic_write, read_json, remove_drafts, write_json
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.checksums import checksum
+from raysts.storage.store import FolderStore, Store
 
 ROWS = 8_192
 """Rows in memory at once."""
@@ -33,11 +40,10 @@ class Unit:
     source: str
     row_group: int
     rows: int
-    target: str
 
 
 def units(source: Path, column: str, output: Path) -> list[Unit]:
-    """The shards of a job, after checking that it can be done.
+    """The units of a job in the order of its input, after checking that it can be done.
 
     Raises:
         InputError: no Parquet there, the column is missing or no text, or would be overwritten.
@@ -52,7 +58,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     if not files or not files[0].exists():
         raise InputError(f"--input '{source}': no Parquet file there; give a .parquet file or a folder that holds some")
     found, problems = [], []
-    for number, path in enumerate(files):
+    for path in files:
         try:
             file = open_shard(path, "write it again, or take it out of --input")
         except ShardError as error:
@@ -72,30 +78,54 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if rows:
-                found.append(Unit(str(path), group, rows, str(output / f"part-{number:05d}-{group:05d}.parquet")))
+                found.append(Unit(str(path), group, rows))
     if problems:
         raise InputError(problems)
     return found
 
 
-def open_output(output: Path, spec: dict[str, Any]) -> None:
-    """Take ``output`` for the job ``spec``; a folder that holds another job's shards is refused.
+def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> dict[Unit, Path]:
+    """Take ``output`` for the job ``spec``, remove the shards of input that has changed or gone; the shard of every unit.
+
+    A file of the input keeps its number, and so the names of its shards, as long as it is there.
 
     Raises:
-        InputError: it does.
+        InputError: the folder holds another job's shards.
     """
-    known = read_json(output / "job.json")
-    if known is None:
-        if output.exists() and any(output.iterdir()):
-            raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
-        write_json(output / "job.json", spec)
-    elif known != spec:
-        changed = [key for key in spec if known.get(key) != spec[key]]
+    store = FolderStore(output)
+    known = store.read_json("job.json")
+    if known is None and output.exists() and any(output.iterdir()):
+        raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
+    changed = [key for key in spec if known is not None and known.get(key) != spec[key]]
+    if known is not None and changed:
         raise InputError(
             f"--output '{output}' holds the shards of another job (it differs in {', '.join(changed)}: "
             f"{', '.join(repr(known.get(key)) for key in changed)}); choose another folder or remove it"
         )
     remove_drafts(output)
+    before: dict[str, dict[str, Any]] = (known or {}).get("files", {})
+    free = itertools.count(1 + max((entry["number"] for entry in before.values()), default=-1))
+    files: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(unit.source for unit in units):
+        number = before[name]["number"] if name in before else next(free)
+        files[name] = {"number": number, "sha256": checksum(Path(name))}
+    shards = {unit: output / f"part-{files[unit.source]['number']:05d}-{unit.row_group:05d}.parquet" for unit in units}
+    if files != before:
+        store.delete("manifest.json")
+        same = {entry["number"] for name, entry in files.items() if before.get(name) == entry}
+        for shard in output.glob("part-*.parquet"):
+            if shard not in shards.values() or int(shard.name.split("-")[1]) not in same:
+                store.delete(shard)
+        store.write_json("job.json", {**spec, "files": files})
+    return shards
+
+
+def is_done(unit: Unit, shard: Path) -> bool:
+    """Whether the shard of a unit is there, whole."""
+    try:
+        return Store.of(shard).get(shard) is not None and pq.read_metadata(shard).num_rows == unit.rows
+    except (pa.ArrowException, OSError):
+        return False
 
 
 class EmbedFile:
@@ -104,11 +134,11 @@ class EmbedFile:
     def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str, prompt: str) -> None:
         self.model, self.column = load(model, layers=layers, prompt=prompt, device=device), column
 
-    def __call__(self, unit: Unit) -> None:
-        target = Path(unit.target)
-        if target.exists():
+    def __call__(self, work: tuple[Unit, Path]) -> None:
+        unit, shard = work
+        if is_done(unit, shard):
             return
-        with atomic_write(target) as draft:
+        with Store.of(shard).put(shard) as draft:
             writer = None
             for batch in _read(unit):
                 column = batch.column(batch.schema.get_field_index(self.column))
@@ -130,17 +160,30 @@ def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
         raise RunFailed(str(error)) from None
 
 
-def close_output(output: Path, done: list[Unit], model: SentenceModel) -> dict[str, Any]:
-    """Write the manifest that says the job is complete."""
+def close_output(output: Path, shards: dict[Unit, Path], model: SentenceModel) -> dict[str, Any]:
+    """Write the manifest that says the job is complete.
+
+    Raises:
+        RunFailed: the input has changed since the job began.
+    """
+    store = FolderStore(output)
+    files = store.read_json("job.json")["files"]
+    if changed := [name for name, entry in files.items() if checksum(Path(name)) != entry["sha256"]]:
+        raise RunFailed(
+            f"{changed[0]}: was changed while it was embedded; run the same command again: it is embedded as it is then"
+        )
     manifest = {
-        "rows": int(np.sum([unit.rows for unit in done])),
+        "rows": int(np.sum([unit.rows for unit in shards])),
         "dim": model.dim,
         "pooling": model.pooling,
         "layers": model.layers,
-        "shards": [{"file": Path(unit.target).name, "rows": unit.rows} for unit in done],
+        "shards": [
+            {"file": shard.name, "source": unit.source, "rows": unit.rows, "sha256": checksum(shard)}
+            for unit, shard in shards.items()
+        ],
     }
     remove_drafts(output)  # of workers that were killed on the way
-    write_json(output / "manifest.json", manifest)
+    store.write_json("manifest.json", manifest)
     return manifest
 
 

@@ -7,9 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.errors import InputError, RunFailed, StoreFailed, without_secrets
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import write_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training.job import Job, title
@@ -100,12 +99,12 @@ def fail(job: Job, error: BaseException) -> str:
     reason = str(error) if isinstance(error, (InputError, RunFailed)) else f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.errno == 28:
         reason = f"the disk is full: {error}; free space in {job.folder.parent} and run the same command again"
-    log = job.folder / "error.log"
+    reason, log = without_secrets(reason), job.folder / "error.log"
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
-        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        record = RunFolder(job.folder).written() | {"status": "failed", "reason": reason}
-        write_json(job.folder / "run.json", record)
+        log.write_text(without_secrets("".join(traceback.format_exception(error))), encoding="utf-8")
+        run = RunFolder(job.folder)
+        run.write(run.written() | {"status": "failed", "reason": reason})
         with contextlib.suppress(StoreFailed):  # it may be the reason
             for path in (log, job.folder / "run.json"):
                 Store.of(path).upload(path)

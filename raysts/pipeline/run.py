@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import at_once
 
 Report = Callable[[Plan, dict[str, float]], Path]
 """Writes the report of a plan, given the seconds that nodes took by their ids, and returns its path."""
@@ -79,11 +81,31 @@ class _Driver:
         self.plan.write_backbone()
         for line in harness.left_out(self.plan.corpus, self.plan.tasks):
             self.say(line)
-        while batch := _ready(self.plan.nodes, done):
+        leftovers = [path for node in self.plan.nodes if node.id in done for path in node.leftovers()]
+        for path in itertools.compress(leftovers, at_once(self.store.exists, leftovers)):
+            self.store.delete(path)
+        again: set[str] = set()
+        while True:
+            batch = _ready(self.plan.nodes, done)
+            if damaged := self._damaged(batch) & done:
+                if damaged & again:
+                    raise RunFailed(
+                        f"{self.store.uri}: what was just written is damaged; look at the disk, then run again"
+                    )
+                done, again = done - damaged, again | damaged
+                continue
+            if not batch:
+                return self._end()
             if failures := self._run_batch(batch):
                 self._leave_out(batch, failures)
             done = {node.id for node in batch} | done
-        return self._end()
+
+    def _damaged(self, batch: Sequence[Node]) -> set[str]:
+        """The nodes whose files are not what they wrote any more, of those that a batch reads, or that are handed out."""
+        read = {need for node in batch for need in node.needs}
+        if not batch:
+            read = {self.plan.outcome.selected or "", *(node.id for node in self.plan.evaluations)}
+        return {node.id for node in self.plan.nodes if node.id in read and not node.is_sound(self.store, deep=True)}
 
     def _run_batch(self, batch: list[Node]) -> list[str]:
         """Run nodes of one kind; why some failed."""

@@ -12,7 +12,11 @@ import yaml
 
 from raysts.errors import InputError, nearest
 from raysts.recipes.recipe import Pipeline, Recipe
-from raysts.recipes.tree import build, field_types, has_path, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import build, field_types, has_path, load_yaml, parse_value, paths, set_path, to_plain
+from raysts.storage.foreign import check_ordinary
+
+MOST_BYTES = 1 << 20
+"""Of a recipe file."""
 
 
 def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline:
@@ -70,8 +74,9 @@ def parse_overrides(items: list[str]) -> dict[str, Any]:
 
 def load_pipeline(path: Path) -> Pipeline:
     """The pipeline in a YAML file (what ``raysts show`` prints)."""
+    check_ordinary(path, MOST_BYTES)
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        plain = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
             f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"

@@ -267,7 +267,7 @@ class Evaluation:
             self.compare is None or self.compare in self.layers,
             f"compare={self.compare} must be one of layers {self.layers}, or none",
         )
-        _require(self.resamples >= 0, f"resamples={self.resamples} must not be negative")
+        _require(0 <= self.resamples <= 10**6, f"resamples={self.resamples} must be from 0 to 1,000,000")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

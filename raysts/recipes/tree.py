@@ -150,9 +150,30 @@ def parse_value(text: str) -> Any:
     if text.strip().lower() == "none":
         return None
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except yaml.YAMLError:
         return text
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases, with which a kilobyte can stand for a gigabyte."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias (*name): write out what it stands for")
+        return super().compose_node(parent, index)
+
+
+def load_yaml(text: str) -> Any:
+    """The value in a YAML text without aliases.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    try:
+        return yaml.load(text, _Plain)  # noqa: S506 (a SafeLoader)
+    except (RecursionError, ValueError) as error:  # 2020-13-45 is a date to YAML
+        raise yaml.YAMLError("nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
 
 def paths(plain: Any, prefix: str = "") -> list[str]:

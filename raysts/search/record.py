@@ -9,8 +9,8 @@ from typing import Literal
 import pyarrow as pa
 
 from raysts.search.space import Point
-from raysts.storage.atomic import read_json
 from raysts.storage.bucket import check_inside
+from raysts.storage.checksums import set_aside
 from raysts.storage.store import Store
 
 
@@ -51,7 +51,13 @@ def read_records(study: Path) -> list[Record]:
     Raises:
         InputError: one of them does not name a run.
     """
-    records = [Record(**read_json(path)) for path in Store.of(study).get_all(study / "trials", "*.json")]
+    store, records = Store.of(study), []
+    for path in store.get_all(study / "trials", "*.json"):
+        try:
+            if (plain := store.read_json(path)) is not None:
+                records.append(Record(**plain))
+        except TypeError:  # fields are missing, or others are there
+            set_aside(path)
     for record in records:
         check_inside(record.id, f"{study}: a trial", folders=False)  # it names a folder that may be removed
     return sorted(records, key=lambda record: (record.finished_at, record.id))

@@ -32,7 +32,7 @@ from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
 from raysts.search.space import Point, corners, grid
 from raysts.search.trial import Trial, TrialOutcome
-from raysts.storage.atomic import read_json, remove_drafts
+from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
@@ -107,19 +107,20 @@ class Study:
         remove_drafts(self.folder)
         self.write_status("running", command)
         self.read()
-        self.asked = self.store.read_json(self.folder / "asked.json", fresh=True) or []
+        self.asked = self.store.read_json(self.folder / "asked.json", fresh=True, kind=list) or []
 
     def read(self) -> None:
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
     def cleanup(self) -> None:
         """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
-        unfinished = [record for record in self.records.values() if record.status != "finished"]
+        records = list(self.records.values())
         have_checkpoints = at_once(
-            lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), unfinished
+            lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), records
         )
-        for record in itertools.compress(unfinished, have_checkpoints):
+        for record in itertools.compress(records, have_checkpoints):
             self.clear(record)
+            checkpoint.clear(self.run_folder(record.id) / "checkpoints")
         self.retain()
 
     def close(self, status: str) -> None:
@@ -314,7 +315,8 @@ class Study:
         models = list(itertools.compress(models, at_once(self.store.exists, models)))
         if not models:
             return
-        pipelines = [read_json(path) or {} for path in self.store.get_all(self.plan.storage / "pipelines", "*.json")]
+        paths = self.store.get_all(self.plan.storage / "pipelines", "*.json")
+        pipelines = [self.store.read_json(path) or {} for path in paths]
         used = {node for pipeline in pipelines for node in pipeline.get("nodes", ())}
         for model in models:
             run = RunFolder(model.parent).record()

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError
+from raysts.errors import InputError, without_secrets
 from raysts.search.record import Record
 from raysts.search.space import key_of, text_of
 from raysts.storage.store import Store
@@ -164,7 +164,7 @@ class Trackers:
         self.tools: dict[str, Tool] = {"tensorboard": partial(to_tensorboard, folder / "tensorboard")}
         if mlflow is not None:
             _check("mlflow", mlflow, "a tracking URI, such as sqlite:///runs.db")
-            self.tools[f"mlflow {mlflow}"] = partial(to_mlflow, mlflow, study)
+            self.tools[f"mlflow {without_secrets(mlflow)}"] = partial(to_mlflow, mlflow, study)
         if wandb is not None:
             _check("wandb", wandb, "the name of a project")
             self.tools[f"wandb {wandb}"] = partial(to_wandb, wandb, study, folder)
@@ -220,7 +220,7 @@ class _Sender(threading.Thread):
                 self.owner.remember(self.tool_name, record)
                 self.last = time.monotonic()
             except Exception as error:
-                first = (str(error) or type(error).__name__).splitlines()[0]
+                first = without_secrets((str(error) or type(error).__name__).splitlines()[0])
                 self.owner.say(
                     f"{self.tool_name}: {type(error).__name__}: {first}; no more trials are sent there, the search goes on, "
                     f"and the same command again sends what is missing"

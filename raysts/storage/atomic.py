@@ -22,20 +22,30 @@ ASIDE = ".aside-"
 """Prefix of names under which files are written before they become visible; readers ignore them."""
 
 
+ABANDONED = 24 * 3600.0
+"""Seconds after which a draft of another machine, on which nobody wrote since, counts as left behind."""
+
+
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` when the block ends well, removed when it does not.
 
-    Works for files and folders. A folder at ``path`` is replaced.
+    Works for files and folders. A folder at ``path`` is replaced. What is visible outlives a loss of power, unless
+    ``synced`` is False: such a file may then be empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / f"{ASIDE}{path.name}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
+    draft = path.parent / _draft_name(path.name)
     replaced = draft.with_name(f"{draft.name}.replaced")
     try:
         yield draft
+        if synced:
+            for written in (*draft.rglob("*"), draft):
+                _sync(written)
         if draft.is_dir() and path.exists():
             path.replace(replaced)
         draft.replace(path)
+        if synced:
+            _sync(path.parent)
     except Exception as error:
         # Writers in C++ (torch, Arrow) report a full disk in words of their own.
         if not isinstance(error, OSError) and shutil.disk_usage(path.parent).free < FULL:
@@ -47,6 +57,22 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 leftover.unlink(missing_ok=True)
+
+
+def _draft_name(name: str) -> str:
+    return f"{ASIDE}{name}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold a file, or the names in a folder, before anything that is written later."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folder
+            raise
+    finally:
+        os.close(handle)
 
 
 def as_json(value: Any) -> str:
@@ -69,9 +95,9 @@ def read_json(path: Path) -> Any:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what killed writers of this machine left beside their targets; those of live processes stay."""
+    """Remove what killed writers left beside their targets; the drafts of live processes stay."""
     for path in folder.rglob(f"{ASIDE}*"):
-        if _may_live(path.name):
+        if _may_live(path):
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -79,14 +105,15 @@ def remove_drafts(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _may_live(draft: str) -> bool:
-    """Whether the writer of a draft may still be at work: it is, or it is on another machine."""
-    host = f".{os.uname().nodename}."
-    if host not in draft:
-        return True
+def _may_live(draft: Path) -> bool:
+    """Whether the writer of a draft may still be at work: it is, or it is on another machine and wrote not long ago."""
+    _, here, rest = draft.name.rpartition(f".{os.uname().nodename}.")
+    number = rest.split(".")[0]
+    if here and number.isdigit():
+        return process_lives(int(number))
     try:
-        return process_lives(int(draft.rsplit(host, 1)[1].split(".")[0]))
-    except ValueError:
+        return time.time() - max(path.stat().st_mtime for path in (draft, *draft.rglob("*"))) < ABANDONED
+    except OSError:  # it is being renamed
         return True
 
 
@@ -164,7 +191,7 @@ def writable(folder: Path, option: str) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f"{ASIDE}probe.{os.getpid()}"
+        probe = folder / _draft_name("probe")
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -23,6 +23,7 @@ from typing import Any
 
 from raysts.errors import InputError
 from raysts.storage import atomic
+from raysts.storage.checksums import read_record, write_record
 from raysts.storage.store import BucketStore, Store
 
 RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
@@ -82,7 +83,10 @@ class RunFolder:
         """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
         for name in RECORDS:
             self.store.upload(self.path / name)
-        self._upload_dir("checkpoints")
+        if isinstance(
+            self.store, BucketStore
+        ):  # on this machine its files come and go one by one, each with its checksum
+            self._upload_dir("checkpoints")
 
     def upload_model(self) -> None:
         """Send all of a run that is over but the record that says so, which comes last."""
@@ -116,19 +120,30 @@ class RunFolder:
             self.store.get(self.path / name, fresh=True)
 
     def _upload_dir(self, name: str) -> None:
-        if isinstance(self.store, BucketStore) and (self.path / name).is_dir():
+        if (self.path / name).is_dir():
             self.store.upload_dir(self.path / name)
 
     def written(self) -> dict[str, Any]:
         """The record as this machine has it, for whoever trains the run here or shows how far it is."""
-        record = atomic.read_json(self.path / "run.json")
-        return record if isinstance(record, dict) else {}
+        return read_record(self.path / "run.json") or {}
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write the record on this machine, for whoever trains the run here."""
+        write_record(self.path / "run.json", record)
+
+    def finished(self) -> dict[str, Any] | None:
+        """The record of a run that is done and has its model whole."""
+        record = self.record()
+        return record if record.get("status") == "done" and self.store.whole(self.path / "model") else None
 
     def _stored(self) -> dict[str, Any]:
         if not isinstance(self.store, BucketStore):
             return self.written()
         content = self.store.bucket.read(self.store.key(self.path / "run.json"))
-        record = json.loads(content) if content else {}
+        try:
+            record = json.loads(content or b"{}")
+        except (ValueError, RecursionError):
+            record = None
         return record if isinstance(record, dict) else {}
 
     def _only_here(self, stored: dict[str, Any]) -> bool:

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -39,8 +37,24 @@ from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
 from raysts.storage import atomic
-from raysts.storage.atomic import ASIDE, atomic_write
+from raysts.storage.atomic import ASIDE, as_json, atomic_write
 from raysts.storage.bucket import Bucket, Entry, canonical, check_inside, mirror_name
+from raysts.storage.checksums import (
+    CARD,
+    CHECKSUM,
+    DAMAGED,
+    MANIFEST,
+    as_manifest,
+    checked_write,
+    entries_of,
+    entry,
+    forget,
+    intact,
+    is_same,
+    manifest_of,
+    read_record,
+    write_manifest,
+)
 from raysts.storage.lease import Lease
 
 SEPARATOR = mirror_name("://")
@@ -51,10 +65,6 @@ AT_ONCE = 8
 
 SMALL = 1 << 20
 """Bytes up to which a file is compared by content; a larger one by size and time, which object stores keep in seconds."""
-
-MANIFEST = ".manifest.json"
-CARD = "README.md"
-"""A model's card: written again when more is known of the model, so no manifest lists it."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -148,6 +158,15 @@ class Store(abc.ABC):
         """Send a file that was written in place, or every file of a folder; no draft."""
 
     @abc.abstractmethod
+    def upload_dir(self, key: Key) -> None:
+        """Make a folder that was written in place what :meth:`put_dir` makes: whole, with the checksums of its files."""
+
+    @abc.abstractmethod
+    def whole(self, key: Key, deep: bool = False) -> bool:
+        """Whether a file or folder is there and is what was written, by its sizes or ``deep``, by its content, which is
+        read once per process. What is not is set aside. Objects are whole; copies of them are looked at when used."""
+
+    @abc.abstractmethod
     def exists(self, key: Key) -> bool:
         """Whether the store holds this file, or this whole folder of :meth:`put_dir`."""
 
@@ -192,15 +211,15 @@ class Store(abc.ABC):
         finally:
             _delete_here(path)
 
-    def read_json(self, key: Key, fresh: bool = False) -> Any:
-        """The JSON value in a file; None where there is none."""
+    def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
+        """The JSON object (or other ``kind`` of value) in a file; None where there is none, or a damaged one."""
         path = self.get(key, fresh)
-        return atomic.read_json(path) if path else None
+        return read_record(path, kind) if path else None
 
     def write_json(self, key: Key, value: Any) -> None:
         """Write ``value`` as indented JSON."""
         with self.put(key) as draft:
-            draft.write_text(atomic.as_json(value), encoding="utf-8")
+            draft.write_text(as_json(value), encoding="utf-8")
 
 
 @final
@@ -216,26 +235,36 @@ class FolderStore(Store):
 
     def get(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
-        return path if path.is_file() else None
+        return path if path.is_file() and intact(path) else None
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         return [path for path in self.list(folder, recursive=True) if _matches(path, patterns)]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
-        return path if path.is_dir() else None
+        return path if path.is_dir() and intact(path) else None
 
     def put(self, key: Key) -> AbstractContextManager[Path]:
-        return atomic_write(self.path(key))
+        return checked_write(self.path(key))
 
     @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
         with atomic_write(self.path(key)) as draft:
             draft.mkdir()
             yield draft
+            forget(self.path(key))
+        self.upload_dir(key)
 
     def upload(self, key: Key) -> None:
         """Nothing to do: it is there."""
+
+    def upload_dir(self, key: Key) -> None:
+        path = self.path(key)
+        write_manifest(path, as_manifest({name: entry(file) for name, file in _files(path).items() if name != CARD}))
+
+    def whole(self, key: Key, deep: bool = False) -> bool:
+        path = self.path(key)
+        return path.exists() and intact(path, deep)
 
     def exists(self, key: Key) -> bool:
         return self.path(key).exists()
@@ -248,6 +277,7 @@ class FolderStore(Store):
 
     def delete(self, key: Key) -> None:
         _delete_here(self.path(key))
+        forget(self.path(key))
 
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
         return atomic.lock(self.path(key), holder, wait)
@@ -293,7 +323,7 @@ class BucketStore(Store):
     def get(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
         if not fresh:
-            return path if path.is_file() or self._download(path) else None
+            return path if (path.is_file() and intact(path)) or self._download(path) else None
         entry = self.bucket.entry(self.key(key))
         return self._get_now(path, entry) if entry else None
 
@@ -305,22 +335,20 @@ class BucketStore(Store):
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
-        entries = None if fresh else self._entries(_read(_manifest(path)), str(path))
-        if entries and all(_size(path / name) == entry["size"] for name, entry in entries.items()):
+        known = None if fresh else manifest_of(path)
+        if known and all(is_same(path / name, wanted) for name, wanted in known.items()):
             return path
         for _ in range(3):
             content = self.bucket.read(f"{self.key(key)}{MANIFEST}")
             entries = self._entries(content, f"{self.uri}: {self.key(key)}")
             if content is None or entries is None:
                 return None
-            known = self._entries(_read(_manifest(path)), str(path)) or {}
-            absent = [name for name, entry in entries.items() if not _is_here(path / name, entry, known.get(name))]
+            absent = [name for name, wanted in entries.items() if not is_same(path / name, wanted)]
             if all(at_once(partial(self._get_entry, path, entries), absent)):
                 for name, file in _files(path).items():
                     if name not in entries and name != CARD:
                         file.unlink()
-                with atomic_write(_manifest(path)) as draft:
-                    draft.write_bytes(content)
+                write_manifest(path, content)
                 if absent and CARD in self.bucket.listed(self.key(key)):
                     self.get(path / CARD, fresh=True)
                 return path
@@ -333,7 +361,7 @@ class BucketStore(Store):
     @contextmanager
     def put(self, key: Key) -> Iterator[Path]:
         path = self.path(key)
-        with atomic_write(path) as draft:
+        with checked_write(path) as draft:
             yield draft
             self._check_leases(path)
             self.bucket.upload(draft, self.key(key))
@@ -356,16 +384,16 @@ class BucketStore(Store):
         path, name = self.path(key), self.key(key)
         self._check_leases(path)
         files = _files(written or path)
-        entries = {file: _entry(local) for file, local in files.items() if file != CARD}
+        entries = {file: entry(local) for file, local in files.items() if file != CARD}
         before = self._entries(self.bucket.read(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
         if entries != before:
-            if before is not None and any(before.get(file, entry) != entry for file, entry in entries.items()):
+            if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
                 self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
-            new = [file for file, entry in entries.items() if before is None or before.get(file) != entry]
+            new = [file for file, now in entries.items() if before is None or before.get(file) != now]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
-            content = json.dumps({"files": entries}, indent=1).encode()
+            content = as_manifest(entries)
             self.bucket.write(f"{name}{MANIFEST}", content)
-            _manifest(path).write_bytes(content)
+            write_manifest(path, content)
             for file in self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}:
                 self.bucket.delete(f"{name}/{file}")
         if CARD in files:
@@ -373,6 +401,9 @@ class BucketStore(Store):
 
     def exists(self, key: Key) -> bool:
         return self.bucket.has(self.key(key), f"{self.key(key)}{MANIFEST}")
+
+    def whole(self, key: Key, deep: bool = False) -> bool:
+        return True
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
         key = self.key(folder)
@@ -385,7 +416,7 @@ class BucketStore(Store):
         for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
             self.bucket.delete(file)
         self.bucket.delete_folder(name)
-        _manifest(path).unlink(missing_ok=True)
+        forget(path)
         _delete_here(path)
 
     @contextmanager
@@ -412,8 +443,8 @@ class BucketStore(Store):
 
     def _download(self, path: Path) -> bool:
         """Bring an object; whether there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            self.bucket.download(self.key(path), path)
+        with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
+            self.bucket.download(self.key(path), draft)
             return True
         return False
 
@@ -422,17 +453,17 @@ class BucketStore(Store):
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
                 here = path.stat()
-                if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3:
+                if here.st_size == entry.size and abs(here.st_mtime - entry.written) < 1e-3 and intact(path):
                     return path
         with contextlib.suppress(FileNotFoundError):
             if entry.size > SMALL:
-                with atomic_write(path) as draft:
+                with checked_write(path) as draft:
                     self.bucket.download(self.key(path), draft)
                     os.utime(draft, (entry.written, entry.written))
                 return path
             content = self.bucket.read(self.key(path))
             if content is not None and content != _read(path):  # a file that did not change stays the one that is open
-                with atomic_write(path) as draft:
+                with checked_write(path) as draft:
                     draft.write_bytes(content)
             return path if content is not None else None
         return None
@@ -441,8 +472,9 @@ class BucketStore(Store):
         """Bring one file of a folder; whether it is what the manifest says."""
         with contextlib.suppress(FileNotFoundError), atomic_write(folder / name) as draft:
             self.bucket.download(self.key(folder / name), draft)
-            if _entry(draft) != entries[name]:
+            if not is_same(draft, entries[name]):
                 raise FileNotFoundError(name)
+            forget(folder / name)
             return True
         return False
 
@@ -452,14 +484,8 @@ class BucketStore(Store):
         Raises:
             InputError: it names a file outside its folder.
         """
-        if content is None:
-            return None
-        try:
-            files = json.loads(content)["files"]
-            entries = {str(name): {key: entry[key] for key in ("size", "sha256")} for name, entry in files.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # not ours
-        for name in entries:
+        entries = None if content is None else entries_of(content)
+        for name in entries or {}:
             check_inside(name, f"{where}: its manifest")
         return entries
 
@@ -475,39 +501,21 @@ def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def _shows(path: PurePath) -> bool:
-    """Whether a file or folder is one of the storage's own: no draft, no lock, no manifest."""
-    return not any(part.startswith(".") or part.endswith((".lock", MANIFEST)) for part in path.parts)
+    """Whether a file or folder is one of the storage's own: no draft, no lock, no checksum, nothing damaged."""
+    return not any(part.startswith(".") or part.endswith((".lock", MANIFEST, DAMAGED)) for part in path.parts)
 
 
 def _matches(path: PurePath, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(path.match(pattern) for pattern in patterns)
 
 
-def _manifest(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}{MANIFEST}")
-
-
 def _files(folder: Path) -> dict[str, Path]:
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in paths.items() if ASIDE not in name}
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
+    return {name: path for name, path in paths.items() if ASIDE not in name and not name.endswith((CHECKSUM, DAMAGED))}
 
 
 def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
-
-
-def _is_here(path: Path, entry: dict[str, Any], known: dict[str, Any] | None) -> bool:
-    """Whether a file is what the manifest says; it is only read where no earlier manifest here says so too."""
-    return _size(path) == entry["size"] and (known == entry or _entry(path) == entry)
 
 
 def _delete_here(path: Path) -> None:

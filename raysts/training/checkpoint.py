@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from raysts.errors import RunFailed
 from raysts.models.encoder import Encoder
 from raysts.ops.collective import AsyncMax
-from raysts.storage.atomic import atomic_write
+from raysts.storage.checksums import checked_write, forget, intact, set_aside
 from raysts.storage.store import Store
 from raysts.training.runtime import Preemption
 
@@ -33,6 +36,7 @@ class TrainState:
         since_best: dev evaluations since then.
         seconds: training time so far.
         stopped: early stopping has ended the run.
+        metrics: checksum of the metrics lines up to here.
     """
 
     step: int = 0
@@ -46,6 +50,7 @@ class TrainState:
     since_best: int = 0
     seconds: float = 0.0
     stopped: bool = False
+    metrics: str = ""
 
 
 def best_file(folder: Path, state: TrainState) -> Path:
@@ -68,14 +73,15 @@ def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
 
 def save_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Write the weights of the best encoder so far."""
-    with atomic_write(best_file(folder, state)) as draft:
+    with checked_write(best_file(folder, state)) as draft:
         save_file({name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}, draft)
 
 
 def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     """Put the weights of the best encoder into ``encoder``."""
     path = Store.of(folder).get(best_file(folder, state))  # rank 0 may have written it on another machine
-    assert path is not None, f"{best_file(folder, state)} was written when its score was"
+    if path is None:
+        raise RunFailed(f"{best_file(folder, state)}: is not there; run the same command again: its run begins anew")
     load_trained_state(encoder, load_file(path))
 
 
@@ -89,12 +95,13 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
         "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
     }
     path = folder / f"step-{state.step:07d}.pt"
-    with atomic_write(path) as draft:
+    with checked_write(path) as draft:
         torch.save(content, draft)
     keep = {path.name, best_file(folder, state).name if state.best is not None else ""}
     for old in folder.iterdir():
         if old.name not in keep and old.is_file() and old.suffix in (".pt", ".safetensors"):
             old.unlink()
+            forget(old)
 
 
 def _apart(value: Tensor) -> Tensor:
@@ -107,15 +114,43 @@ def last(folder: Path) -> Path | None:
     return max(folder.glob("step-*.pt"), default=None)
 
 
-def restore(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none."""
+def restore(
+    folder: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    metrics: Callable[[int], str],
+    by_dev: bool,
+) -> TrainState:
+    """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none.
+
+    One that is damaged, or has lost its metrics or its best weights, is set aside: the run begins anew, and ends as it
+    would have.
+
+    Args:
+        folder: of the checkpoints.
+        module: what is trained.
+        optimizer: its optimiser.
+        metrics: checksum of the metrics lines that are there up to a step.
+        by_dev: whether the best weights are kept.
+    """
     path = last(folder)
-    if path is None:
+    if path is None or not intact(path):
         return TrainState()
-    content = torch.load(path, map_location=next(module.parameters()).device, weights_only=True)
+    try:
+        content = torch.load(path, map_location=next(module.parameters()).device, weights_only=True)
+        state = TrainState(**content["progress"])
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        set_aside(path)
+        return TrainState()
+    best_is_gone = by_dev and state.best is not None and Store.of(folder).get(best_file(folder, state)) is None
+    if best_is_gone or state.metrics not in ("", metrics(state.step)):
+        set_aside(path)
+        return TrainState()
     load_trained_state(module, content["module"])
     optimizer.load_state_dict(content["optimizer"])
-    return TrainState(**content["progress"])
+    return state
 
 
 def clear(folder: Path) -> None:

@@ -62,8 +62,7 @@ def writing(job: Job) -> contextlib.AbstractContextManager[None]:
 
 def finished(job: Job) -> dict[str, Any] | None:
     """The record of a run that is done."""
-    record = RunFolder(job.folder).record()
-    return record if record.get("status") == "done" else None
+    return RunFolder(job.folder).finished()
 
 
 def title(job: Job) -> str:

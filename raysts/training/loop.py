@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -155,8 +156,15 @@ class Run:
                 f"{self.windows.rows} training rows are too few for one batch={recipe.batch}; take a smaller batch, or more "
                 f"rows"
             )
-        self.state = checkpoint.restore(job.folder / "checkpoints", self.objective, self.optimizer)
-        self.log = record.MetricsLog(job.folder / "metrics.jsonl", self.state.step) if runtime.rank == 0 else None
+        metrics = job.folder / "metrics.jsonl"
+        self.state = checkpoint.restore(
+            job.folder / "checkpoints",
+            self.objective,
+            self.optimizer,
+            lambda step: hashlib.sha256(record.metrics_until(metrics, step)).hexdigest(),
+            recipe.by_dev,
+        )
+        self.log = record.MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
         self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.by_dev else 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
@@ -273,7 +281,8 @@ class Run:
 
     def _save(self) -> None:
         began = time.monotonic()
-        if self.runtime.rank == 0:
+        if self.log is not None:
+            self.state.metrics = self.log.sync()
             checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.state)
             RunFolder(self.job.folder).upload_checkpoint()
         self.runtime.barrier()
@@ -299,13 +308,14 @@ class Run:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
-        if self.runtime.rank == 0:
+        if self.log is not None:
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)
             trained = self.model
             kept = SentenceModel(encoder, trained.tokenizer, trained.max_length, prompts=trained.prompts)
             kept.save(job.folder / "model")
+            self.log.seal()
             folder.upload_model()
             folder.store.write_json(job.folder / "run.json", self.record)
             checkpoint.clear(job.folder / "checkpoints")

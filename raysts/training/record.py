@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ from typing import Any
 import torch
 
 from raysts.recipes.tree import to_plain
-from raysts.storage.atomic import atomic_write, remove_drafts, write_json
+from raysts.storage.atomic import atomic_write, remove_drafts
+from raysts.storage.checksums import checked_write, forget, intact, write_record
 from raysts.storage.runs import RunFolder
 from raysts.training.checkpoint import TrainState
 from raysts.training.job import Job
@@ -46,8 +50,8 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     if runtime.rank == 0:
         job.folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(job.folder)
-        write_json(job.folder / "recipe.json", to_plain(job.recipe))
-        write_json(job.folder / "run.json", record)
+        write_record(job.folder / "recipe.json", to_plain(job.recipe))
+        RunFolder(job.folder).write(record)
     return record
 
 
@@ -108,32 +112,61 @@ class MetricsLog:
     """``metrics.jsonl``: one JSON object a line; opened at a step, it forgets the lines of later steps."""
 
     def __init__(self, path: Path, step: int) -> None:
-        lines = [line for line in read_metrics(path) if line["step"] <= step]
+        self.path, text = path, metrics_until(path, step)
         with atomic_write(path) as draft:
-            draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            draft.write_bytes(text)
+            forget(path)  # of the file as a bucket gave it
+        self._checksum = hashlib.sha256(text)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line, visible at once."""
-        self._file.write(json.dumps(line) + "\n")
+        text = json.dumps(line) + "\n"
+        self._file.write(text)
         self._file.flush()
+        self._checksum.update(text.encode())
+
+    def sync(self) -> str:
+        """Have the disk hold the lines, before a checkpoint that stands behind them; their checksum."""
+        os.fsync(self._file.fileno())
+        return self._checksum.hexdigest()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
+    def seal(self) -> None:
+        """Close the file: no line comes any more, and from now on its checksum stands beside it."""
+        self.close()
+        with checked_write(self.path) as draft:
+            shutil.copyfile(self.path, draft)
+
+
+def metrics_until(path: Path, step: int) -> bytes:
+    """The lines of a metrics file up to a step, as they are written."""
+    return b"".join(json.dumps(line).encode() + b"\n" for line in read_metrics(path) if line["step"] <= step)
+
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a line torn by a kill is left out."""
-    if not path.exists():
+    """The complete lines of a metrics file; a line torn by a kill, or damaged, ends it."""
+    if not intact(path):
         return []
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
+    for text in path.read_bytes().splitlines():
+        if (line := _parsed(text)) is None:
             break
+        found.append(line)
     return found
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """A metrics line; None where it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(found, dict) and type(found.get("step")) is int
+    return found if whole else None
 
 
 def last_metrics(path: Path) -> dict[str, Any] | None:
@@ -142,6 +175,6 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
             lines = file.read().split(b"\n")[:-1]
-        return json.loads(lines[-1]) if lines else None
-    except (FileNotFoundError, json.JSONDecodeError):
+    except FileNotFoundError:
         return None
+    return _parsed(lines[-1]) if lines else None

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from processes import family_of_title, wait_until
 
-from raysts.cluster.prepare import TABLE, article_columns, make_run, pieces, prepare_wikipedia, run_slice
+from raysts.cluster.prepare import over_ray
 from raysts.data.corpora import Corpus
 from raysts.data.fetch import manifest
+from raysts.data.wikipedia import prepare
+from raysts.data.wikipedia.prepare import TABLE, article_columns, make_run, pieces, run_slice
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 
 pytestmark = pytest.mark.usefixtures("cluster")
+prepare_wikipedia = partial(prepare.prepare_wikipedia, spread=over_ray)
 
 PLACES = ("river", "mountain", "village", "station", "library", "harbour", "bridge", "castle")
 VERBS = ("was built", "was opened", "was mapped", "was sold", "was restored", "was described")
@@ -115,6 +119,8 @@ def test_the_sample_depends_on_seed_and_content_only(articles: Path, tmp_path: P
     assert len(first) == 300 and first == _rows(tmp_path / "b")
     prepare_wikipedia(articles, tmp_path / "c", sample=100, seed=5)
     assert _rows(tmp_path / "c") == first[:100]  # a smaller sample begins a larger one
+    prepare.prepare_wikipedia(articles, tmp_path / "here", sample=300, seed=5)  # --address none
+    assert _rows(tmp_path / "here") == first
     prepare_wikipedia(articles, tmp_path / "d", sample=300, seed=6)
     assert len(set(_rows(tmp_path / "d")) & set(first)) < 290
     assert Corpus(tmp_path / "a").files("wikipedia/sentences") == [tmp_path / "a/wikipedia/sentences.parquet"]
@@ -263,7 +269,7 @@ def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
 
 
 def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.cluster.prepare.ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(prepare, "ROW_GROUP_ROWS", 100)
     made = make_run(_articles(100), str(tmp_path), seed=-1)
     path = made["path"][0].as_py()
     whole = run_slice(path, 0, 1 << 64)

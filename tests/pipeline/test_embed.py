@@ -137,6 +137,69 @@ def test_a_second_run_embeds_nothing(tiny_backbone: Path, tmp_path: Path) -> Non
     assert {path: path.stat().st_mtime_ns for path in output.glob("*.parquet")} == times
 
 
+def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backbone: Path, tmp_path: Path) -> None:
+    folder, output = tmp_path / "in", tmp_path / "out"
+    for number, name in enumerate("bcd"):
+        write(folder / f"{name}.parquet", 6, row_group_size=3, first=10 * number)
+    embed(tiny_backbone, folder, output)
+    before = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")}
+    write(folder / "a.parquet", 3, first=90)  # before all others
+    write(folder / "c.parquet", 3, first=80)
+    (folder / "d.parquet").unlink()
+    assert embed(tiny_backbone, folder, output)["rows"] == 12
+    assert read(output).column("id").to_pylist() == [*range(6), 80, 81, 82, 90, 91, 92]
+    kept = {path.name for path in output.glob("part-*") if path.stat().st_mtime_ns == before.get(path.name)}
+    assert kept == {"part-00000-00000.parquet", "part-00000-00001.parquet"}
+    manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
+    names = [Path(shard["source"]).name for shard in manifest["shards"]]
+    assert names == ["a.parquet", "b.parquet", "b.parquet", "c.parquet"]
+    table = read(output)
+    wanted = load(tiny_backbone).encode(table.column("text").to_pylist())
+    np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "flipped", "zeros", "without its checksum"])
+def test_a_damaged_shard_is_made_again(damage: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    source, output = write(tmp_path / "in.parquet", 20, row_group_size=10), tmp_path / "out"
+    embed(tiny_backbone, source, output)
+    shard = output / "part-00000-00001.parquet"
+    good = shard.read_bytes()
+    half = len(good) // 2
+    shard.write_bytes(
+        {
+            "torn": good[:half],
+            "flipped": good[:half] + bytes([good[half] ^ 1]) + good[half + 1 :],
+            "zeros": bytes(len(good)),
+        }.get(damage, b"")
+    )
+    if damage == "without its checksum":
+        (output / f".{shard.name}.checksum").unlink()
+    outcome = raysts(
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
+    )
+    assert outcome.code == 0 and "2 shards, 1 done" in outcome.err
+    assert shard.read_bytes() == good
+
+
+def test_input_that_changes_meanwhile_is_no_result(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = write(tmp_path / "in.parquet", 4), tmp_path / "out"
+    closing = bulk.close_output
+
+    def changed(*arguments: Any) -> dict[str, Any]:
+        write(source, 4, first=50)
+        return closing(*arguments)
+
+    monkeypatch.setattr(bulk, "close_output", changed)
+    command = ["embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"]
+    failed = raysts(*command)
+    assert failed.code == 3 and f"{source}: was changed while" in failed.err
+    assert not (output / "manifest.json").exists()
+    monkeypatch.undo()
+    assert raysts(*command).code == 0 and read(output).column("id").to_pylist() == [50, 51, 52, 53]
+
+
 @pytest.mark.parametrize("change", ["model", "input", "column", "layers"])
 def test_another_job_does_not_mix_in(change: str, tiny_backbone: Path, tmp_path: Path) -> None:
     source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
@@ -232,5 +295,5 @@ def test_pages_that_cannot_be_read_are_named(tiny_backbone: Path, tmp_path: Path
         "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
     )
     assert failed.code == 3 and str(source) in failed.err and "row group 1" in failed.err
-    assert [path.name for path in sorted(output.glob("*part*"))] == ["part-00000-00000.parquet"]
+    assert [path.name for path in sorted(output.glob("part*"))] == ["part-00000-00000.parquet"]
     assert not (output / "manifest.json").exists()

@@ -28,6 +28,7 @@ from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.study import Study
 from raysts.search.trial import TrialOutcome
 from raysts.storage.atomic import read_json, write_json
+from raysts.storage.checksums import write_record
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
@@ -368,7 +369,7 @@ def trained(study: Study, trial: Any, owner: str | None = None) -> None:
     """What training leaves behind."""
     (trial.job.folder / "model").mkdir(parents=True)
     facts = {"run_id": trial.id, "status": "done", "study": owner or study.name, "dev": {"kept": 0.1}}
-    write_json(trial.job.folder / "run.json", facts)
+    write_record(trial.job.folder / "run.json", facts)
 
 
 def models(study: Study) -> set[str]:

@@ -63,6 +63,17 @@ def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) 
     remove_drafts(tmp_path / "absent")
 
 
+def test_drafts_of_another_machine_are_removed_when_nobody_has_written_for_a_day(tmp_path: Path) -> None:
+    old, at_work = (tmp_path / f"{ASIDE}model.another-host.{number}.2" for number in (1, 2))
+    for draft in (old, at_work):
+        draft.mkdir()
+        (draft / "weights").touch()
+        os.utime(draft, (1, 1))
+    os.utime(old / "weights", (1, 1))
+    remove_drafts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [at_work.name]
+
+
 def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     draft = tmp_path / f"{ASIDE}x.{os.uname().nodename}.{killed.pid}.1"

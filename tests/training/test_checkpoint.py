@@ -36,7 +36,7 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
                         seconds=1.5)  # fmt: skip
     checkpoint.save(tmp_path, module, optimizer, progress)
     again, again_optimizer = module_and_optimizer(name, seed=1)
-    assert checkpoint.restore(tmp_path, again, again_optimizer) == progress
+    assert checkpoint.restore(tmp_path, again, again_optimizer, str, False) == progress
     for seed in range(3, 6):
         step(module, optimizer, seed)
         step(again, again_optimizer, seed)
@@ -47,7 +47,7 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
 def test_without_a_checkpoint_a_run_begins(tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer("adam")
     before = [p.clone() for p in module.parameters()]
-    assert checkpoint.restore(tmp_path / "absent", module, optimizer) == TrainState()
+    assert checkpoint.restore(tmp_path / "absent", module, optimizer, str, False) == TrainState()
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
 
@@ -59,7 +59,7 @@ def test_one_last_and_one_best_remain(tmp_path: Path) -> None:
         if number <= 3:
             checkpoint.save_best(tmp_path, progress, encoder)
         checkpoint.save(tmp_path, module, optimizer, progress)
-        names = {path.name for path in tmp_path.iterdir()}
+        names = {path.name for path in tmp_path.glob("[!.]*")}
         assert names == {f"step-{number:07d}.pt", best_file(tmp_path, progress).name}
 
 
@@ -77,7 +77,7 @@ def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     module, optimizer = module_and_optimizer("adam")
     checkpoint.save(tmp_path, module, optimizer, TrainState(step=2))
     (tmp_path / ".aside-step-0000003.pt.1.1").write_bytes(b"half")
-    assert checkpoint.restore(tmp_path, module, optimizer).step == 2
+    assert checkpoint.restore(tmp_path, module, optimizer, str, False).step == 2
 
 
 def test_the_last_checkpoint_counts_when_two_are_there(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_last_checkpoint_counts_when_two_are_there(tmp_path: Path) -> None:
     (tmp_path / "step-0000009.pt").rename(tmp_path / "kept")
     checkpoint.save(tmp_path, module, optimizer, TrainState(step=10))
     (tmp_path / "kept").rename(tmp_path / "step-0000009.pt")
-    assert checkpoint.restore(tmp_path, module, optimizer).step == 10
+    assert checkpoint.restore(tmp_path, module, optimizer, str, False).step == 10
 
 
 def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from raysts.models.pretrained import load
 from raysts.objectives import LocalBatch
 from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
-from raysts.storage.atomic import lock, read_json, write_json
+from raysts.storage.atomic import lock, read_json
+from raysts.storage.checksums import write_record
 from raysts.storage.runs import RunFolder
 from raysts.training import loop, record
 from raysts.training.loop import train
@@ -126,7 +127,8 @@ def test_a_run_that_another_process_finishes_meanwhile_is_not_run_again(
     with lock(job.folder / "writer.lock", "the first process"):
         thread.start()
         assert asked.wait(60), "the second has found the run unfinished and waits for the first"
-        write_json(job.folder / "run.json", {"status": "done", "run_id": job.id})
+        (job.folder / "model").mkdir()
+        write_record(job.folder / "run.json", {"status": "done", "run_id": job.id})
     thread.join(60)
     assert outcome == [{"status": "done", "run_id": job.id}]
 
@@ -178,7 +180,7 @@ def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
     ) -> Iterator[LocalBatch]:
         for share in read_batches(windows, order, start, stop, rank, world):
             if folder.exists():
-                seen.append(sorted(path.suffix for path in folder.iterdir()))
+                seen.append(sorted(path.suffix for path in folder.glob("[!.]*")))
             yield share
 
     train(stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=1), Watched(read=read))
@@ -193,7 +195,7 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
     record = read_json(job.folder / "run.json")
     assert record["status"] == "running" and record["layout"]["threads"] == 1
     # As if it had begun on a machine that multiplies bf16 natively.
-    write_json(job.folder / "run.json", record | {"layout": record["layout"] | {"precision": "bf16"}})
+    write_record(job.folder / "run.json", record | {"layout": record["layout"] | {"precision": "bf16"}})
     resumed = train(job, Watched(threads=2))
     assert resumed["layout"] == {"world_size": 1, "threads": 1, "precision": "bf16"} and torch.get_num_threads() == 1
     assert resumed["started_at"] == record["started_at"]

@@ -183,4 +183,9 @@ def _article(page: ElementTree.Element) -> tuple[int, str, str] | None:
     markup = fields.get("text", "")
     if fields.get("ns", "0") != "0" or not markup.strip() or markup.lstrip()[:9].upper() == "#REDIRECT":
         return None
-    return int(fields["id"]), fields.get("title", ""), markup
+    number = fields.get("id", "")
+    if not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise ElementTree.ParseError(
+            f"page '{fields.get('title', '')[:80]}' has the id '{number[:40]}', which is no number"
+        )
+    return int(number), fields.get("title", ""), markup

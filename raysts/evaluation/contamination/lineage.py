@@ -12,7 +12,6 @@ from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import build
-from raysts.storage.atomic import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import BucketStore, Store
 
@@ -112,8 +111,8 @@ def _is_untrained(folder: Path) -> bool:
     tiny_id = folder.name.removeprefix(f"{TINY}-")
     if folder != storage / "backbones" / f"{TINY}-{tiny_id}":
         return False
-    runs = (read_json(path) for path in store.get_all(storage / "runs", "run.json"))
-    pipelines = (read_json(path) for path in store.get_all(storage / "pipelines", "*.json"))
+    runs = (store.read_json(path) for path in store.get_all(storage / "runs", "run.json"))
+    pipelines = (store.read_json(path) for path in store.get_all(storage / "pipelines", "*.json"))
     named = chain(
         ((run["backbone"], run["backbone_id"]) for run in runs if run),
         ((pipeline["pipeline"]["backbone"], pipeline["backbone_id"]) for pipeline in pipelines if pipeline),

@@ -122,6 +122,12 @@ class EvaluateNode(Node):
             store.upload(self.part)  # somebody emptied the bucket
         return store.get(self.part) is not None
 
+    def written(self, store: Store) -> list[Path]:
+        return [self.part]
+
+    def leftovers(self) -> list[Path]:
+        return [self.inputs.storage / "evaluations" / self.id]
+
     def rows(self) -> list[Row]:
         """The rows that were written; none before."""
         return results.read_part(self.inputs.storage, self.id)

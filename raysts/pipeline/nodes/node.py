@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from raysts.pipeline.local import Executor, Say
@@ -39,6 +40,19 @@ class Node(abc.ABC):
     @abc.abstractmethod
     def is_done(self, store: Store) -> bool:
         """Whether what it writes is complete in the storage, as the storage is now."""
+
+    def written(self, store: Store) -> list[Path]:
+        """The files and folders that it made and others read; what is damaged of them is made again."""
+        return []
+
+    def is_sound(self, store: Store, deep: bool = False) -> bool:
+        """Whether all of them are there, by their sizes, or ``deep``, as they were written; otherwise it is not done."""
+        found = [store.whole(path, deep) for path in self.written(store)]
+        return all(found)
+
+    def leftovers(self) -> list[Path]:
+        """Files and folders that are of no use once it is done; it removes them, but a kill may come before."""
+        return []
 
     @abc.abstractmethod
     def run(self, executor: Executor, store: Store, say: Say) -> None:

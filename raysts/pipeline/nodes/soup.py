@@ -115,7 +115,10 @@ class SoupNode(Node):
         return RunFolder(self.folder).record()
 
     def is_done(self, store: Store) -> bool:
-        return self.record.get("status") == "done"
+        return self.record.get("status") == "done" and self.is_sound(store)
+
+    def written(self, store: Store) -> list[Path]:
+        return [self.model]
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         run = RunFolder(self.folder)

@@ -6,7 +6,7 @@ the finished cache. A shard is complete or absent, so a killed pass goes on wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,10 +115,16 @@ def write_means(
 
 
 def windows_left(windows: Windows, folder: Path, member: int, members: int) -> list[int]:
-    """Windows that this member's pass has still to do."""
-    target = folder if member + 1 == members else sum_folder(folder, member + 1)
-    done = {path.name for path in Store.of(target).list(target)}
-    return [window for window in range(len(windows)) if shard_name(window) not in done]
+    """Windows that this member's pass has still to do: of those that the mean lacks."""
+    left = _lacking(folder, range(len(windows)))
+    return left if member + 1 == members else _lacking(sum_folder(folder, member + 1), left)
+
+
+def _lacking(folder: Path, windows: Iterable[int]) -> list[int]:
+    """Those of the windows of which a folder has no shard, or a damaged one."""
+    store = Store.of(folder)
+    there = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
+    return [window for window in windows if shard_name(window) not in there]
 
 
 def first_pass(windows: Windows, folder: Path, members: int) -> int:
@@ -140,7 +146,8 @@ def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dic
     for member in range(1, len(member_ids)):
         store.delete(sum_folder(folder, member))
     remove_drafts(folder)
-    store.write_json(folder / "manifest.json", {"members": list(member_ids), "rows": windows.rows, **facts})
+    manifest = {"members": list(member_ids), "rows": windows.rows, "shards": len(windows), **facts}
+    store.write_json(folder / "manifest.json", manifest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +183,17 @@ class TeacherNode(Node):
         """Folder of the shards."""
         return self.inputs.storage / "embeddings" / self.id
 
+    def _manifest(self, store: Store) -> dict[str, Any]:
+        return store.read_json(self.folder / "manifest.json", fresh=True) or {}
+
+    def written(self, store: Store) -> list[Path]:
+        return [self.folder / shard_name(window) for window in range(self._manifest(store).get("shards", 0))]
+
     def is_done(self, store: Store) -> bool:
-        return store.get(self.folder / "manifest.json", fresh=True) is not None
+        return bool(self._manifest(store)) and self.is_sound(store)
+
+    def leftovers(self) -> list[Path]:
+        return [sum_folder(self.folder, member) for member in range(1, len(self.members))]
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         recipe, inputs = self.recipe, self.inputs

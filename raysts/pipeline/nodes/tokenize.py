@@ -53,8 +53,12 @@ class TokenizeNode(Node):
         """Folder of the token store."""
         return self.inputs.store_folder(self.spec)
 
+    def written(self, store: Store) -> list[Path]:
+        manifest = store.read_json(self.folder / "manifest.json", fresh=True) or {"parts": []}
+        return [self.folder / Path(part["file"]).name for part in manifest["parts"]]
+
     def is_done(self, store: Store) -> bool:
-        return store.get(self.folder / "manifest.json", fresh=True) is not None
+        return bool(self.written(store)) and self.is_sound(store)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         remove_drafts(self.folder)

@@ -132,7 +132,13 @@ class TrainNode(Node):
 
     def status(self, store: Store) -> str:
         status = self.record.get("status", "")
-        return status if status in ("done", "failed") else "waiting"
+        return status if status == "failed" or (status == "done" and self.is_sound(store)) else "waiting"
+
+    def written(self, store: Store) -> list[Path]:
+        return [self.model]
+
+    def leftovers(self) -> list[Path]:
+        return [self.job.folder / "checkpoints"]
 
     def is_done(self, store: Store) -> bool:
         return self.status(store) == "done"

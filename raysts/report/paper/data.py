@@ -64,10 +64,11 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
     if paper not in published.PAPERS:
         choices = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
-    tables = paper_tables(paper, measured_rows(storage))
+    rows = every_row(storage)
+    tables = paper_tables(paper, [row for row in rows if row.row["subset"] is None])
     if numbers is not None:
         return PaperData(published.load(paper), [shown for shown in tables if shown.table.number in numbers])
-    return PaperData(published.load(paper), tables, figures(paper, tables, measured_rows(storage, subsets=True)))
+    return PaperData(published.load(paper), tables, figures(paper, tables, [row for row in rows if row.row["subset"]]))
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:
@@ -101,9 +102,12 @@ def _plain(measured: MeasuredValue) -> dict[str, Any]:
 
 
 def measured_rows(storage: Path, subsets: bool = False) -> list[MeasuredRow]:
-    """Every value of a whole data set in the storage's results, where the system is what it is called.
+    """Those of :func:`every_row` that are of whole data sets, or of parts of them."""
+    return [row for row in every_row(storage) if (row.row["subset"] is not None) == subsets]
 
-    With ``subsets`` those of parts of data sets instead.
+
+def every_row(storage: Path) -> list[MeasuredRow]:
+    """Every value in the storage's results, where the system is what it is called.
 
     What starts from a model of this storage is not: ``ct`` from an ``nli`` model is ``nli-ct``. Nor is a pipeline that a
     YAML file gives the name of another. The trials of a study have their score on the development set.
@@ -118,18 +122,19 @@ def measured_rows(storage: Path, subsets: bool = False) -> list[MeasuredRow]:
     named = {record["name"]: _as_named(record["pipeline"]) for record in records}
     runs = {path.parent.name for path in store.get_all("runs", "run.json", "recipe.json") if path.name == "run.json"}
     rows: list[MeasuredRow] = []
+    of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for path in store.get_all("results", "*.parquet"):
         evaluation = path.stem.startswith(results.EVALUATION)
         for row in results.read_part(storage, path.stem):
-            if (row["subset"] is not None) != subsets or row["rows"] != "all":
-                continue
-            if row["value"] is None or not math.isfinite(row["value"]):
+            if row["rows"] != "all" or row["value"] is None or not math.isfinite(row["value"]):
                 continue
             # A model that 'raysts evaluate' measured again is still one of its pipeline's.
             record = by_part.get(row["run_id"] if evaluation else path.stem)
             if record is None or named[record["name"]] or row["role"] == "backbone":
-                rows.append(_of_pipeline(row, record) if record else _of_part(row, path.stem, store, backbones))
-    rows += [] if subsets else _of_studies(store)
+                rows.append(
+                    _of_pipeline(row, record) if record else _of_part(row, path.stem, store, backbones, of_runs)
+                )
+    rows += _of_studies(store)
     return _told_apart([row for row in rows if not _made_here(row.backbone, store.path("runs"), runs)])
 
 
@@ -162,13 +167,33 @@ def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     )
 
 
-def _of_part(row: ResultRow, part: str, store: Store, backbones: Mapping[str, str]) -> MeasuredRow:
-    """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say."""
+def _run_and_before(run_id: str, store: Store) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Records and recipes of a run and of those that it goes on from, as far as they are in the storage."""
+    found = []
+    while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
+        found.append((record, store.read_json(f"runs/{run_id}/recipe.json") or {}))
+        run_id = next(iter(record.get("parents") or ()), "")
+    return found
+
+
+def _of_part(
+    row: ResultRow,
+    part: str,
+    store: Store,
+    backbones: Mapping[str, str],
+    of_runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]],
+) -> MeasuredRow:
+    """A row of no pipeline on record (a study's, or one that ran again with other settings): what its runs say.
+
+    ``of_runs`` remembers what is read of them.
+    """
     ids = [row["run_id"]] if row["run_id"] else list(row["parent_run_ids"] or ())
     stages: dict[str, Any] = {}
     run_id, backbone_id = ids[0] if ids else None, None
-    while run_id and (record := store.read_json(f"runs/{run_id}/run.json")):
-        stages[record["stage"]] = store.read_json(f"runs/{run_id}/recipe.json") or {}
+    if run_id and run_id not in of_runs:
+        of_runs[run_id] = _run_and_before(run_id, store)
+    for record, recipe in of_runs.get(run_id or "", ()):
+        stages[record["stage"]] = recipe
         backbone_id, backbones = record["backbone_id"], {record["backbone_id"]: record["backbone"], **backbones}
         run_id = next(iter(record.get("parents") or ()), None)
     backbone_id = backbone_id or run_id or ""

@@ -120,7 +120,7 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
 def test_what_was_found_is_kept_by_what_it_depends_on(corpus: Corpus, tmp_path: Path) -> None:
     cache, text = tmp_path / "kept", text_of(corpus, "sts/stsb_train")
     first = searched(corpus, text, cache=cache)
-    (file,) = cache.iterdir()
+    (file,) = cache.glob("[!.]*")
     kept = json.loads(file.read_text())
     kept["rows"]["sts/stsb_test"][1] = [0, 1]
     file.write_text(json.dumps(kept))

@@ -48,7 +48,7 @@ class Short(LocalExecutor):
 
 def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
     """Every part of the results table without when it was written."""
-    parts = {path.name: pq.read_table(path).drop_columns(["created_at"]) for path in storage.glob("results/*")}
+    parts = {path.name: pq.read_table(path).drop_columns(["created_at"]) for path in storage.glob("results/*.parquet")}
     return {name: part.to_pylist() for name, part in parts.items()}
 
 
@@ -91,7 +91,7 @@ def test_sums_are_those_of_one_go(tmp_path: Path) -> None:
     for k in (1, "first_last"):
         expected = vectors[0][k] + vectors[1][k] + vectors[3][k]
         assert found.sums[k].dtype == np.float32 and np.array_equal(found.sums[k], expected)
-    assert sorted(path.name[:5] for path in found.folder.iterdir()) == ["model"] * 4 + ["sums-"]
+    assert sorted(path.name[:5] for path in found.folder.glob("[!.]*")) == ["model"] * 4 + ["sums-"]
     next(found.folder.glob("sums-*")).unlink()
     assert (
         PartialResults(Store.of(tmp_path), "node").count == 0

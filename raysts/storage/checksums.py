@@ -1,0 +1,188 @@
+"""Whether a file is what was written: its SHA-256 and size in ``.<name>.checksum`` beside it, which appears first.
+
+A file is read through once per process, and again when its size or time has changed. One that is not what was written is
+set aside as ``<name>.damaged``, and one line says so; to whoever asks it is absent, and made again. A file without a
+checksum (of an older version, or from elsewhere) is taken as it is. That of a folder is ``<folder>.manifest.json``, which
+lists its files: an object store needs it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import RunFailed
+from raysts.storage.atomic import as_json, atomic_write
+
+MANIFEST = ".manifest.json"
+CARD = "README.md"
+"""A model's card: written again when more is known of the model, so no manifest lists it."""
+
+CHECKSUM = ".checksum"
+DAMAGED = ".damaged"
+"""Ends the name of what was set aside."""
+
+REMEMBERED = 3
+"""Checksums beside a file: a kill may come between the renames of the checksum and of its file, a few times in a row."""
+
+logger = logging.getLogger("raysts")
+_read: dict[Path, tuple[object, str]] = {}
+"""The checksums of the files that this process has read or written, with the state that they were in."""
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    state = _state(path)
+    known = _read.get(path)
+    if known is None or known[0] != state or state is None:
+        with path.open("rb") as file:
+            known = (state, hashlib.file_digest(file, "sha256").hexdigest())
+        _read[path] = known
+    return known[1]
+
+
+def entry(path: Path) -> dict[str, Any]:
+    """A file as manifests list it."""
+    return {"size": path.stat().st_size, "sha256": checksum(path)}
+
+
+@contextlib.contextmanager
+def checked_write(path: Path) -> Iterator[Path]:
+    """As :func:`atomic_write` of a file, with its checksum; a card has none, it is for its readers to change."""
+    with atomic_write(path) as draft:
+        yield draft
+        if path.name == CARD:
+            return
+        lines = dict.fromkeys([f"{checksum(draft)} {draft.stat().st_size}", *_lines(path)])
+        _read[path] = _read.pop(draft)
+        with atomic_write(_beside(path), synced=False) as beside:
+            beside.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
+
+
+def intact(path: Path, deep: bool = True) -> bool:
+    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside.
+
+    Args:
+        path: the file or folder.
+        deep: by content; else by sizes alone.
+    """
+    if path.is_dir():
+        sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
+        return sound or set_aside(path)
+    while (state := _state(path)) is not None:
+        found = f"{checksum(path) if deep else ''} {path.stat().st_size}"
+        lines = _lines(path)  # looked at last: a writer may be at work
+        if not lines or any(line.endswith(found) for line in lines):
+            return True
+        if _state(path) == state:
+            return set_aside(path)
+    return False
+
+
+def is_same(path: Path, wanted: dict[str, Any], deep: bool = True) -> bool:
+    """Whether a file is what a manifest lists."""
+    try:
+        return path.stat().st_size == wanted["size"] and (not deep or checksum(path) == wanted["sha256"])
+    except OSError:
+        return False
+
+
+def write_manifest(folder: Path, content: bytes) -> None:
+    """Write what :func:`manifest_of` reads."""
+    with atomic_write(folder.with_name(f"{folder.name}{MANIFEST}"), synced=False) as draft:
+        draft.write_bytes(content)
+
+
+def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """Size and SHA-256 of the files of a folder by their names, as they were written; None where that is not known."""
+    try:
+        content = folder.with_name(f"{folder.name}{MANIFEST}").read_bytes()
+    except OSError:
+        return None
+    return entries_of(content)
+
+
+def as_manifest(entries: dict[str, dict[str, Any]]) -> bytes:
+    """A manifest of files."""
+    return json.dumps({"files": entries}, indent=1).encode()
+
+
+def entries_of(content: bytes) -> dict[str, dict[str, Any]] | None:
+    """The files that a manifest lists; None of one that is damaged, or not ours."""
+    try:
+        files = json.loads(content)["files"]
+        return {str(name): {key: listed[key] for key in ("size", "sha256")} for name, listed in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def set_aside(path: Path) -> bool:
+    """Rename a damaged file or folder, so that it is made again, and say so; False."""
+    damaged = path.with_name(f"{path.name}{DAMAGED}")
+    if damaged.is_dir():
+        shutil.rmtree(damaged)
+    try:
+        path.replace(damaged)
+        forget(path)
+    except FileNotFoundError:  # another process did
+        return False
+    except OSError as error:
+        raise RunFailed(
+            f"{path} is damaged: it is not what was written, and cannot be set aside ({error.strerror}); remove it and run "
+            f"the same command again"
+        ) from None
+    logger.warning(f"{path} is damaged: it is not what was written. It is now {damaged.name}, and counts as absent")
+    return False
+
+
+def forget(path: Path) -> None:
+    """Remove the checksums of a file or folder that goes."""
+    _beside(path).unlink(missing_ok=True)
+    path.with_name(f"{path.name}{MANIFEST}").unlink(missing_ok=True)
+
+
+def read_record(path: Path, kind: type[Any] = dict) -> Any:
+    """The JSON object (or other ``kind`` of value) in a file that raysts wrote; None where it is absent or damaged."""
+    if not intact(path):
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, kind) else set_aside(path) or None
+
+
+def write_record(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, with its checksum."""
+    with checked_write(path) as draft:
+        draft.write_text(as_json(value), encoding="utf-8")
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}{CHECKSUM}")
+
+
+def _lines(path: Path) -> list[str]:
+    """What the checksum beside a file says, last written first; none where there is none, or a torn one."""
+    try:
+        lines = _beside(path).read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+    return [line for line in lines if len(line) > 65 and line[64] == " " and line[65:].isdigit()]
+
+
+def _state(path: Path) -> object:
+    """What changes with the content of a file; None where there is none."""
+    try:
+        now = path.stat()
+    except OSError:
+        return None
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns

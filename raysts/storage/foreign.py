@@ -1,0 +1,53 @@
+"""Files that others wrote: read when they are ordinary files of a size that can be right, and hold what they should."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from raysts.errors import InputError
+
+MOST_JSON = 256 << 20
+"""Bytes: the largest tokenizers take a tenth of it."""
+
+
+def check_ordinary(path: Path, most: int | None = None) -> None:
+    """Refuse what would be waited for (a pipe, a device), a folder, and a file of more than ``most`` bytes.
+
+    What is not there is nobody's fault here.
+
+    Raises:
+        InputError: naming the file.
+    """
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:  # a name with a zero byte, or too long
+        raise InputError(f"{str(path)!r:.200}: cannot be read ({error})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: is a folder, a pipe or a device; it must be an ordinary file")
+    if most is not None and found.st_size > most:
+        raise InputError(f"{path}: has {found.st_size:,} bytes; a file of its kind has at most {most:,}")
+
+
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """The JSON object (or other ``kind`` of value) in a file; None when it is not there.
+
+    Raises:
+        InputError: naming the file.
+    """
+    check_ordinary(path, MOST_JSON)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path}: not JSON ({reason}); get it again") from None
+    if not isinstance(value, kind):
+        wanted = "an object {...}" if kind is dict else "a list [...]"
+        raise InputError(f"{path}: holds {value!r:.40}; it must hold {wanted}: get it again")
+    return value

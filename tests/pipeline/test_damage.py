@@ -1,0 +1,192 @@
+"""Every kind of file in a storage, damaged in every way: the same command heals it, bit for bit, and names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from run_commands import Outcome, overrides, raysts, result
+
+from raysts.data.world.generate import write_world
+from raysts.storage import checksums
+from raysts.storage.atomic import ASIDE
+
+SMALL = {
+    "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.checkpoint_every": 2, "evaluation.resamples": 4,
+    "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]", "evaluation.compare": 1,
+}  # fmt: skip
+CLOCKS = {"seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card"}
+
+
+def flipped(content: bytearray) -> bytes:
+    """One bit of it in the middle is another."""
+    content[len(content) // 2] ^= 4
+    return bytes(content)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "torn": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)),
+    "flipped": lambda content: flipped(bytearray(content)),
+}  # fmt: skip
+
+FILES = {
+    "model of a member": "runs/MEMBER/model/model.safetensors",
+    "configuration of a model": "runs/STUDENT/model/config.json",
+    "run record": "runs/MEMBER/run.json",
+    "recipe of a run": "runs/MEMBER/recipe.json",
+    "metrics": "runs/MEMBER/metrics.jsonl",
+    "backbone": "backbones/*/model.safetensors",
+    "token store": "tokens/*/part-00000.arrow",
+    "manifest of a token store": "tokens/*/manifest.json",
+    "teacher means": "embeddings/*/shard-00000.parquet",
+    "manifest of the means": "embeddings/*/manifest.json",
+    "results": "results/*.parquet",
+    "search for training text": "contamination/*.json",
+    "record of the pipeline": "pipelines/*.json",
+}
+NOT_MADE_AGAIN = {"recipe of a run", "metrics"}
+"""What nothing is made of: when it is gone a report goes without."""
+
+READERS = {
+    "model of a member": ["results", "embeddings"],
+    "token store": ["runs/STUDENT"],
+    "teacher means": ["runs/STUDENT"],
+}
+"""What is removed so that a file is read: its content is looked at where it is used, before that its size."""
+
+
+class Reference:
+    """A finished run, and the command that made it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.storage = folder, folder / "storage"
+        write_world(folder / "data", size="small")
+        self.found = result(*self.command(self.storage))
+        self.content = content(self.storage)
+        rows = self.found["results"]
+        self.ids = {
+            role.upper(): next(row["run_id"] for row in rows if row["role"] == role) for role in ("member", "student")
+        }
+
+    def command(self, storage: Path) -> list[object]:
+        where = ["--data", self.folder / "data", "--storage", storage, "--address", "none"]
+        return ["run", "nli-sed", *where, *overrides(SMALL)]
+
+    def copy(self, to: Path) -> Path:
+        return Path(shutil.copytree(self.storage, to))
+
+    def files(self, storage: Path, pattern: str) -> list[Path]:
+        for role, run_id in self.ids.items():
+            pattern = pattern.replace(role, run_id)
+        return sorted(storage.glob(pattern))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAYSTS_DATA", raising=False)
+        yield Reference(tmp_path_factory.mktemp("damage"))
+
+
+def content(storage: Path) -> dict[str, Any]:
+    """What a storage holds, without what clocks say."""
+    found: dict[str, Any] = {}
+    for path in sorted(path for path in storage.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        name = path.relative_to(storage).as_posix()
+        if ".damaged" in name or name.startswith("reports/") or name.endswith((".lock", ".manifest.json", "README.md")):
+            continue
+        if name.startswith("results/"):
+            found[name] = pq.read_table(path).drop_columns(["created_at"]).to_pylist()
+        elif path.name == "metrics.jsonl":
+            found[name] = [timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        elif name.startswith("runs/") and path.name == "run.json":
+            found[name] = timeless(json.loads(path.read_bytes()))
+        elif name.startswith("pipelines/"):
+            found[name] = timeless(json.loads(path.read_bytes()) | {"command": None})
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def timeless(value: dict[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in value.items() if name not in CLOCKS}
+
+
+def damaged(path: Path, how: str) -> None:
+    checksums._read.clear()  # as in another process
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(DAMAGE[how](path.read_bytes()))
+
+
+def check(outcome: Outcome, storage: Path, reference: Reference, without: set[str] = frozenset()) -> None:
+    assert outcome.code == 0, outcome.err
+    now = content(storage)
+    differing = {name for name in reference.content.keys() | now.keys() if reference.content.get(name) != now.get(name)}
+    assert differing - without == set()
+
+
+def test_a_second_run_changes_nothing(reference: Reference, tmp_path: Path) -> None:
+    storage = reference.copy(tmp_path / "storage")
+    check(raysts(*reference.command(storage)), storage, reference)
+
+
+def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference, tmp_path: Path) -> None:
+    storage = reference.copy(tmp_path / "storage")
+    evaluated, means = (reference.files(storage, kind)[0] for kind in ("results/*.parquet", "embeddings/*"))
+    left = [
+        storage / "runs" / reference.ids["MEMBER"] / "checkpoints" / "step-0000004.pt",
+        storage / "evaluations" / evaluated.stem / "model-000.parquet",
+        means / "sum-001" / "shard-00000.parquet",
+        storage / "results" / f"{ASIDE}x.parquet.another-host.1.2",
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (1, 1))
+    check(raysts(*reference.command(storage)), storage, reference)
+    assert not [path for path in left if path.exists()]
+
+
+def cases() -> list[Any]:
+    """Every kind of file with a flipped bit, the worst; in every other way when slow tests run too."""
+    return [
+        pytest.param(kind, how, marks=() if how == "flipped" else pytest.mark.slow)
+        for kind in FILES
+        for how in ("flipped", *DAMAGE.keys() - {"flipped"}, "missing")
+    ]
+
+
+@pytest.mark.parametrize(("kind", "how"), cases())
+def test_one_damaged_file(
+    kind: str, how: str, reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = reference.copy(tmp_path / "storage")
+    path = reference.files(storage, FILES[kind])[0]
+    damaged(path, how)
+    for reader in READERS.get(kind, ()):
+        shutil.rmtree(reference.files(storage, reader)[0])
+    outcome = raysts(*reference.command(storage))
+    without = {path.relative_to(storage).as_posix()} if kind in NOT_MADE_AGAIN else set()
+    check(outcome, storage, reference, without)
+    named = f"{path.name} is damaged" in caplog.text or f"{path.parent} is damaged" in caplog.text
+    assert named or how == "missing" or kind in NOT_MADE_AGAIN  # a report may not be asked for
+
+
+@pytest.mark.parametrize("how", [*DAMAGE.keys() - {"flipped"}, "missing"])
+def test_all_files_at_once(how: str, reference: Reference, tmp_path: Path) -> None:
+    storage = reference.copy(tmp_path / "storage")
+    paths = {reference.files(storage, FILES[kind])[0] for kind in FILES.keys() - NOT_MADE_AGAIN}
+    for path in paths:
+        damaged(path, how)
+    check(raysts(*reference.command(storage)), storage, reference)

@@ -1,0 +1,42 @@
+"""A run whose checkpoint, best weights or metrics are damaged begins anew, and ends as one that was never interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_runs import Interrupted, Stage, Watched, interrupted_at, metrics
+
+from raysts.storage import checksums
+from raysts.training.loop import train
+
+FILES = ("checkpoints/step-*.pt", "checkpoints/best-*.safetensors", "metrics.jsonl")
+CASES = [(pattern, "flipped") for pattern in FILES] + [(FILES[0], how) for how in ("empty", "torn", "zeros")]
+CASES += [(FILES[1], "missing"), (FILES[2], "missing"), (FILES[2], "binary")]
+
+
+@pytest.fixture(scope="module")
+def calm(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[dict[str, object]]]:
+    folder = tmp_path_factory.mktemp("calm") / "run"
+    train(stage.job("sts", folder, eval_every=2, checkpoint_every=2, keep="best"), Watched())
+    return (folder / "model" / "model.safetensors").read_bytes(), metrics(folder)
+
+
+@pytest.mark.parametrize(("pattern", "how"), CASES)
+def test_a_damaged_checkpoint(pattern: str, how: str, calm: tuple[bytes, object], stage: Stage, tmp_path: Path) -> None:
+    job = stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=2, keep="best")
+    with pytest.raises(Interrupted):
+        train(job, Watched(read=interrupted_at(5)))
+    (path,) = job.folder.glob(pattern)
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half] ^= 1
+    damage = {"flipped": content, "torn": content[:half], "zeros": bytes(len(content)), "binary": b"\xff\0{" * 9}
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(damage.get(how, b""))
+    checksums._read.clear()
+    train(job, Watched())
+    assert ((job.folder / "model" / "model.safetensors").read_bytes(), metrics(job.folder)) == calm
+    assert not (job.folder / "checkpoints").exists()
