@@ -18,7 +18,7 @@ from raysts.search.search import OWN
 from raysts.search.space import grid, text_of
 
 _OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine",
-    "deliver")  # fmt: skip
+    "deliver", "variants")  # fmt: skip
 """Options of a pipeline that are about what is made of trained members, so that a trial has no use for them."""
 
 

@@ -72,9 +72,9 @@ class Search:
         problem = name_problem(self.name)
         if problem:
             raise ValueError(problem)
-        if len(self.pipeline.stages) != 1 or self.pipeline.combine:
+        if len(self.pipeline.stages) != 1 or self.pipeline.combine or self.pipeline.variants:
             raise ValueError(
-                f"pipeline: '{self.pipeline.name}' must be one training stage; a trial is one training run"
+                f"pipeline: '{self.pipeline.name}' must be one training stage without variants; a trial is one training run"
             )
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")

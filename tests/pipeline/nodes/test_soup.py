@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -200,3 +202,16 @@ def test_members_with_heads_of_their_own_are_refused(recipe: str, small_world: P
         plan_recipe(recipe, CHANGES, small_world, tmp_path)
     changes = CHANGES | {"deliver": "best"}
     assert not plan_recipe(recipe.replace("-soup", "-sed"), changes, small_world, tmp_path).soups
+
+
+def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp_path: Path) -> None:
+    """Of a storage in a bucket nothing is here any more: the scores that were sent are not made again."""
+    for most in (2, 9):
+        plan, executor = plan_recipe("nli-greedy-soup", CHANGES | {"members": 2}, small_world, s3), Mortal(most)
+        with contextlib.suppress(Interrupted):
+            found = driver.run(plan, executor, "remote", "", lambda line: None)
+        shutil.rmtree(tmp_path / "mirrors")
+    assert executor.scored == 1  # of two members and one average
+    (soup,) = plan.soups
+    assert len(soup.record["averages"]) == 3 and found["model"] == str(soup.model)
+    assert plan.store.get_dir(soup.model) and pretrained.load(soup.model, device="cpu").encode(["a dog"]).shape[0] == 1
