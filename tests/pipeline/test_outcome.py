@@ -14,6 +14,7 @@ from raysts.commands import systems
 from raysts.evaluation.dev import DEVS
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.outcome import STSB_DEV, Candidate, Outcome, best, decide, dev_of, outcome_of, system_of, top
+from raysts.storage.checksums import write_record
 from raysts.storage.store import Store
 
 SMALL = {
@@ -180,7 +181,7 @@ def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: P
     assert record["outcome"]["selected"] == students[0] and record["outcome"]["students"] == students
     assert systems.system_of("nli-sed", Store.of(tmp_path)).folders == (handed_over,)
     del record["outcome"]
-    (tmp_path / "pipelines" / "nli-sed.json").write_text(json.dumps(record), encoding="utf-8")
+    write_record(tmp_path / "pipelines" / "nli-sed.json", record)
     assert systems.system_of("nli-sed", Store.of(tmp_path)).folders == (handed_over,), "the record of an older raysts"
     choice = f"Of 2 students, student 0 is handed over ({students[0]})."
     assert choice in (handed_over / "README.md").read_text(encoding="utf-8")

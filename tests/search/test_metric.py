@@ -22,7 +22,8 @@ from raysts.search import named
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
 from raysts.search.study import Study
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage.atomic import read_json
+from raysts.storage.checksums import write_record
 from raysts.training.record import read_metrics
 
 BOUND = "sts.settings.lower_bound"
@@ -134,7 +135,7 @@ def test_a_study_of_before_there_was_a_choice_goes_on(small_world: Path, tiny_ba
     made.open("raysts tune")
     known = read_json(made.folder / "study.json")
     del known["identity"]["metric"]
-    write_json(made.folder / "study.json", known)
+    write_record(made.folder / "study.json", known)
     planned_study("lower-bound", base, RunOptions(data=small_world, storage=tmp_path))
     with pytest.raises(InputError, match="metric was spearman, is loss"):
         planned_study("lower-bound", {**base, "metric": "loss"}, RunOptions(data=small_world, storage=tmp_path))
