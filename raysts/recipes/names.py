@@ -59,10 +59,10 @@ RECIPES: dict[str, Entry] = {
     "sts-sed": Entry("SED Table 4, BERT-L-SED", "85.80 on STS-B test", "10 x sts + 100,000 sentences"),
     "sts-sed-flow": Entry("SED Table 4, BERT-L-SED-Flow", "82.30 on STS-B test", "sts-sed + flow"),
     "simcse-sup": Entry(
-        "GaussCSE Table 1, Sup-SimCSE", "74.96 accuracy, 66.76 PR-AUC on SNLI test", "3 epochs of NLI triplets"
+        "GaussCSE Table 1, Sup-SimCSE", "@paper: 74.96 accuracy, 66.76 PR-AUC on SNLI test", "3 epochs of NLI pairs"
     ),
     "simcse-unsup": Entry(
-        "SimCSE (Gao et al. 2021), Table 5, BERT-base", "76.25, mean of 7 sets", "1M sentences, twice"
+        "SimCSE (Gao et al. 2021), Table 5, BERT-base", "@paper: 76.25, mean of 7 sets", "1M sentences, twice"
     ),
     "gausscse-ent": Entry(
         "GaussCSE Tables 1 and 2, ent", "72.50 accuracy on SNLI test, 81.65 of its directions", _GAUSSCSE
