@@ -70,7 +70,9 @@ def compare(
 
     store = store_of(storage)
     if not 0 <= resamples <= 10**6:
-        raise InputError(f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out")
+        raise InputError(
+            f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
+        )
     corpus = corpus_of(data)
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]

@@ -113,7 +113,9 @@ def evaluate(
 
     store = store_of(storage)
     if not 0 <= resamples <= 10**6:
-        raise InputError(f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out")
+        raise InputError(
+            f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
+        )
     if pairs is not None:
         scored_pairs, corpus = load_pairs_file(Path(pairs)), None
         if mteb is not None:

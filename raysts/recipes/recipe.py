@@ -267,7 +267,9 @@ class Evaluation:
             self.compare is None or self.compare in self.layers,
             f"compare={self.compare} must be one of layers {self.layers}, or none",
         )
-        _require(0 <= self.resamples <= 10**6, f"resamples={self.resamples} must not be negative, nor more than 1,000,000")
+        _require(
+            0 <= self.resamples <= 10**6, f"resamples={self.resamples} must not be negative, nor more than 1,000,000"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
