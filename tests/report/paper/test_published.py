@@ -140,7 +140,7 @@ def test_systems_are_in_the_grammar_and_what_they_need_exists(paper: str) -> Non
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("quickstart", "best", "simcse-unsup")])
 def test_the_catalogue_quotes_the_papers(name: str) -> None:
-    """Every number that a recipe should show is printed for that system (``best`` and ``simcse-unsup`` are in none of the three)."""
+    """Every number that a recipe should show is printed for that system; the others are in none of the three papers."""
     known = {value.value for paper in PAPERS for _, row, _, _, value in printed(paper) if row.system == name}
     numbers = re.findall(r"\d+\.\d+", RECIPES[name].shows)
     assert numbers and {float(number) for number in numbers} <= known
