@@ -29,6 +29,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from-study", metavar="NAME", help="take the best of this study ('raysts tune')")
     command.add_argument("--top", type=int, metavar="K", help="the best K members on STS-B dev (default: all)")
     command.add_argument("--name", help="name of the run in the storage")
+    command.add_argument(
+        "--prompt",
+        metavar="NAME|TEXT",
+        help="text before every text that the teachers read: one of their own by its name, or the text itself; '' for none "
+        "(default: each one's default prompt); the student's own is --set prompt=NAME|TEXT",
+    )
     add(command, "--set", "--data", "--storage", "--address", "--skip-bad")
 
 
@@ -41,6 +47,7 @@ def distill(
     from_run: str | None = None,
     from_study: str | None = None,
     top: int | None = None,
+    prompt: str | None = None,
     name: str | None = None,
     address: str | None = None,
     command: str | None = None,
@@ -62,6 +69,8 @@ def distill(
         from_run: take the members of this run in the storage instead.
         from_study: take the best of this study in the storage instead.
         top: the best so many on STS-B dev; default: all.
+        prompt: before every text that the teachers read: the name of a prompt that they have, or a text; default: each
+            one's default prompt. The student reads what its backbone says, or the override ``prompt``.
         name: name of the run; default ``distilled``, after the run or study ``<its name>-distilled``.
 
     Returns:
@@ -71,6 +80,8 @@ def distill(
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
+    if prompt is not None:
+        overrides = {**(overrides or {}), "teacher_prompt": prompt}
     store, source = store_of(storage), from_run or from_study
     name = name or (f"{source}-distilled" if source else "distilled")
     line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"

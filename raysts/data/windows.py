@@ -46,6 +46,7 @@ class StoreSpec:
         tokenizer: content id of the tokenizer's files.
         max_length: tokens per text.
         data: selection of rows.
+        prompt: what stands before every text.
     """
 
     table: str
@@ -55,6 +56,7 @@ class StoreSpec:
     tokenizer: str
     max_length: int
     data: Data
+    prompt: str = ""
 
     @property
     def id(self) -> str:
@@ -71,6 +73,7 @@ class StoreSpec:
                 list(self.data.sources),
                 self.data.sample,
                 self.data.sample_seed if self.data.sample else None,
+                *([self.prompt] if self.prompt else []),
             ]
         )
 
@@ -184,9 +187,9 @@ def _record_batch(
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
     for name in spec.texts:
         texts = columns[name].to_pylist()
-        tokens = tokenize(tokenizer, texts, spec.max_length)
+        tokens = tokenize(tokenizer, texts, spec.max_length, spec.prompt)
         full = [texts[i] for i in np.flatnonzero(tokens.lengths == spec.max_length)]
-        cut += int((tokenize(tokenizer, full, spec.max_length + 1).lengths > spec.max_length).sum())
+        cut += int((tokenize(tokenizer, full, spec.max_length + 1, spec.prompt).lengths > spec.max_length).sum())
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
     for name in spec.values:
         values = columns[name]

@@ -34,7 +34,8 @@ class Prompts:
             return self.texts[self.default] if self.default is not None else ""
         if prompt in self.texts:
             return self.texts[prompt]
-        if re.fullmatch(r"[\w.-]+", prompt):  # glued to a text it would make another word of the first
+        # Glued to a text a bare word would make another word of the text's first.
+        if re.fullmatch(r"[\w.-]+", prompt) and prompt not in self.texts.values():
             known = ", ".join(self.texts) or "none"
             raise InputError(
                 f"prompt '{prompt}': the model has no prompt of that name (it has {known}){nearest(prompt, self.texts)}; a "

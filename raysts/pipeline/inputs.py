@@ -28,8 +28,9 @@ from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, tog
 from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models.layers import Layers
-from raysts.models.modules import pooled_by
+from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
+from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.outcome import members_dev
@@ -115,6 +116,13 @@ class Inputs:
             return content_id([TINY, WORLD_VERSION])
         return tokenizer_id(self.backbone)
 
+    @cached_property
+    def prompt(self) -> str:
+        """What stands before every text that members and students read."""
+        if self.pipeline.backbone == TINY:
+            return Prompts().resolve(self.pipeline.prompt)
+        return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
+
     def write_backbone(self) -> None:
         """Write the tiny backbone, if that is what the pipeline starts from and it is not there, or the copy of another."""
         if self.start.parent != self.storage / "backbones" or self.store.get_dir(self.start, fresh=True):
@@ -197,7 +205,13 @@ class Inputs:
             tokenizer=self.tokenizer_id,
             max_length=recipe.train.max_length,
             data=recipe.data,
+            prompt=self.prompt,
         )
+
+    def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
+        """The token stores that the models named as teachers read a distillation's rows from, each behind its prompt."""
+        prompts = [describe(folder).prompts.resolve(self.pipeline.teacher_prompt) for folder in self.teacher_folders]
+        return [replace(self.store_spec(recipe), prompt=prompt) for prompt in prompts]
 
     def store_folder(self, spec: StoreSpec) -> Path:
         """Folder of a token store."""
@@ -206,7 +220,9 @@ class Inputs:
     @cached_property
     def specs(self) -> dict[str, StoreSpec]:
         """Token stores by id."""
-        return {spec.id: spec for spec in map(self.store_spec, self.pipeline.recipes.values())}
+        specs = [self.store_spec(recipe) for recipe in self.pipeline.recipes.values()]
+        specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
+        return {spec.id: spec for spec in specs}
 
     @cached_property
     def _groups(self) -> dict[str, list[Group]]:

@@ -72,7 +72,7 @@ def check(inputs: Inputs) -> None:
 def _misfits(inputs: Inputs) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
     pipeline = inputs.pipeline
-    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.dim(inputs.backbone)
+    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
     after = _projection(pipeline) or width
     found = [
         (stage, OBJECTIVES[recipe.objective].misfit(recipe.settings, after if stage in pipeline.post else width))
@@ -87,6 +87,7 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
     else:
         try:
             config = pretrained.check(inputs.backbone)
+            describe(inputs.backbone).prompts.resolve(inputs.pipeline.prompt)
         except InputError as error:
             return error.problems
     family = family_of(config["model_type"])
@@ -136,7 +137,7 @@ def _word_vector_problems(pipeline: Pipeline) -> list[str]:
 def _teacher_problems(inputs: Inputs) -> list[str]:
     if not inputs.pipeline.teachers:
         asked = _projection(inputs.pipeline)
-        width = tiny_config().hidden_size if inputs.pipeline.backbone == TINY else pretrained.dim(inputs.backbone)
+        width = tiny_config().hidden_size if inputs.pipeline.backbone == TINY else pretrained.width(inputs.backbone)
         if asked in (None, width):
             return []
         return [
@@ -147,11 +148,12 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
             "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
         ]
     problems = []
-    asked, width = _projection(inputs.pipeline), pretrained.dim(inputs.backbone)
+    asked, width = _projection(inputs.pipeline), pretrained.width(inputs.backbone)
     for name, folder in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
         try:
             pretrained.check(folder)
             theirs = pretrained.dim(folder)
+            describe(folder).prompts.resolve(inputs.pipeline.teacher_prompt)
         except InputError as error:
             problems += error.problems
             continue

@@ -335,6 +335,9 @@ class Pipeline:
         post: what is fitted on the student afterwards (a flow, a whitening, a mixture); at most one.
         students: number of students distilled from the same ensemble; they differ in their seeds alone.
         teachers: models that form the ensemble, instead of members trained here.
+        prompt: what stands before every text that members and students read, and will read by default: a prompt of the
+            backbone's by its name, or a text; none: the backbone's default; empty: no prompt.
+        teacher_prompt: the same for ``teachers``, each with its own prompt of that name.
         select_top: how many members, best on STS-B dev first, form the ensemble; none: all.
         student_pooling: layers the exported student pools; none: as it was trained (the papers' are trained on the last
             layer and evaluated with 2).
@@ -359,6 +362,8 @@ class Pipeline:
     post: dict[str, Recipe] = field(default_factory=dict)
     students: int = 1
     teachers: tuple[str, ...] = ()
+    prompt: str | None = None
+    teacher_prompt: str | None = None
     select_top: int | None = None
     student_pooling: Layers | None = None
     max_seq_length: int | None = None
@@ -412,6 +417,10 @@ class Pipeline:
         )
         _require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
         _require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
+        _require(
+            self.teacher_prompt is None or bool(self.teachers),
+            f"teacher_prompt={self.teacher_prompt!r}: no models are named as teachers; members read by 'prompt'",
+        )
         _require(not self.combine or bool(self.stages or self.teachers), "combine: there are no members to combine")
         count = len(self.teachers) or self.members
         _require(

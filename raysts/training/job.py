@@ -29,6 +29,7 @@ class Job:
         folder: run folder.
         parent: model folder to start from.
         store: token store of the training rows.
+        prompt: what stands before every text there, and before every text that the trained model reads.
         teacher: folder of teacher means, for distillation.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
         max_length: tokens per text that the written model reads; None: as many as its parent.
@@ -42,6 +43,7 @@ class Job:
     folder: Path
     parent: Path
     store: Path
+    prompt: str = ""
     teacher: Path | None = None
     export_layers: Layers = 1
     max_length: int | None = None

@@ -128,6 +128,7 @@ class Run:
             pooling=recipe.pooling,
             layers=recipe.layers,
             max_length=job.max_length,
+            prompt=job.prompt,
             device=device,
             heads=kind.post == "pooled",
         )

@@ -48,9 +48,8 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
 
     models, store = made
     torch.set_num_threads(1)
-    teacher.write_means(
-        LocalExecutor(threads=1), models, store, tmp_path / "here", "mean", 1, Resources(), lambda text: None
-    )
+    sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
+    teacher.write_means(LocalExecutor(threads=1), sources, tmp_path / "here", Resources(), lambda text: None)
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})
 
     there, said = tmp_path / "there", []
@@ -68,7 +67,7 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    teacher.write_means(RayExecutor(), models, store, there, "mean", 1, Resources(), said.append)
+    teacher.write_means(RayExecutor(), sources, there, Resources(), said.append)
     killer.join()
     assert killed and len(said) == 2
     teacher.finish(Windows(store), there, ["a", "b"], {})
@@ -87,5 +86,6 @@ def test_a_shard_that_fails_says_why(made: tuple[list[Path], Path], tmp_path: Pa
     target.mkdir()
     (teacher.sum_folder(target, 1)).write_text("a file where a folder is to be")
     with pytest.raises(RunFailed, match="FileExistsError|NotADirectoryError"):
-        teacher.write_means(RayExecutor(), models, store, target, "mean", 1, Resources(cpus=2), lambda text: None)
+        sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
+        teacher.write_means(RayExecutor(), sources, target, Resources(cpus=2), lambda text: None)
     assert ray.is_initialized()

@@ -26,6 +26,7 @@ from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, as_layers
+from raysts.models.modules import pooled_by
 from raysts.models.sentence_model import Representation
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -48,11 +49,13 @@ NAMES: dict[Role, str] = {
 class EmbedTexts:
     """Represents the texts of an evaluation at several choices of layers; units are model folders."""
 
-    def __init__(self, device: str | None, texts: Sequence[str], pooling: str, layers: Sequence[Layers]) -> None:
-        self.device, self.texts, self.pooling, self.layers = device, texts, pooling, layers
+    def __init__(
+        self, device: str | None, texts: Sequence[str], pooling: str, layers: Sequence[Layers], prompt: str | None
+    ) -> None:
+        self.device, self.texts, self.pooling, self.layers, self.prompt = device, texts, pooling, layers, prompt
 
     def __call__(self, model: Path) -> dict[Layers, Representation]:
-        loaded = pretrained.load(model, pooling=self.pooling, device=self.device)
+        loaded = pretrained.load(model, pooling=self.pooling, prompt=self.prompt, device=self.device)
         return loaded.represent_layers(self.texts, self.layers)
 
 
@@ -97,6 +100,7 @@ class EvaluateNode(Node):
                 [pipeline.combine, pipeline.select_top, pipeline.name],
                 *others,
                 *([inputs.corpus.fingerprint(members_dev(pipeline))] if dev else []),
+                *([prompt] if (prompt := _prompt(inputs, role)) is not None else []),
             ]
         )
         return cls(
@@ -137,7 +141,8 @@ class EvaluateNode(Node):
         done = PartialResults(store, self.id)
         kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], str]] = []
         for pooling, layers in choices.items() if self.role == "backbone" else ():
-            embedded = executor.map(EmbedTexts, (self.texts, pooling, layers), [self.inputs.start], resources, say)
+            args = (self.texts, pooling, layers, self.inputs.pipeline.prompt)
+            embedded = executor.map(EmbedTexts, args, [self.inputs.start], resources, say)
             (representations,) = embedded
             similarities = pretrained.similarities(self.inputs.backbone)
             kept.append((representations, similarities, pooling))
@@ -148,7 +153,7 @@ class EvaluateNode(Node):
             {member.id for member in self.chosen} if self.role == "member" and self.inputs.pipeline.combine else set()
         )
         waiting = self.models[done.count :]
-        args = (self.texts, self.pooling, choices[self.pooling])
+        args = (self.texts, self.pooling, choices[self.pooling], _prompt(self.inputs, self.role))
         of_models = executor.map(EmbedTexts, args, [model.model for model in waiting], resources, say)
         for model, of_model in zip(waiting, of_models if waiting else (), strict=True):
             representations = self._as_trained(model, of_model)
@@ -281,12 +286,20 @@ def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
     return role == "backbone" or pipeline.deliver == "best"
 
 
+def _prompt(inputs: Inputs, role: str) -> str | None:
+    """What stands before every text where the models of a role do not say so by themselves."""
+    pipeline = inputs.pipeline
+    return {"backbone": pipeline.prompt, "member": pipeline.teacher_prompt}.get(role)
+
+
 def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
     """Choices of layers that are measured, by how token vectors are pooled where a model does not say it: first as the
     recipes have it; of the backbone then as it was distributed too."""
     pipeline = inputs.pipeline
     recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
     pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
+    if role == "member" and len(theirs := {pooled_by(folder)[0] for folder in inputs.teacher_folders}) == 1:
+        (pooling,) = theirs
     found = {pooling: pipeline.measured}
     if role == "backbone":
         own, layers = inputs.distributed

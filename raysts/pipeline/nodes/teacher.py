@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from raysts.data.windows import Windows, columns_of, shard_name
 from raysts.ids import content_id
 from raysts.models.layers import Layers
+from raysts.models.modules import describe
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import represent_tokens
 from raysts.pipeline.inputs import Inputs
@@ -43,12 +44,13 @@ class AddMember:
     Args:
         device: where the member runs.
         model: member number ``member`` (0-based) of ``members``.
-        tokens: token store of the student's sentences.
+        tokens: token store of the student's sentences, behind the member's prompt.
         folder: the cache.
         member: see above.
         members: size of the ensemble.
-        pooling: of the token vectors.
-        layers: last layers pooled.
+        pooling: of the token vectors; None: the model's own.
+        layers: which layers are pooled; None: the model's own.
+        prompt: what the token store has before every text.
     """
 
     def __init__(
@@ -59,11 +61,12 @@ class AddMember:
         folder: Path,
         member: int,
         members: int,
-        pooling: str,
-        layers: Layers,
+        pooling: str | None,
+        layers: Layers | None,
+        prompt: str,
     ) -> None:
-        self.encoder = load(model, pooling=pooling, layers=layers, device=device).encoder
-        self.windows, self.layers = Windows(tokens), layers
+        self.model = load(model, pooling=pooling, layers=layers, prompt=prompt, device=device)
+        self.windows = Windows(tokens)
         self.last, self.members = member + 1 == members, members
         self.sums = sum_folder(folder, member) if member else None
         self.target = folder if self.last else sum_folder(folder, member + 1)
@@ -75,7 +78,8 @@ class AddMember:
             return
         table = self.windows.read(window)
         tokens = columns_of(table, ("sentence",), ())["sentence"]
-        total_ND = represent_tokens(self.encoder, tokens, (self.layers,))[0]["vectors"]
+        (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,))
+        total_ND = self.model.finished(found)["vectors"]
         if self.sums is not None:
             before = store.get(self.sums / shard_name(window))
             assert before is not None, f"the sums of window {window} are gone"
@@ -94,20 +98,28 @@ def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
         pq.write_table(pa.table({"row": rows, "embedding": lists}), draft, compression="none", use_dictionary=False)
 
 
+class Source(NamedTuple):
+    """A member and how it reads the student's sentences; see :class:`AddMember`."""
+
+    model: Path
+    tokens: Path
+    pooling: str | None
+    layers: Layers | None
+    prompt: str
+
+
 def write_means(
     executor: Executor,
-    models: Sequence[Path],
-    tokens: Path,
+    models: Sequence[Source],
     folder: Path,
-    pooling: str,
-    layers: Layers,
     resources: Resources,
     say: Say,
 ) -> None:
     """Write what is left of the shards: one pass per member over the windows that it has not done."""
-    windows, members = Windows(tokens), len(models)
+    windows, members = Windows(models[0].tokens), len(models)
     for member in range(first_pass(windows, folder, members), members):
-        args = (models[member], tokens, folder, member, members, pooling, layers)
+        source = models[member]
+        args = (source.model, source.tokens, folder, member, members, source.pooling, source.layers, source.prompt)
         for _ in executor.map(AddMember, args, windows_left(windows, folder, member, members), resources, say):
             pass
         end_pass(folder, member)
@@ -163,14 +175,18 @@ class TeacherNode(Node):
     def of(cls, inputs: Inputs, recipe: Recipe, members: Sequence[Model]) -> TeacherNode:
         """The teacher of a distillation by ``recipe``."""
         top, spec = inputs.pipeline.select_top, inputs.store_spec(recipe)
-        identity = [[member.id for member in members], top, spec.id, recipe.pooling, recipe.layers]
+        identity: list[Any] = [[member.id for member in members], top, spec.id, recipe.pooling, recipe.layers]
         if top is not None:
             identity.append(inputs.corpus.fingerprint(STSB_DEV))
+        own = [read for member in members if (read := _reads(inputs, recipe, member))]
+        identity += [own] if own else []
         count = top or len(members)
         return cls(
             id=content_id(identity),
             title=f"mean embeddings of {count} members",
-            needs=(*(member.id for member in members), spec.id),
+            needs=tuple(
+                dict.fromkeys([*(m.id for m in members), spec.id, *(s.id for s in inputs.teacher_specs(recipe))])
+            ),
             resources=embedding_resources(inputs.pipeline.resources),
             sentences=inputs.rows(recipe) * count,
             inputs=inputs,
@@ -197,10 +213,32 @@ class TeacherNode(Node):
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         recipe, inputs = self.recipe, self.inputs
-        tokens = inputs.store_folder(inputs.store_spec(recipe))
+        spec = inputs.store_spec(recipe)
+        tokens = inputs.store_folder(spec)
         chosen = selected(self.members, inputs.pipeline.select_top)
         remove_drafts(self.folder)
-        models = [member.model for member in chosen]
-        resources = inputs.pipeline.resources
-        write_means(executor, models, tokens, self.folder, recipe.pooling, recipe.layers, resources, say)
+        specs = dict(zip(inputs.teacher_folders, inputs.teacher_specs(recipe), strict=True))
+        sources = []
+        for member in chosen:
+            read = specs.get(member.model, spec)
+            tokens_read, foreign = inputs.store_folder(read), _foreign(inputs, member)
+            pooling, layers = (None, None) if foreign else (recipe.pooling, recipe.layers)
+            sources.append(Source(member.model, tokens_read, pooling, layers, read.prompt))
+        write_means(executor, sources, self.folder, inputs.pipeline.resources, say)
         finish(Windows(tokens), self.folder, [member.id for member in chosen], {"store": tokens.name})
+
+
+def _foreign(inputs: Inputs, member: Model) -> bool:
+    """Whether a member was not trained here, and so pools as its directory says."""
+    return member.model in inputs.teacher_folders and not member.record
+
+
+def _reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]:
+    """What its directory says of how a model named as teacher gives vectors; empty where that is as members are read."""
+    if member.model not in inputs.teacher_folders:
+        return []
+    said = describe(member.model)
+    prompt = said.prompts.resolve(inputs.pipeline.teacher_prompt)
+    given = [said.pooling, said.layers] if _foreign(inputs, member) else [recipe.pooling, recipe.layers]
+    found = [*given, prompt, said.prompts.pooled, said.normalize, said.truncate_dim]
+    return [] if found == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None] else found

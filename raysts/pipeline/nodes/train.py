@@ -112,6 +112,7 @@ class TrainNode(Node):
                 folder=inputs.storage / "runs" / run_id,
                 parent=parent[0],
                 store=inputs.store_folder(spec),
+                prompt=spec.prompt,
                 teacher=inputs.storage / "embeddings" / teacher if teacher else None,
                 export_layers=layers,
                 max_length=length,

@@ -41,7 +41,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Pat
 
 def make(models: list[Path], store: Path, folder: Path, layers: int = 1) -> None:
     executor = LocalExecutor(device="cpu")
-    teacher.write_means(executor, models, store, folder, "mean", layers, Resources(), lambda text: None)
+    sources = [teacher.Source(model, store, "mean", layers, "") for model in models]
+    teacher.write_means(executor, sources, folder, Resources(), lambda text: None)
 
 
 def means_of(store: Path, folder: Path) -> np.ndarray:
