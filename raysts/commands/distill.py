@@ -62,8 +62,9 @@ def distill(
 
     Args:
         models: members: run ids, directories or Hugging Face names.
-        overrides: as :func:`raysts.run`; ``backbone``, what the student starts from, is by default what the members
-            started from, where that is on record.
+        overrides: as :func:`raysts.run`; of models that are named, ``deliver`` is by default ``best`` where there is an STS-B
+            dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
+            student starts from, is by default what the members started from, where that is on record.
         data: as :func:`raysts.run`; default that of the run or study.
         storage, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
@@ -76,7 +77,8 @@ def distill(
     Returns:
         as :func:`raysts.run`.
     """
-    from raysts.commands.context import checked_plan, pipeline_of, run_plan, run_record, store_of
+    from raysts.commands.context import checked_plan, corpus_of, pipeline_of, run_plan, run_record, store_of
+    from raysts.pipeline.outcome import STSB_DEV
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
@@ -93,7 +95,8 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        pipeline = _of_models(models, top, overrides, record.get("pipeline", {}), options)
+        before = record.get("pipeline") or {"deliver": "best" if corpus_of(data).files(STSB_DEV) else "system"}
+        pipeline = _of_models(models, top, overrides, before, options)
     if data is None:
         options = replace(options, data=record.get("data"))
     return run_plan(checked_plan(pipeline_of(pipeline, overrides), options), options)
@@ -124,7 +127,7 @@ def _of_models(
         "sed": before.get("sed") or to_plain(stages.sed()),
         "teachers": list(models),
         "select_top": top,
-        **{key: before[key] for key in ("student_pooling", "evaluation", "resources") if key in before},
+        **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
     return pipeline_from(plain)
 

@@ -169,7 +169,7 @@ def _result(study: Study, report: Path) -> Result:
             for point in points
             for r in point.records
         ],
-        "table": scores.table(points, metric),
+        "table": scores.table(points, metric, study.search.usual),
         "skipped": study.plan.skipped,
     }
 

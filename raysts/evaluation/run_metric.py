@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raysts.evaluation.dev import DEVS
+from raysts.evaluation.statistics import METRICS
 
 LOSS = "loss"
 """Name of the training loss, smaller is better: the mean over the steps since the metrics line before the last one."""
@@ -70,6 +72,17 @@ class RunMetric:
             return lines[-1][LOSS] if lines else None
         dev = run.get("dev") or {}
         return dev.get("kept") if self.key == "dev" else (dev.get("scores") or {}).get(self.name)
+
+    def interval(self, value: float, rows: int) -> tuple[float, float]:
+        """About the 95 % interval of one score by the rows of the development set: of a correlation by Fisher's z (Bonett &
+        Wright 2000), of an area as of a share. A loss has none."""
+        if self.name == LOSS or rows < 4 or not -1 < value < 1:
+            return value, value
+        if self.name in METRICS:
+            half = 1.96 * math.sqrt((1 + value**2 / 2) / (rows - 3))
+            return math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half)
+        half = 1.96 * math.sqrt(max(0.0, value * (1 - value)) / rows)
+        return value - half, value + half
 
     def text(self, value: float | None) -> str:
         """``82.41`` of a score, ``0.0312`` of a loss, a dash for none."""

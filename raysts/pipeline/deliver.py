@@ -134,7 +134,7 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
         zero = 0.0 if plan.pipeline.evaluation.resamples else None
         same = Difference(0.0, zero, zero)
     else:
-        same = difference(plan, [mine], [theirs], [on])
+        same = difference([mine], [theirs], [on], plan.pipeline.evaluation.resamples)
     beats = None if same.low is None else same.shown > 0
     return Delivered(
         what=what, layers=known.layers, by=by, beats_input=beats, difference=same.value, ci_low=same.low,
@@ -201,10 +201,10 @@ def _compared_on(a: ModelScores, b: ModelScores) -> str | None:
     return next((name for name in ("stsb", *AVERAGED, *both) if name in both), None)
 
 
-def difference(plan: Plan, a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str]) -> Difference:
+def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
     """How far system ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
     of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
-    row = compare_systems(of_a, of_b, plan.pipeline.evaluation.resamples, ("spearman",))[-1]
+    row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
     return Difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
@@ -236,7 +236,9 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
         sets = {name: [name] for name in [_compared_on(sides[0][0], sides[1][0])] if name in both}
         averaged = [name for name in AVERAGED if name in both]
         sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
-        found_differences[role] = {str(name): difference(plan, *sides, on) for name, on in sets.items()}
+        found_differences[role] = {
+            str(name): difference(*sides, on, plan.pipeline.evaluation.resamples) for name, on in sets.items()
+        }
     return found_differences
 
 

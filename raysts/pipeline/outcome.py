@@ -100,7 +100,7 @@ class Outcome:
         kind, models = ("student", self.students) if self.students else ("member", self.members)
         if self.selected not in models or len(models) < 2:
             return None
-        why = f", the best on {self.selected_by}" if kind == "member" and self.selected_by else ""
+        why = f", with the highest score on {self.selected_by}" if kind == "member" and self.selected_by else ""
         return f"Of {len(models)} {kind}s, {kind} {models.index(self.selected)} is handed over{why} ({self.selected})."
 
     def of_role(self, role: str) -> tuple[str, ...]:

@@ -187,6 +187,13 @@ def paths(plain: Any, prefix: str = "") -> list[str]:
     return found
 
 
+def leaves(plain: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a plain tree by dotted path."""
+    if not isinstance(plain, dict):
+        return {prefix.rstrip("."): plain}
+    return {path: value for key, item in plain.items() for path, value in leaves(item, f"{prefix}{key}.").items()}
+
+
 def has_path(plain: Any, path: str) -> bool:
     """Whether the plain tree has a value at the dotted path."""
     for part in path.split("."):

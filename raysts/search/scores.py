@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from scipy.special import stdtrit
 
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
 from raysts.search.record import Record
@@ -86,8 +89,51 @@ def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     return max(finished, key=lambda record: rank(record.value, mode), default=None)
 
 
-def table(scores: Sequence[PointScores], metric: RunMetric, most: int = 60) -> str:
-    """One line per point, best first beyond ``most`` lines, else in the space's order; and what is chosen."""
+def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
+    """Whether the 95 % t interval of the difference over the seeds that both have lies on the better side of 0; of fewer than
+    two seeds nothing is shown."""
+    theirs = {record.seed: record.value for record in other.finished}
+    pairs = [(record.value, theirs.get(record.seed)) for record in point.finished]
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    if len(differences) < 2:
+        return False
+    gain = statistics.fmean(differences) * (1 if mode == "max" else -1)
+    half = stdtrit(len(differences) - 1, 0.975) * statistics.stdev(differences) / math.sqrt(len(differences))
+    return bool(gain > half)
+
+
+def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
+    """What the scores show of the chosen point, in a sentence: it may be within noise of others, and not the simplest.
+
+    Args:
+        scores: of all points.
+        mode: which way is better.
+        usual: the recipe's own values of the options: the simplest point changes the fewest of them.
+    """
+    best = by_mean(scores, mode)
+    others = [point for point in scores if point.values and point is not best]
+    if best is None or not others:
+        return ""
+    n = len(best.values)
+    how = f"95 % intervals over seeds, paired; n = {n}" if n > 1 else "one seed a point tests nothing"
+    equal = [point for point in others if not is_better(best, point, mode)]
+    if not equal:
+        return f"On this development set it is better than each of the {len(others)} other points ({how})."
+    simplest = min([best, *equal], key=lambda point: (_changed(point.point, usual), _order(point)))
+    named = (
+        "it is itself the simplest of them"
+        if simplest is best
+        else f"the simplest of them is {text_of(simplest.point)}"
+    )
+    return f"It is within noise of {len(equal)} of the {len(others)} other points ({how}): no difference is shown; {named}."
+
+
+def _changed(point: Point, usual: Point) -> int:
+    return sum(value != usual.get(key) for key, value in point.items())
+
+
+def table(scores: Sequence[PointScores], metric: RunMetric, usual: Point, most: int = 60) -> str:
+    """One line per point, best first beyond ``most`` lines, else in the space's order; what is chosen, and what that shows."""
     mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
@@ -115,6 +161,7 @@ def table(scores: Sequence[PointScores], metric: RunMetric, most: int = 60) -> s
         text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
     if best is not None and several:
         text.append(f"by best run:        {text_of(best.point)} ({metric.text(best.value)}, seed {best.seed})")
+    text += [said] if (said := verdict(scores, metric.mode, usual)) else []
     return "\n".join(text)
 
 

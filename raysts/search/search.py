@@ -13,7 +13,7 @@ from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
-from raysts.recipes.tree import build, has_path, paths, to_plain
+from raysts.recipes.tree import build, has_path, leaves, paths, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
 
 
@@ -105,6 +105,12 @@ class Search:
     @property
     def stage(self) -> str:
         return next(iter(self.pipeline.stages))
+
+    @property
+    def usual(self) -> Point:
+        """The searched options as the recipe has them."""
+        known = leaves(to_plain(self.pipeline.stages))
+        return {key: known.get(key, known.get(f"{self.stage}.{key}")) for key in self.space}
 
     @property
     def objective(self) -> RunMetric:

@@ -26,7 +26,7 @@ from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
-from raysts.recipes.tree import to_plain
+from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
@@ -67,7 +67,7 @@ class Study:
             **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
             **{
                 f"{search.stage}.{path}": value
-                for path, value in _leaves(to_plain(recipe, identity=True)).items()
+                for path, value in leaves(to_plain(recipe, identity=True)).items()
                 if f"{search.stage}.{path}" not in search.space
             },
             "metric": search.metric,
@@ -334,12 +334,6 @@ class Study:
     def scores_of(self, point: Point) -> PointScores | None:
         """The scores of one point; None before its first trial has ended."""
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
-
-
-def _leaves(plain: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        return {prefix.rstrip("."): plain}
-    return {path: value for key, item in plain.items() for path, value in _leaves(item, f"{prefix}{key}.").items()}
 
 
 def _now() -> str:

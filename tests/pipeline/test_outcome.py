@@ -110,7 +110,7 @@ def test_a_weight_average_comes_out_where_members_are_combined_so(
 def test_how_a_choice_is_said() -> None:
     members, students = ("a", "b"), ("c", "d")
     found = Outcome(members=members, selected="b", selected_by="stsb-dev")
-    assert found.choice == "Of 2 members, member 1 is handed over, the best on stsb-dev (b)."
+    assert found.choice == "Of 2 members, member 1 is handed over, with the highest score on stsb-dev (b)."
     found = Outcome(members=members, ensemble=members, students=students, selected="c", selected_by="stsb-dev")
     assert found.choice == "Of 2 students, student 0 is handed over (c)."
     assert Outcome(members=members, ensemble=members).choice is None
@@ -200,7 +200,7 @@ def test_a_member_that_a_dev_score_chose_is_said_to_be_so(small_world: Path, tmp
     assert len(set(scores.values())) > 1 and model.parent.name == max(scores, key=lambda run: scores[run])
     card = (model / "README.md").read_text(encoding="utf-8")
     assert "Labels of stsb-dev chose" in card and "No labels of an evaluation set" not in card
-    assert f", the best on stsb-dev ({model.parent.name})." in card
+    assert f", with the highest score on stsb-dev ({model.parent.name})." in card
     by = {(row["run_id"], row["selected_by"]) for row in found["results"] if row["role"] == "member"}
     assert by == {(run, "stsb-dev" if run == model.parent.name else None) for run in runs}
     again = raysts("compare", "latte", "latte:members", "--storage", tmp_path, "--data", small_world, "--tasks", "stsb")

@@ -5,20 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from raysts.commands.options import RunOptions
 from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
+from raysts.pipeline.plan import Plan
+from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import parse_overrides
+from raysts.report.study.data import winning_command
 from raysts.search import named, scores
 from raysts.search.queue import TrialQueue
 from raysts.search.record import Record
@@ -358,11 +365,52 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     chosen, best = scores.by_mean(every, "max"), scores.by_best_run(every, "max")
     assert chosen is not None and chosen.point == {BOUND: 0.1} and chosen.mean == pytest.approx(0.67)
     assert chosen.std == pytest.approx(math.sqrt(2) * 0.01) and best is not None and best.value == 0.9
-    lines = scores.table(every, SPEARMAN).splitlines()
+    lines = scores.table(every, SPEARMAN, {}).splitlines()
     assert lines[2].split() == ["lower_bound=0.1", "67.00", "1.41", "68.00", "2", "<-", "chosen"]
     assert "1 of 2 stopped early and not in the mean" in lines[3] and "90.00" in lines[3]
     assert "1 of 2 infeasible (out of memory)" in lines[4]
-    assert "by mean over seeds: lower_bound=0.1 (67.00)" in lines and "lower_bound=0.2 (90.00, seed 0)" in lines[-1]
+    assert "by mean over seeds: lower_bound=0.1 (67.00)" in lines and "lower_bound=0.2 (90.00, seed 0)" in lines[-2]
+    assert lines[-1].startswith("It is within noise of 3 of the 3 other points")
+
+
+def test_a_choice_claims_no_more_than_its_paired_intervals_over_seeds() -> None:
+    claimed = 0
+    for number in range(200):
+        dice = np.random.default_rng(number)
+        seeds, means, noise = int(dice.integers(1, 6)), 0.6 + dice.normal(0, 0.02, 3), dice.choice([0.001, 0.02])
+        values = {bound: means[i] + dice.normal(0, noise, seeds) for i, bound in enumerate((0.0, 0.1, 0.2))}
+        records = [record(bound, seed, value=float(v)) for bound, of in values.items() for seed, v in enumerate(of)]
+        every = scores.grouped(records, seeds)
+        best = scores.by_mean(every, "max")
+        assert best is not None
+        top = values[best.point[BOUND]]
+        others = {bound: of for bound, of in values.items() if bound != best.point[BOUND]}
+        beaten = [bound for bound, of in others.items() if seeds > 1 and stats.ttest_rel(top, of).pvalue < 0.05]
+        said = scores.verdict(every, "max", {BOUND: 0.2})
+        claims = "it is better than each of the 2 other points" in said
+        claimed += claims
+        assert claims == (len(beaten) == 2), said
+        if not claims:
+            equal = [best.point[BOUND], *(bound for bound in others if bound not in beaten)]
+            simplest = 0.2 if 0.2 in equal else min(equal)
+            itself = "it is itself the simplest" in said
+            assert f"within noise of {2 - len(beaten)} of the 2" in said
+            assert itself == (simplest == best.point[BOUND]) and (itself or f"lower_bound={simplest:g}." in said)
+    assert 20 < claimed < 180
+
+
+def test_the_command_of_the_chosen_point_trains_what_its_trials_trained(study: StudyMaker) -> None:
+    made = study(
+        "lower-bound", {"train.max_steps": 12, "sts.batch": 8, "seeds": 3, f"space.{BOUND}": "0.25,0.5", "seed": 4}
+    )
+    best = scores.PointScores(3, [record(0.5, seed) for seed in range(3)])
+    words = shlex.split(winning_command(made, best))
+    assert words[:3] == ["raysts", "run", "sts"]
+    asked = parse_overrides([word for before, word in itertools.pairwise(words) if before == "--set"])
+    where = {before: word for before, word in itertools.pairwise(words) if before in ("--data", "--storage")}
+    assert where == {"--data": made.plan.corpus.where, "--storage": str(made.plan.storage)}
+    again = Plan(pipeline=pipeline("sts", asked), corpus=made.plan.corpus, storage=made.plan.storage)
+    assert [node.id for node in again.members] == [made.trial({BOUND: 0.5}, seed).id for seed in range(3)]
 
 
 def trained(study: Study, trial: Any, owner: str | None = None) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from raysts.data.shards import skipped_line
 from raysts.evaluation.results import ResultRow, git_commit
+from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
+from raysts.objectives import OBJECTIVES
 from raysts.pipeline.deliver import Difference, against, delivered, falls
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.train import TrainNode
@@ -102,6 +104,7 @@ class ReportData:
         notes: what the reader must know.
         delivered: what is handed over and how it compares with the input, in a sentence; None before the run is done.
         candidates: what that was chosen among, where the best is handed over.
+        dev: by stage the score of the training curves, and the rows of its development set.
         against: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
     """
 
@@ -118,6 +121,7 @@ class ReportData:
     notes: Sequence[str]
     delivered: str | None = None
     candidates: Sequence[Option] = ()
+    dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
     against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
 
 
@@ -163,6 +167,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         notes=_notes(plan, any(statuses[node.id] == "done" for node in plan.evaluations)),
         delivered=known.sentence if known else None,
         candidates=outcome.candidates,
+        dev=_dev_sets(plan),
         against=against(plan, outcome) if complete else {},
     )
 
@@ -185,6 +190,15 @@ def _run(node: TrainNode, record: dict[str, Any]) -> RunSummary:
         record=record,
         metrics=read_metrics(metrics) if metrics else [],
     )
+
+
+def _dev_sets(plan: Plan) -> dict[str, tuple[RunMetric, int]]:
+    tables = {stage: OBJECTIVES[recipe.objective].dev for stage, recipe in plan.pipeline.recipes.items()}
+    return {
+        stage: (RunMetric(dev.metrics[0], table), len(dev.pairs.gold))
+        for stage, table in tables.items()
+        if (dev := plan.dev(table)) is not None
+    }
 
 
 def _notes(plan: Plan, evaluated: bool) -> list[str]:

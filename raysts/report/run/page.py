@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.outcome import best
 from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
@@ -50,7 +51,9 @@ def render(data: ReportData) -> str:
         dot_plot=dot_plot,
         grid=pipeline_grid("pipeline", data.nodes),
         curves={
-            stage: training_curves(f"curve-{number}", stage, [run for run in data.runs if run.stage == stage])
+            stage: training_curves(
+                f"curve-{number}", stage, [run for run in data.runs if run.stage == stage], data.dev.get(stage)
+            )
             for number, stage in enumerate(stages)
         },
         stage_rows=stage_rows(data.runs),
@@ -111,8 +114,14 @@ def _remarks(standing: Standing, table: Table, several_systems: bool) -> str:
     return "; ".join(remark for remark in remarks if remark)
 
 
-def training_curves(name: str, stage: str, runs: Sequence[RunSummary]) -> list[Markup]:
-    """Loss and dev score of a stage's runs by step; a ring marks the step whose model was kept."""
+def training_curves(
+    name: str, stage: str, runs: Sequence[RunSummary], dev: tuple[RunMetric, int] | None = None
+) -> list[Markup]:
+    """Loss and dev score of a stage's runs by step; a ring marks the step whose model was kept.
+
+    The axis of scores spans about the 95 % interval that the rows of the development set (``dev``: score, rows) leave of
+    the highest.
+    """
     charts = []
     for key, quantity, factor in (("loss", "Loss", 1.0), ("dev", "Dev score × 100", 100.0)):
         lines = []
@@ -121,7 +130,9 @@ def training_curves(name: str, stage: str, runs: Sequence[RunSummary]) -> list[M
             steps = [step for step in run.metrics if step.get(key) is not None]
             lines.append([_dot(run, step["step"], factor * step[key], kept) for step in steps])
         if key == "loss" or any(lines):
-            charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines))
+            highest = max((dot.y for dots in lines for dot in dots if math.isfinite(dot.y)), default=None)
+            reach = [] if key == "loss" or dev is None or highest is None else dev[0].interval(highest / factor, dev[1])
+            charts.append(_curve(f"{name}-{key}", quantity, stage, runs, lines, [factor * end for end in reach]))
     return charts
 
 
@@ -130,14 +141,21 @@ def _dot(run: RunSummary, step: float, value: float, kept: float | None) -> Dot:
     return Dot(x=step, y=value, text=said, ring=step == kept)
 
 
-def _curve(name: str, quantity: str, stage: str, runs: Sequence[RunSummary], lines: Sequence[Sequence[Dot]]) -> Markup:
-    """A chart of a line per run; points that are not finite are left out."""
+def _curve(
+    name: str,
+    quantity: str,
+    stage: str,
+    runs: Sequence[RunSummary],
+    lines: Sequence[Sequence[Dot]],
+    reach: Sequence[float],
+) -> Markup:
+    """A chart of a line per run, whose axis holds ``reach`` too; points that are not finite are left out."""
     shown = [[dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)] for dots in lines]
     steps, values = [dot.x for dots in shown for dot in dots], [dot.y for dots in shown for dot in dots]
     if not values:
         return figure(quantity, tag("p", "No values were logged.", class_="empty"))
     log = quantity == "Loss" and min(values) > 0 and max(values) > _LOG_ABOVE * min(values)
-    x, y = fitted([0.0, *steps], LEFT, RIGHT, pad=0.0), fitted(values, BOTTOM, TOP, log=log)
+    x, y = fitted([0.0, *steps], LEFT, RIGHT, pad=0.0), fitted([*values, *reach], BOTTOM, TOP, log=log)
     parts = frame(x.marks(5), y.marks(5), "step")
     last = []
     for number, (run, dots) in enumerate(zip(runs, shown, strict=True)):

@@ -1,4 +1,4 @@
-"""Charts of a study: its scores by options, and the best so far."""
+"""Charts of a study: its scores by options, and the best so far; axes of scores span the interval of the best (``reach``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _LOG_ABOVE = 9.0
 """An option whose largest value is this many times its smallest is drawn on a log scale."""
 
 
-def score_chart(name: str, option: str, points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def score_chart(
+    name: str, option: str, points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
+) -> Markup:
     """The metric against one option whose values are numbers: a dot per trial, the mean with one deviation to both sides."""
     dots = []
     for point in sorted(points, key=lambda point: point.values[option]):
@@ -35,7 +37,7 @@ def score_chart(name: str, option: str, points: Sequence[PointResult], metric: R
         )
     x, y = (
         _option_scale([dot.x for dot in dots], LEFT, RIGHT),
-        fitted([end for dot in dots for end in dot.ends], BOTTOM, TOP),
+        fitted([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], BOTTOM, TOP),
     )
     # Single trials at scattered values have no line through them.
     joined = any(len(point.scores) > 1 for point in points)
@@ -45,11 +47,13 @@ def score_chart(name: str, option: str, points: Sequence[PointResult], metric: R
     return _figure(name, f"{metric.title} against {option}", said, parts)
 
 
-def parallel_chart(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def parallel_chart(
+    name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
+) -> Markup:
     """One axis per option and one for the metric; a line per point, the best tenth of them on top in colour."""
     ranked = sorted(points, key=lambda point: rank(point.mean, metric.mode))
     top = set(map(id, ranked[-max(1, len(ranked) // 10) :]))
-    scores = fitted([metric.factor * point.mean for point in ranked], BOTTOM, TOP + 8)
+    scores = fitted([metric.factor * value for value in (*(point.mean for point in ranked), *reach)], BOTTOM, TOP + 8)
     axes = [_upright_axis([point.values[option] for point in ranked]) for option in options]
     step = (WIDTH - 2 * LEFT) / len(options)
     parts: list[Markup] = []
@@ -66,10 +70,10 @@ def parallel_chart(name: str, options: Sequence[str], points: Sequence[PointResu
     return _figure(name, f"Every point: its options and {metric.title}; the best tenth in colour", said_all, parts)
 
 
-def best_so_far(name: str, scores: Sequence[float], metric: RunMetric) -> Markup:
+def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Sequence[float] = ()) -> Markup:
     """The trials in the order in which they ended, and the best of them so far."""
     x = fitted([1, max(2, len(scores))], LEFT, RIGHT, pad=0.0)
-    y = fitted([metric.factor * score for score in scores], BOTTOM, TOP)
+    y = fitted([metric.factor * score for score in (*scores, *reach)], BOTTOM, TOP)
     best: float | None = None
     steps: list[tuple[float, float]] = []
     parts = frame(x.marks(6), y.marks(5), "trial")
@@ -95,13 +99,16 @@ def fits_grid(options: Sequence[str], points: Sequence[PointResult]) -> bool:
     return len(options) == 2 and all(2 <= len({point.values[key] for point in points}) <= MOST for key in options)
 
 
-def grid_chart(name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric) -> Markup:
+def grid_chart(
+    name: str, options: Sequence[str], points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
+) -> Markup:
     """The first option downwards, the second to the right; a point without a finished trial leaves its cell empty."""
     down, right = options
     rows, columns = (_ordered(point.values[option] for point in points) for option in options)
     width = (WIDTH - _GRID_LEFT - 8) / len(columns)
     ranks = [rank(point.mean, metric.mode) for point in points]
-    low, high = min(ranks), max(ranks)
+    ends = [*ranks, *(rank(end, metric.mode) for end in reach)]
+    low, high = min(ends), max(ends)
     parts: list[Markup] = []
     for point, place in zip(points, ranks, strict=True):
         x, y = _GRID_LEFT + width * columns.index(point.values[right]), TOP + _CELL * rows.index(point.values[down])

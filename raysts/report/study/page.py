@@ -28,12 +28,12 @@ def _charts(data: StudyData) -> list[Markup]:
     options = list(data.options)
     charts = []
     if fits_grid(options, data.points):
-        charts.append(grid_chart("grid", options, data.points, data.metric))
+        charts.append(grid_chart("grid", options, data.points, data.metric, data.reach))
     elif len(options) > 1:
-        charts.append(parallel_chart("parallel", options, data.points, data.metric))
+        charts.append(parallel_chart("parallel", options, data.points, data.metric, data.reach))
     charts += [
-        score_chart(f"score-{i}", option, data.points, data.metric)
+        score_chart(f"score-{i}", option, data.points, data.metric, data.reach)
         for i, option in enumerate(options)
         if numeric([point.values[option] for point in data.points])
     ]
-    return [*charts, best_so_far("best", data.ended, data.metric)]
+    return [*charts, best_so_far("best", data.ended, data.metric, data.reach)]

@@ -1,0 +1,94 @@
+"""What is handed over: no sentence of terminal, report or card says more than the paired interval holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from report_samples import exact
+from scipy import stats
+
+from raysts.evaluation.statistics import resample_set
+from raysts.evaluation.tasks import RowScores
+from raysts.pipeline.deliver import Delivered, Difference, difference
+from raysts.report.run.scores import headline, standings, views
+
+RESAMPLES = 100
+ROLES = ("member", "ensemble", "backbone")
+
+
+def _scores(values: np.ndarray, gold: np.ndarray) -> dict[str, RowScores]:
+    return {"stsb": RowScores("stsb", "test", "0", "cosine", values, gold)}
+
+
+def _interval(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
+    """The paired 95 % interval of the difference of two rank correlations, drawn row by row by scipy."""
+    found = []
+    for counts in resample_set("stsb/test/all", len(gold), RESAMPLES).T:
+        rows = np.repeat(np.arange(len(gold)), counts)
+        found.append(stats.spearmanr(a[rows], gold[rows])[0] - stats.spearmanr(b[rows], gold[rows])[0])
+    low, high = np.quantile(found, [0.025, 0.975])
+    return low, high
+
+
+def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
+    """200 outcomes: what comes out is closer to the gold scores than the other, farther from them, or neither."""
+    said_of: dict[int, int] = {-1: 0, 0: 0, 1: 0}
+    for number in range(200):
+        dice = np.random.default_rng(number)
+        gold = dice.normal(size=int(dice.integers(30, 120)))
+        common = dice.normal(size=len(gold))
+        student, other = (gold + common + dice.normal(0, dice.choice([0.2, 0.5, 1.5]), len(gold)) for _ in range(2))
+        low, high = _interval(student, other, gold)
+        shown = 1 if low > 0 else -1 if high < 0 else 0
+        said_of[shown] += 1
+        tested = difference([_scores(student, gold)], [_scores(other, gold)], ["stsb"], RESAMPLES)
+        assert (tested.low, tested.high) == pytest.approx((low, high), abs=1e-9)
+        known: dict[str, Any] = {"difference": tested.value, "ci_low": tested.low, "ci_high": tested.high, "on": "stsb"}
+        sentence = Delivered(what="student", layers=1, by="system", beats_input=shown > 0, **known).sentence
+        assert ("is better than the input by" in sentence) == (shown > 0)
+        assert ("The input is better: use it." in sentence and "below it" in sentence) == (shown < 0)
+        assert ("No difference is shown" in sentence) == (shown == 0)
+        role = ROLES[number % 3]
+        rows = exact("student", 0.7 + tested.value) + exact(role, 0.7, 0 if role == "member" else None)
+        (said,) = headline(standings(rows, views(rows, 1)[0]), {role: {"stsb": tested}})
+        assert (" above the " in said) == (shown > 0) and (" below the " in said) == (shown < 0)
+        assert ("not shown to differ from the " in said) == (shown == 0)
+        assert not any(word in f"{sentence} {said}" for word in (" best", "worse", "equal", "improve"))
+    assert min(said_of.values()) > 20, said_of
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (
+            {"what": "student", "difference": 0.0182, "ci_low": 0.0113, "ci_high": 0.0231, "on": "stsb"},
+            "The student is better than the input by 1.82 [1.13, 2.31] on STS-B test.",
+        ),
+        (
+            {"what": "soup", "difference": -0.016, "ci_low": -0.02, "ci_high": -0.01, "on": "sts12"},
+            "The input is better: use it. The soup is 1.60 [1.00, 2.00] below it on STS12 test.",
+        ),
+        (
+            {"what": "member", "difference": 0.0013, "ci_low": -0.004, "ci_high": 0.0066, "on": "stsb"},
+            "No difference is shown between the member and the input: +0.13 [-0.40, 0.66] on STS-B test.",
+        ),
+        (
+            {"what": "backbone", "by": "stsb-dev", "difference": 0.0, "ci_low": 0.0, "ci_high": 0.0, "on": "stsb"},
+            "The input itself is handed over: nothing that was trained scores higher on stsb-dev.",
+        ),
+        (
+            {"what": "student", "difference": 0.3, "on": "stsb"},
+            "Nothing is concluded of the student and the input, for no interval was asked for: +30.00 on STS-B test.",
+        ),
+        ({"what": "student"}, "The student is handed over; on no test set could it be compared with the input."),
+    ],
+)
+def test_the_sentence(known: dict[str, Any], expected: str) -> None:
+    assert Delivered(**({"layers": 1, "by": "system"} | known)).sentence == expected
+
+
+def test_a_difference_without_an_interval_is_no_claim() -> None:
+    said = Difference(0.2, None, None).over("the backbone")
+    assert "above" not in said and "no interval" in said
