@@ -254,9 +254,8 @@ class SentenceModel:
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.model_max_length = self.max_length
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if (
-            backend is not None
-        ):  # it remembers how it was last called: the file would say what the process has done before
+        if backend is not None:
+            # It remembers how it was last called: the file would say what the process has done before.
             backend.no_truncation()
             backend.no_padding()
         tokenizer.save_pretrained(folder)

@@ -83,9 +83,8 @@ class RunFolder:
         """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
         for name in RECORDS:
             self.store.upload(self.path / name)
-        if isinstance(
-            self.store, BucketStore
-        ):  # on this machine its files come and go one by one, each with its checksum
+        if isinstance(self.store, BucketStore):
+            # In a folder its files come and go one by one, each with its checksum.
             self._upload_dir("checkpoints")
 
     def upload_model(self) -> None:
