@@ -163,7 +163,7 @@ def cases() -> list[Any]:
     return [
         pytest.param(kind, how, marks=() if how == "flipped" else pytest.mark.slow)
         for kind in FILES
-        for how in ("flipped", *DAMAGE.keys() - {"flipped"}, "missing")
+        for how in ("flipped", *sorted(DAMAGE.keys() - {"flipped"}), "missing")
     ]
 
 
