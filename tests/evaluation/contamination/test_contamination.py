@@ -12,6 +12,7 @@ from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.recipes.recipe import Data
+from raysts.storage.checksums import write_record
 
 FIRST = 20
 """Rows of the test set that the training table repeats: these, turned around and in capitals."""
@@ -123,7 +124,7 @@ def test_what_was_found_is_kept_by_what_it_depends_on(corpus: Corpus, tmp_path: 
     (file,) = cache.glob("[!.]*")
     kept = json.loads(file.read_text())
     kept["rows"]["sts/stsb_test"][1] = [0, 1]
-    file.write_text(json.dumps(kept))
+    write_record(file, kept)
     assert first.tasks["stsb"].trained == FIRST and searched(corpus, text, cache=cache).tasks["stsb"].trained == 2
     write_table(corpus.root, "sts/stsb_test", corpus.read("sts/stsb_test").slice(0, 30).to_pydict())
     assert searched(Corpus(corpus.root), text, cache=cache).tasks["stsb"].rows == 30, "another test set"

