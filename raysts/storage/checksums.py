@@ -60,7 +60,8 @@ def checked_write(path: Path) -> Iterator[Path]:
         if path.name == CARD:
             return
         lines = dict.fromkeys([f"{checksum(draft)} {draft.stat().st_size}", *_lines(path)])
-        _read[path] = _read.pop(draft)
+        if known := _read.pop(draft, None):  # it is renamed, not changed
+            _read[path] = known
         with atomic_write(_beside(path), synced=False) as beside:
             beside.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
 

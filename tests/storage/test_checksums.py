@@ -90,9 +90,11 @@ def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
     path, ended = written(tmp_path / "a.json", {"x": 0}), threading.Event()
 
     def write() -> None:
-        for value in range(60):
-            write_record(path, {"x": value, "more": "y" * value})
-        ended.set()
+        try:
+            for value in range(60):
+                write_record(path, {"x": value, "more": "y" * value})
+        finally:
+            ended.set()
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -101,6 +103,7 @@ def test_readers_beside_a_writer_never_see_damage(tmp_path: Path) -> None:
         checksums._read.clear()
         assert read_record(path) is not None
     writer.join()
+    assert read_record(path)["x"] == 59
     assert not list(tmp_path.glob("*.damaged"))
 
 
