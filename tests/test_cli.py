@@ -22,7 +22,19 @@ from raysts.schema import RESULTS
 from raysts.search.named import COMPOSED, SEARCHES
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
-RUN = {"status", "storage", "name", "model", "report", "results", "contamination", "notes", "left_out", "skipped"}
+RUN = {
+    "status",
+    "storage",
+    "name",
+    "model",
+    "report",
+    "delivered",
+    "results",
+    "contamination",
+    "notes",
+    "left_out",
+    "skipped",
+}
 FIELDS = {
     "recipes": {"status", "recipes"},
     "show": {"status", "recipe"},

@@ -77,7 +77,9 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(he
     assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
     code, output = ended(first)
     assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
-    assert "interrupted; finished work is kept. To go on: raysts run nli" in output
+    # `ray job submit` may stop reading before the job has said its last.
+    said = "interrupted; finished work is kept. To go on: raysts run nli"
+    wait_until(lambda: said in str(head.ask("/api/jobs/stopped/logs")[1]))
     (folder,) = (path.parent for path in home.glob("runs/*/run.json"))
     saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
     lines = (folder / "metrics.jsonl").read_text().splitlines()

@@ -38,7 +38,7 @@ def made(planned, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path],
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
 
 
 def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(

@@ -52,7 +52,7 @@ def test_members_of_another_width_need_a_projection(
     """A student of 32 dimensions learns members of the tiny encoder's width behind a linear layer that it keeps."""
     members = sorted({row["run_id"] for row in finished.results["nli"]["results"] if row["role"] == "member"})
     common = ["distill", *members, *finished.options(), "--address", "none", "--name", "narrow"]
-    common += overrides({"train.max_steps": 3, "backbone": tiny_backbone}, EVALUATION)
+    common += overrides({"train.max_steps": 3, "backbone": tiny_backbone, "deliver": "system"}, EVALUATION)
     wide = load(finished.storage / "runs" / members[0] / "model", device="cpu").dim
     refused = raysts(*common)
     assert refused.code == 2 and f"--set sed.settings.projection={wide}" in refused.err

@@ -38,7 +38,9 @@ def test_a_trial_knows_nothing_of_those_before_it_in_its_process(
     """Its model is, bit for bit, that of a process of its own. The sentences of its dev set are tokenised once."""
     made: list[int] = []
     real = SentenceModel.tokenize
-    monkeypatch.setattr(SentenceModel, "tokenize", lambda model, texts: made.append(len(texts)) or real(model, texts))
+    monkeypatch.setattr(
+        SentenceModel, "tokenize", lambda model, texts, *prompt: made.append(len(texts)) or real(model, texts, *prompt)
+    )
     backbone, dev = folder_id(stage.backbone), stage.dev()
 
     def trial(name: str, **options: Any) -> Any:
