@@ -366,7 +366,7 @@ def other_module(folder: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), ("not a model directory", "config.json")),
         (lambda folder: (folder / "config.json").write_text("{"), ("config.json", "JSON")),
         (lambda folder: (folder / "config.json").write_text("[]"), ("model",)),
-        (lambda folder: edit_json(folder / "config.json", model_type="gpt2"), ("config.json", "'n_embd' is missing")),
+        (lambda folder: edit_json(folder / "config.json", model_type="gpt2"), ("config.json", "get the model again")),
         (lambda folder: (folder / "model.safetensors").unlink(), ("model.safetensors",)),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"junk" * 9), ("safetensors",)),
         (lambda folder: (folder / "tokenizer.json").unlink(), ("no tokenizer", "tokenizer.json, vocab.txt")),
