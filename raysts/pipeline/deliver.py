@@ -8,7 +8,7 @@ again, and whoever asks later gets the same numbers. What the interval does not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +136,7 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
     else:
         same = difference([mine], [theirs], [on], plan.pipeline.evaluation.resamples)
     beats = None if same.low is None else same.shown > 0
-    return Delivered(
-        what=what, layers=known.layers, by=by, beats_input=beats, difference=same.value, ci_low=same.low,
-        ci_high=same.high, on=on,
-    )  # fmt: skip
+    return replace(known, beats_input=beats, difference=same.value, ci_low=same.low, ci_high=same.high, on=on)
 
 
 def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelScores] | None:

@@ -184,9 +184,8 @@ def _compose(name: str) -> Pipeline:
 def best() -> Pipeline:
     """Members by contrast on NLI and regression on STS-B, some by that alone; their averages, and a student of them all.
 
-    What a good encoder can gain lies near it: few steps, large batches, small rates, and dev says how many. Members that learnt
-    from different labels err in different places, so that their weight average is above the best of them, and the student,
-    which starts from it, above that; what dev finds best is handed over.
+    What a good encoder can gain lies near it: few steps, large batches, small rates. Whether an average or the student is
+    above the best member is not known beforehand; what dev finds best is handed over.
     """
     base = _compose("simcse-sup-sts-sed")
     changes = {
