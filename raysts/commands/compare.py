@@ -18,7 +18,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             name,
             metavar=name.upper(),
-            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student",
+            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student (default: what it delivered)",
         )
     add(command, "--tasks")
     add_layers(command, "the models' own if all agree, else 1", of=" of both")
@@ -46,7 +46,7 @@ def compare(
 
     Args:
         a: a MODEL, a run of the storage, or a system of which the storage has runs; ``NAME:members``, ``NAME:ensemble``
-            and ``NAME:student`` say what of a run is meant (default: what comes out of it).
+            and ``NAME:student`` say what of a run is meant (default: what it handed over).
         b: the other one.
         tasks: names; default: every task whose files exist and on which rows can be compared.
         data: as :func:`raysts.evaluate`.

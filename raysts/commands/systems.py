@@ -20,13 +20,13 @@ from raysts.models.head import cosine_of_vectors
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
-from raysts.pipeline.outcome import outcome_of
+from raysts.pipeline.outcome import Outcome, outcome_of
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
 ROLES = ("student", *SOUPS, "ensemble", "members")
-"""What of a run can be compared: ``NAME:ROLE``; without a role what comes out of it, the first of these that it has."""
+"""What of a run can be compared: ``NAME:ROLE``; without a role the best that was delivered, else what the system's name says."""
 
 COMMON = 1
 """Pooled layers where the models do not agree on their own."""
@@ -92,9 +92,9 @@ def system_of(name: str, store: Store) -> System:
 def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[Path, ...], bool]:
     """Model folders of one role of a run, and whether they are an ensemble."""
     name, pipeline = record["name"], record["pipeline"]
-    held = _roles(record)
-    role = role or {"sed": "student", None: "members"}.get(pipeline["combine"], pipeline["combine"])
-    if role not in held:
+    held, by_name = _roles(record), {"sed": "student", None: "members"}
+    role_of_name = by_name.get(pipeline["combine"], pipeline["combine"])
+    if (role or role_of_name) not in held:
         raise InputError(f"run '{name}' has no {role}; it has: {', '.join(held)}")
     teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
@@ -107,15 +107,24 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
         named = locate(model, store).parent if model in pipeline["teachers"] else store.path(f"runs/{model}")
         return RunFolder(named).record()
 
+    def backbone() -> Path | None:
+        tiny = pipeline["backbone"] == TINY
+        return store.get_dir(f"backbones/tiny-{record['backbone_id']}") if tiny else locate(pipeline["backbone"], store)
+
     folders: list[Path | None]
-    if role == "student" or pipeline["teachers"] or pipeline["stages"]:
-        outcome = outcome_of(record, run_of)
+    trained = bool(pipeline["teachers"] or pipeline["stages"])
+    outcome = outcome_of(record, run_of) if trained else Outcome()
+    if not role and (chosen := outcome.chosen):
+        from_backbone = chosen.what == "backbone"
+        again = f"backbones/pooled-{chosen.pooled_id}" if from_backbone else f"runs/{chosen.pooled_id}/model"
+        folders = [store.get_dir(again) or (backbone() if from_backbone else folder_of(chosen.id))]
+        role, unfinished = chosen.what, False
+    elif trained:
+        role = role or role_of_name
         folders = [folder_of(model) for model in outcome.of_role(role)]
         unfinished = role in ("ensemble", "members") and not all(map(folder_of, outcome.members))
-    elif pipeline["backbone"] == TINY:  # a backbone as it is
-        folders, unfinished = [store.get_dir(f"backbones/tiny-{record['backbone_id']}")], False
     else:
-        folders, unfinished = [locate(pipeline["backbone"], store)], False
+        role, folders, unfinished = role or role_of_name, [backbone()], False
     models = tuple(folder for folder in folders if folder)
     if unfinished or not models or len(models) < len(folders):
         raise InputError(f"run '{name}': its {role} are not finished; finish it with: {record['command']}")

@@ -15,7 +15,6 @@ from typing import Any
 from raysts.evaluation.compare import compare_systems
 from raysts.evaluation.results import AVERAGED
 from raysts.evaluation.row_scores import Choice, ModelScores
-from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
@@ -299,13 +298,14 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     store.get_dir(folder)
     if chosen is None or (chosen.pooling, chosen.layers) == pooled_by(folder):
         return folder, model
-    copy_id = content_id([chosen.id, chosen.pooling, chosen.layers])
-    target = store.path(f"runs/{copy_id}/model") if model else store.path(f"backbones/pooled-{copy_id}")
+    target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
         pooled = pretrained.load(folder, pooling=chosen.pooling, layers=chosen.layers, device="cpu")  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
             pooled.save(draft)
         if model and (record := RunFolder(folder.parent).record()):
             store.write_json(target.parent / "recipe.json", store.read_json(folder.parent / "recipe.json") or {})
-            store.write_json(target.parent / "run.json", record | {"run_id": copy_id, "pooled_again": chosen.id})
+            store.write_json(
+                target.parent / "run.json", record | {"run_id": chosen.pooled_id, "pooled_again": chosen.id}
+            )
     return target, model

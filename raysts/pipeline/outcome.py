@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from raysts.errors import InputError
+from raysts.ids import content_id
 from raysts.models.layers import Layers, in_words
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar
@@ -59,6 +60,11 @@ class Option:
     pooling: str
     layers: Layers
     score: float
+
+    @property
+    def pooled_id(self) -> str:
+        """Id of the model when it is written again because it was stored with another pooling than this."""
+        return content_id([self.id, self.pooling, self.layers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

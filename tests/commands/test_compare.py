@@ -107,3 +107,13 @@ def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) 
         shutil.rmtree(run / "model", ignore_errors=True)
     outcome = raysts("compare", NAME, NAME, "--data", options[1], "--storage", broken)
     assert outcome.code == 2 and "not finished; finish it with: raysts run nli-ct-sed" in outcome.err
+
+
+def test_a_run_that_delivers_the_best_means_what_it_delivered(options: list[object]) -> None:
+    """Its members have the ids of the first run's; the best is then rarely the student, and may pool other layers."""
+    chosen = overrides(TINY, EVALUATION, {"deliver": "best"})
+    run = result("run", "nli-ct-sed", "--name", "best", *options, *chosen, "--address", "none")
+    found = compared(options, "best", run["model"])
+    assert {row["difference"] for row in found["comparison"]} == {0.0}
+    assert run["delivered"]["what"] != "student", "else the name's role is meant and nothing is shown"
+    assert compared(options, "best", "best:student")["comparison"][0]["difference"] != 0.0
