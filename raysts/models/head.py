@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raysts.ops.similarity import cosine, dot, l2, manhattan
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage.atomic import write_json
+from raysts.storage.foreign import read_json
 
 Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
 """Representations whose rows correspond -> one number per pair [N] float64, larger for more similar."""

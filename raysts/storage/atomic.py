@@ -86,14 +86,6 @@ def write_json(path: Path, value: Any) -> None:
         draft.write_text(as_json(value), encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """The JSON value in ``path``, or None when the file is not there."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-
-
 def remove_drafts(folder: Path) -> None:
     """Remove what killed writers left beside their targets; the drafts of live processes stay."""
     for path in folder.rglob(f"{ASIDE}*"):

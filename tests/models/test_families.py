@@ -14,7 +14,7 @@ from raysts.errors import InputError
 from raysts.models import onnx
 from raysts.models.families import FAMILIES, WORD_VECTORS, Family, family_of
 from raysts.models.pretrained import load
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training.stacked import train_stack
 
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "", "A CAT sleeps"]

@@ -14,7 +14,7 @@ from run_commands import EVALUATION, TINY, overrides, raysts, result
 from raysts.commands.options import RunOptions
 from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 SHORT = [*overrides(TINY, EVALUATION, {"members": 1, "train.max_steps": 2}), "--address", "none"]
 

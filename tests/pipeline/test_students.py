@@ -14,7 +14,7 @@ from run_commands import EVALUATION, TINY, overrides, raysts, result
 from safetensors.torch import load_file
 
 from raysts.models.pretrained import load
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 
 def student_of(finished: run_commands.Finished, start: str) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from raysts.search import named
 from raysts.search.record import Record
 from raysts.search.sampler import Sampler
 from raysts.search.study import Study
-from raysts.storage.atomic import read_json
 from raysts.storage.checksums import write_record
+from raysts.storage.foreign import read_json
 from raysts.training.record import read_metrics
 
 BOUND = "sts.settings.lower_bound"

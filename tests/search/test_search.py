@@ -34,8 +34,9 @@ from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
 from raysts.search.study import Study
 from raysts.search.trial import TrialOutcome
-from raysts.storage.atomic import read_json, write_json
+from raysts.storage.atomic import write_json
 from raysts.storage.checksums import write_record
+from raysts.storage.foreign import read_json
 
 LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"

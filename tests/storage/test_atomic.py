@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import ASIDE, atomic_write, lock, read_json, remove_drafts, writable, write_json
+from raysts.storage.atomic import ASIDE, atomic_write, lock, remove_drafts, writable, write_json
+from raysts.storage.foreign import read_json
 
 
 def test_a_file_is_not_there_before_it_is_complete(tmp_path: Path) -> None:

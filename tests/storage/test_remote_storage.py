@@ -19,8 +19,8 @@ from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
-from raysts.storage.atomic import read_json
 from raysts.storage.bucket import Bucket
+from raysts.storage.foreign import read_json
 from raysts.storage.store import BucketStore, Store
 from raysts.training import checkpoint
 

@@ -21,8 +21,9 @@ from raysts.models.pretrained import load
 from raysts.objectives import LocalBatch
 from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
-from raysts.storage.atomic import lock, read_json
+from raysts.storage.atomic import lock
 from raysts.storage.checksums import write_record
+from raysts.storage.foreign import read_json
 from raysts.storage.runs import RunFolder
 from raysts.training import loop, record
 from raysts.training.loop import train

@@ -30,7 +30,7 @@ from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES, LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chains
 from raysts.recipes.recipe import Optim, Pipeline, Resources
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training import stacked
 from raysts.training.job import Job
 from raysts.training.loop import train

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from raysts.storage.atomic import lock, read_json, write_json
+from raysts.storage.atomic import lock, write_json
+from raysts.storage.foreign import read_json
 
 NAME = "manifest.json"
 

@@ -43,7 +43,8 @@ from raysts.data.shards import (
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, read_dump, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.schema import Column
-from raysts.storage.atomic import atomic_write, read_json, remove_drafts, writable, write_json
+from raysts.storage.atomic import atomic_write, remove_drafts, writable
+from raysts.storage.checksums import read_record, write_record
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"
@@ -224,7 +225,7 @@ def _make_runs(
     files: list[Path], work: Path, seed: int, block_bytes: int, say: Callable[[str], None], spread: Spread
 ) -> dict[str, Any]:
     marker = work / "runs.json"
-    runs: dict[str, Any] | None = read_json(marker)
+    runs: dict[str, Any] | None = read_record(marker)
     if runs is not None:
         say(f"sentences: going on with {runs['found']:,} found before")
         return runs
@@ -241,7 +242,7 @@ def _make_runs(
         "found": sum(run["rows"] for run in written),
         "runs": sorted(run["path"] for run in written if run["rows"]),
     }
-    write_json(marker, runs)
+    write_record(marker, runs)
     say(f"sentences: {runs['found']:,} well-formed ones in {runs['articles']:,} articles")
     return runs
 

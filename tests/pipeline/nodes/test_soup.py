@@ -23,7 +23,7 @@ from raysts.models import pretrained
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes.soup import ScoreAverage, greedy
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 CHANGES = {
     "backbone": "tiny", "members": 3, "train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0,
