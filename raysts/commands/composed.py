@@ -15,7 +15,8 @@ from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
 from raysts.search import named, scores
 from raysts.search.search import OWN
-from raysts.search.space import grid, text_of
+from raysts.search.space import Point, grid, text_of
+from raysts.search.study import Study
 
 _OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine",
     "deliver", "variants")  # fmt: skip
@@ -42,6 +43,19 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     entry, search, system = _parts(recipe)
     before, after = split_overrides(overrides)
     study = planned(search, before, replace(options, name=system.name))
+    result, best = described_search(study)
+    chosen = {**after, **(entry.overrides(best) if best else {})}
+    ids = {node["id"] for node in result["nodes"]}
+    later = [
+        node for node in describe(checked_plan(pipeline_of(system, chosen), options))["nodes"] if node["id"] not in ids
+    ]
+    if best is None:
+        later = undecided(later)
+    return {"storage": study.store.uri, **result, "name": system.name, "nodes": [*result["nodes"], *later]}
+
+
+def described_search(study: Study) -> tuple[dict[str, Any], Point | None]:
+    """The plan of a search as plain data, and its best point as soon as it is done."""
     study.read()
     nodes: list[Node] = [*study.plan.token_nodes]
     for point in grid(study.search.space) or []:
@@ -51,14 +65,12 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
     for node in result["nodes"]:
         node["status"] = "done" if node["id"] in study.records else node["status"]
     best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None
-    chosen = {**after, **entry.overrides(best.point)} if best else after
-    ids = {node["id"] for node in result["nodes"]}
-    later = [
-        node for node in describe(checked_plan(pipeline_of(system, chosen), options))["nodes"] if node["id"] not in ids
-    ]
-    if best is None:  # which runs, the search decides: what they cost is known, their ids are not
-        later = [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(later)]
-    return {"storage": study.store.uri, **result, "name": system.name, "nodes": [*result["nodes"], *later]}
+    return result, best.point if best else None
+
+
+def undecided(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Nodes after a search that has not ended: what they cost is known, their ids are not."""
+    return [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(nodes)]
 
 
 def shown(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,37 +6,74 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from raysts.commands import composed, study
 from raysts.commands.context import check_name, checked_plan, executor, locate, run_on, store_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.world.backbone import tiny_config
 from raysts.errors import InputError, RunFailed
-from raysts.models import pretrained
+from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.distances import DistancesNode
 from raysts.pipeline.plan import Plan, describe
 from raysts.recipes import experiments
+from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
 from raysts.report.merging import page as merging
 from raysts.report.merging.data import merging_data
 from raysts.report.paper.data import report_data
 from raysts.report.paper.page import write_report
+from raysts.search import named
+from raysts.search.search import OWN
+from raysts.search.space import Point
+from raysts.search.study import Study
 from raysts.storage.store import Store
 
 
 def pipelines(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Pipeline]:
     """The pipelines of an experiment by point; the backbone may be a run id of the storage."""
+    return _pipelines(recipe, _after(recipe, overrides), options, {})
 
+
+def _pipelines(
+    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point]
+) -> dict[str, Pipeline]:
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return tiny_config().num_hidden_layers
         config = pretrained.check(locate(backbone, store_of(options.storage)))
+        if config["model_type"] == static.MODEL_TYPE:
+            return 0
         return int(config[family_of(config["model_type"]).depth])
 
-    return experiments.pipelines(recipe, overrides, depth)
+    return experiments.pipelines(recipe, overrides, depth, found)
 
 
-def planned(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Plan]:
+def _after(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of the points of an experiment: where it begins with a search, without those that are its own."""
+    search = experiments.EXPERIMENTS[recipe.partition("@")[0]].search
+    return composed.split_overrides(overrides)[1] if search else dict(overrides)
+
+
+def _studies(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str | None, Study]:
+    """The checked searches that an experiment begins with, by backbone."""
+    name, at, scale = recipe.partition("@")
+    experiment = experiments.EXPERIMENTS[name]
+    if experiment.search is None:
+        return {}
+    search, several, found = f"{experiment.search}{at}{scale}", experiments.backbones(recipe, overrides), {}
+    trial, own = named.search(search).pipeline, composed.split_overrides({**experiment.usual, **overrides})[0]
+    own = {key: value for key, value in own.items() if key.split(".")[0] in OWN or has_option(trial, key)}
+    for backbone in several:
+        known = {**own, **({"backbone": backbone} if backbone else {})}
+        called = f"{options.name or name}.{experiments.prefix(backbone) if len(several) > 1 else ''}{experiment.search}"
+        found[backbone] = study.planned(search, known, replace(options, name=called))
+    return found
+
+
+def planned(
+    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
+) -> dict[str, Plan]:
     """The checked plans of an experiment by point.
 
     Raises:
@@ -44,7 +81,7 @@ def planned(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> d
     """
     plans: dict[str, Plan] = {}
     problems: list[str] = []
-    for point, pipeline in pipelines(recipe, overrides, options).items():
+    for point, pipeline in _pipelines(recipe, _after(recipe, overrides), options, found or {}).items():
         try:
             plans[point] = checked_plan(pipeline, options)
         except InputError as error:
@@ -70,6 +107,13 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
     for point in plans:
         check_name(f"{name}.{point}")
     store = store_of(options.storage)
+    if studies := _studies(recipe, overrides, options):
+        found = {}
+        for backbone, each in studies.items():
+            of_study = study.run_study(each, replace(options, name=each.name))
+            options.say(of_study["table"])
+            found[backbone] = of_study["best"]["overrides"]
+        plans = planned(recipe, overrides, options, found)
     store.check(writes=True)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -121,11 +165,20 @@ def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
 
 def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:
     """The plan of an experiment as plain data: every node of its pipelines once."""
-    plans = planned(recipe, overrides, options)
     nodes: dict[str, dict[str, Any]] = {}
+    found: dict[str | None, Point] = {}
+    for backbone, each in _studies(recipe, overrides, options).items():
+        of_study, best = composed.described_search(each)
+        nodes |= {node["id"]: {**node, "title": f"{each.name}: {node['title']}"} for node in of_study["nodes"]}
+        found |= {backbone: best} if best else {}
+    waits = bool(nodes) and len(found) < len(experiments.backbones(recipe, overrides))
+    plans = planned(recipe, overrides, options, found)
+    points: dict[str, dict[str, Any]] = {}
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:
-            nodes.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
+            points.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
+    left = [node for node in points.values() if node["id"] not in nodes]
+    nodes |= {node["id"]: node for node in (composed.undecided(left) if waits else left)}
     for distances in _distances(recipe.partition("@")[0], plans):
         nodes[distances.id] = distances.describe(distances.inputs.store)
     first = next(iter(plans.values()))

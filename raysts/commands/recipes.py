@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from raysts.recipes.names import Entry
 
 
-HELP = "list the named recipes: source, what they should show, cost"
+HELP = "list the named recipes: source, what they should show, cost; and the command of every table of the papers"
 EXAMPLE = "raysts recipes"
 
 
@@ -18,9 +18,12 @@ def recipes() -> Result:
     """The names of recipes, searches with what follows from them, and experiments.
 
     Returns:
-        status, recipes.
+        status, recipes, tables (paper, table and the command that fills it).
     """
-    return {"status": "done", "recipes": list(_entries())}
+    from raysts.recipes.experiments import commands
+
+    tables = [{"paper": paper, "table": number, "command": command} for (paper, number), command in commands().items()]
+    return {"status": "done", "recipes": list(_entries()), "tables": tables}
 
 
 def _entries() -> dict[str, Entry]:
@@ -39,6 +42,8 @@ def _text(result: Result) -> str:
     lines.append(
         "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
     )
+    lines.append("\nThe papers' tables, each by one command:")
+    lines += [f"{table['paper']} {table['table']:<2}  {table['command']}" for table in result["tables"]]
     return "\n".join(lines)
 
 

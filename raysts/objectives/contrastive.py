@@ -65,6 +65,7 @@ class Contrastive(Objective):
     """
 
     views: tuple[str, ...]
+    around = {"paper": {"backbone": "bert-base-uncased"}}
 
     def collate(self, local: LocalBatch) -> Batch:
         """See the class; a text that is not there is read as one token of padding."""

@@ -126,6 +126,7 @@ class LatentObjective(Objective):
     post = "tokens"
     members = 3
     scales = {"paper": {"data.sources": ["snli"]}, "small": {"train.max_steps": 2_000}}
+    around = {"paper": {"backbone": "bert-base-uncased", "nli.data.sources": ["snli"]}}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         if len(encoder.heads):

@@ -66,6 +66,8 @@ class Objective(nn.Module, ABC):
         endings: its words in a system's name: what follows its own name, and the settings that this stands for.
         members: members of a system that combines none: over so many runs its paper averages.
         scales: what changes in its recipe at a scale of ``raysts.recipes.names.SCALES``, as overrides of a stage.
+        around: what changes at a scale in the pipeline around it, as overrides of a pipeline that may lack some of the stages:
+            its paper's backbone, the data of the stages before.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -82,6 +84,7 @@ class Objective(nn.Module, ABC):
     endings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
     members: ClassVar[int] = 1
     scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    around: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()

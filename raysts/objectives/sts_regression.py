@@ -35,7 +35,7 @@ class STSRegression(Objective):
     sentences = 2
     keeps = ("best", "last")
     stackable = True
-    scales = {"paper": {"train.eval_first": False}}
+    scales = {"paper": {"train.eval_first": False, "layers": 2}}
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         u_BD, v_BD = embed_pair(self.encoder, batch, "sentence1", "sentence2")

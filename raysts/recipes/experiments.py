@@ -7,7 +7,8 @@ their own names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from pathlib import PurePath
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
 from raysts.recipes.grammar import POST
@@ -17,11 +18,21 @@ from raysts.recipes.recipe import Pipeline
 
 
 class Point(NamedTuple):
-    """One pipeline of an experiment: a system, and the settings that make it this point."""
+    """One pipeline of an experiment: a system, and the settings that make it this point.
+
+    Attributes:
+        system: its name.
+        settings: overrides.
+        label: what it is called; empty: the system and what is different in it.
+        on: the backbones that it is made of.
+        searched: whether it takes what the experiment's search has found.
+    """
 
     system: str
     settings: dict[str, Any] = {}  # noqa: RUF012
     label: str = ""
+    on: Literal["encoders", "words", "any"] = "encoders"
+    searched: bool = False
 
     @property
     def name(self) -> str:
@@ -42,7 +53,9 @@ class Experiment(NamedTuple):
         points: the pipelines for a backbone of so many layers.
         usual: what else every point has that can take it, members and students for one; overrides and scales may ask for
             something else.
-        backbone: that of the paper's table, where it is not that of the scale ``paper``.
+        backbones: those of the paper's tables, which the scale ``paper`` takes where no other is asked for; none: that of
+            the systems.
+        search: what is searched on every backbone before its points are run, at what is ``usual``.
     """
 
     entry: Entry
@@ -50,7 +63,59 @@ class Experiment(NamedTuple):
     tables: tuple[int, ...]
     points: Callable[[int], list[Point]]
     usual: Mapping[str, Any] = {}
-    backbone: str | None = None
+    backbones: tuple[str, ...] = ()
+    search: str | None = None
+
+
+BERT, BERT_LARGE = "bert-base-uncased", "bert-large-uncased"
+GLOVE, SKIP_GRAM = "glove.840B.300d.txt", "GoogleNews-vectors-negative300.txt"
+"""Files of word vectors under the names that they are distributed with; ``--set backbone=PATH`` where they lie elsewhere."""
+
+
+def _main(depth: int) -> list[Point]:
+    """Every row of the tables for BERT-large: what a student is distilled from is measured with it."""
+    starred = {"flow.layers": "first_last", **_measured_at("first_last")}
+    plain = (
+        "flow",
+        "ct-flow",
+        "ct-sed",
+        "ct-sed-flow",
+        "nli",
+        "nli-flow",
+        "nli-ct-flow",
+        "nli-ct-sed",
+        "nli-ct-sed-flow",
+    )
+    return [
+        *(Point(system) for system in plain),
+        *(Point(system, starred, f"{system}.first_last") for system in ("flow", "nli-flow")),
+        Point("raw", on="words"),
+    ]
+
+
+def _supervised(depth: int) -> list[Point]:
+    """At the lower bound that was found ensemble, student and flows on either; without a bound members at one layer."""
+    plain = {"sts.settings.lower_bound": 0.0, "sts.layers": 1, **_measured_at(1)}
+    return [
+        Point("sts", plain, "sts.one-layer"),
+        *(Point(system, searched=True) for system in ("sts-flow", "sts-sed", "sts-sed-flow")),
+        *(Point(system) for system in ("ct-sed-flow", "nli-ct-sed-flow")),
+    ]
+
+
+def _sizes(depth: int) -> list[Point]:
+    """Members, a flow on each, their student, and a flow on it."""
+    return [Point(members + rest) for members in ("ct", "nli-ct") for rest in ("-flow", "-sed", "-sed-flow")]
+
+
+def _gausscse(depth: int) -> list[Point]:
+    losses = ("ent", "ent+con", "ent+rev", "ent+con+rev")
+    return [Point("simcse-sup"), *(Point(f"gausscse-{loss}") for loss in losses)]
+
+
+def _latte_distances(depth: int) -> list[Point]:
+    """Latte-Mix by its three distances on the backbone and on a model of SNLI alone, mean pooling beside each."""
+    return [Point("latte", on="any"), Point("nli"), Point("nli-latte")]
 
 
 def _stability(depth: int) -> list[Point]:
@@ -125,6 +190,43 @@ def _measured_at(layers: int | str) -> dict[str, Any]:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
+    "sed-main": Experiment(
+        Entry(
+            "SED Tables 1, 2 and 7: every system on BERT-large, and GloVe averages",
+            "77.15 for BERT-L-CT-SED-Flow, 78.32 for BERT-L-NLI-CT-SED-Flow; transfer 83.28 for BERT-L-NLI-CT-SED",
+            "10 x ct, 10 x nli-ct, 2 students, a flow on every model",
+        ),
+        "sed",
+        (1, 2, 7),
+        _main,
+        {"members": 10},
+        backbones=(BERT_LARGE, GLOVE),
+    ),
+    "sed-supervised": Experiment(
+        Entry(
+            "SED Table 4: search of the lower bound, then ensemble, student and flows at it; two backbones",
+            "86.35 (BERT-L) and 88.50 (RoBERTa-L) on STS-B test; neither student nor flow is above it",
+            "per backbone 20 bounds x 10 x sts, 3 students, a flow on every model",
+        ),
+        "sed",
+        (4,),
+        _supervised,
+        {"members": 10, "sts.layers": 2},
+        backbones=(BERT_LARGE, "roberta-large"),
+        search="lower-bound",
+    ),
+    "sed-sizes": Experiment(
+        Entry(
+            "SED Tables 5 and 6: members, flows, students and their flows on three sizes of BERT",
+            "74.91, 72.45 and 76.96 for CT-SED of BERT-distil, -base and -large",
+            "3 x (10 x ct, 10 x nli-ct, 2 students, a flow on every model)",
+        ),
+        "sed",
+        (5, 6),
+        _sizes,
+        {"members": 10},
+        backbones=("distilbert-base-uncased", BERT, BERT_LARGE),
+    ),
     "sed-stability": Experiment(
         Entry(
             "SED Table 3: spread over members, over students of one ensemble, full ensembles",
@@ -149,24 +251,46 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "latte-settings": Experiment(
         Entry(
-            "Latte-Mix Table 4: encoder layers, classes, latent variables, temperature; the two baselines",
+            "Latte-Mix Tables 2 and 4: encoder layers, classes, latent variables, temperature; the two baselines",
             "56.60 on STS-B test for 1 encoder layer, 45.22 for 2, 41.49 for 3; 47.31 for temperature 1",
             "18 x (SNLI's sentences once, 3 seeds)",
         ),
         "latte-mix",
-        (4,),
+        (2, 4),
         _latte_settings,
-        backbone="bert-base-uncased",
     ),
     "latte-layers": Experiment(
         Entry(
-            "Latte-Mix Tables 7 (BERT-base) and 9 (BERT-large): every layer alone, mean pooling and Latte-Mix",
+            "Latte-Mix Tables 7, 8 (BERT-base), 9 and 10 (BERT-large): every layer alone, mean pooling, Latte-Mix, words",
             "61.47 on STS-B test for layer 1 of BERT-base (mean pooling 58.14), 56.92 for layer 12 (47.29)",
             "every layer x (SNLI's sentences once, 3 seeds)",
         ),
         "latte-mix",
-        (7, 9),
+        (7, 8, 9, 10),
         _latte_layers,
+        backbones=(BERT, BERT_LARGE),
+    ),
+    "latte-distances": Experiment(
+        Entry(
+            "Latte-Mix Tables 1, 3, 5, 6: six backbones, as they are and trained on SNLI, by cosine, JS and L2",
+            "65.84 for GloVe (mean pooling 61.54) and 56.82 for BERT-base (47.29) on STS-B test",
+            "6 x (SNLI's sentences once, 3 seeds), 4 x (SNLI once, then the same, 3 seeds)",
+        ),
+        "latte-mix",
+        (1, 3, 5, 6),
+        _latte_distances,
+        {"members": 3, "nli.data.sources": ["snli"]},
+        backbones=(GLOVE, SKIP_GRAM, BERT, BERT_LARGE, "roberta-base", "roberta-large"),
+    ),
+    "gausscse-main": Experiment(
+        Entry(
+            "GaussCSE Tables 1 and 2: the four losses and Sup-SimCSE, entailment and its direction",
+            "78.33 accuracy on SNLI test for ent+con, 97.09 of its directions for ent+con+rev",
+            "4 x 5 seeds of 3 epochs of NLI triplets, one of Sup-SimCSE",
+        ),
+        "gausscse",
+        (1, 2),
+        _gausscse,
     ),
     "merge-rules": Experiment(
         Entry(
@@ -186,37 +310,84 @@ EXPERIMENTS: dict[str, Experiment] = {
 }  # fmt: skip
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""
 
+SEARCHED = {("gausscse", 3): "raysts tune gausscse@paper"}
+"""Tables that a search fills."""
+
+
+def commands() -> dict[tuple[str, int], str]:
+    """Per paper and number of a table the command that fills it."""
+    found = {
+        (experiment.paper, number): f"raysts run {name}@paper"
+        for name, experiment in EXPERIMENTS.items()
+        if experiment.paper
+        for number in experiment.tables
+    }
+    return dict(sorted((found | SEARCHED).items()))
+
 
 def is_experiment(recipe: object) -> TypeGuard[str]:
     """Whether this is the name of an experiment, perhaps at a scale."""
     return isinstance(recipe, str) and recipe.partition("@")[0] in EXPERIMENTS
 
 
-def pipelines(recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int]) -> dict[str, Pipeline]:
+def backbones(recipe: str, overrides: Mapping[str, Any]) -> list[str | None]:
+    """The backbones on which an experiment is run; None: that of its systems."""
+    name, _, scale = recipe.partition("@")
+    asked = overrides.get("backbone")
+    return [str(asked)] if asked else list((scale == "paper" and EXPERIMENTS[name].backbones) or [None])
+
+
+def prefix(backbone: str | None) -> str:
+    """What begins the names of the points of one backbone of several."""
+    return f"{PurePath(backbone).name.replace('.txt', '')}." if backbone else ""
+
+
+def pipelines(
+    recipe: str,
+    overrides: Mapping[str, Any],
+    depth: Callable[[str], int],
+    found: Mapping[str | None, Mapping[str, Any]] | None = None,
+) -> dict[str, Pipeline]:
     """The pipelines of an experiment by the names of its points.
 
     Args:
         recipe: name of an experiment, perhaps at a scale (``latte-layers@paper``).
         overrides: as for a system; one that only some of the points have holds for those.
-        depth: layers of a backbone.
+        depth: layers of a backbone, 0 of word vectors.
+        found: per backbone (of :func:`backbones`) what its search found, as overrides.
 
     Raises:
         InputError: an override that no point has, or one of what the experiment varies.
     """
+    several, made = backbones(recipe, overrides), {}
+    for backbone in several:
+        known = {"backbone": backbone} if backbone else {}
+        of_one = _on_backbone(recipe, {**overrides, **known}, depth, (found or {}).get(backbone, {}))
+        made |= {f"{prefix(backbone) if len(several) > 1 else ''}{name}": one for name, one in of_one.items()}
+    return made
+
+
+def _on_backbone(
+    recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], found: Mapping[str, Any]
+) -> dict[str, Pipeline]:
     name, at, scale = recipe.partition("@")
     experiment = EXPERIMENTS[name]
-    known = {"backbone": experiment.backbone} if scale == "paper" and experiment.backbone else {}
 
     def at_point(point: Point) -> Pipeline:
         made = pipeline(point.system)
         if set(made.stages) - set(POST):
             made = apply_overrides(made, {key: n for key, n in experiment.usual.items() if _takes(made, key)})
         made = at_scale(made, recipe, scale) if at else made
-        pooling = papers_pooling(made) if experiment.paper else {}
-        return apply_overrides(made, {**pooling, **known, **point.settings})
+        pooling = papers_pooling(made) if experiment.paper == "sed" else {}
+        return apply_overrides(made, {**pooling, **point.settings, **(found if point.searched else {})})
 
     backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
-    points = experiment.points(depth(str(backbone)))
+    layers = depth(str(backbone))
+    points = [
+        point for point in experiment.points(max(1, layers)) if point.on in ("any", "encoders" if layers else "words")
+    ]
+    if not points:
+        raise InputError(f"backbone={backbone}: word vectors, of which '{name}' makes nothing; take an encoder")
     before = [at_point(point) for point in points]
     unknown = {key: value for key, value in overrides.items() if not any(_takes(base, key) for base in before)}
     if unknown:

@@ -1,8 +1,8 @@
-"""The pipelines that have a name: every sensible name of a system, ``quickstart``, and YAML files."""
+"""The pipelines that have a name: every sensible name of a system, those of our own, and YAML files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from raysts.errors import InputError, nearest
 from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar, stages
-from raysts.recipes.overrides import apply_overrides, load_pipeline
+from raysts.recipes.overrides import apply_overrides, has_option, load_pipeline
 from raysts.recipes.recipe import Pipeline, Recipe
 
 
@@ -87,7 +87,8 @@ RECIPES: dict[str, Entry] = {
 
 
 SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
-"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Objective.scales``).
+"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Objective.scales``) and of the
+pipeline (``Objective.around``: another paper's backbone).
 
 ``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``small``
 ends in an hour or so on a few CPU cores with a small encoder; of members and students it has at most so many.
@@ -104,21 +105,17 @@ def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
     Raises:
         InputError: an unknown or senseless name, with the reason; unknown or wrong overrides.
     """
-    system, _, scale = name.partition("@")
+    system, at, scale = name.partition("@")
     if name.endswith((".yaml", ".yml")):
         base = load_pipeline(Path(name))
-    elif name == "quickstart":
-        base = quickstart()
+    elif own := OWN.get(system):
+        base = own.made()
+        if at and scale in SCALES and scale not in own.scales:
+            there = f"'{system}'" + "".join(f" or '{system}@{known}'" for known in own.scales)
+            raise InputError(f"recipe '{name}': '{system}' is no paper's system and has its own sizes; take {there}")
+        base = apply_overrides(at_scale(base, name, scale), own.scales[scale]) if at else base
     else:
-        base = best() if system == "best" else _compose(system)
-        if name == "best@paper":
-            raise InputError(
-                "recipe 'best@paper': 'best' is no paper's system; take 'best', or 'best@small' for a few cores"
-            )
-        if "@" in name:
-            base = at_scale(base, name, scale)
-        if name == "best@small":
-            base = apply_overrides(base, _BEST_SMALL)
+        base = at_scale(_compose(system), name, scale) if at else _compose(system)
     return apply_overrides(base, overrides) if overrides else base
 
 
@@ -134,8 +131,23 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
         changes |= {f"{stage}.{key}": value for key, value in preset.items()}
     most = SCALES[scale].get("members", base.members)
     changes |= {"members": min(base.members, most), "students": min(base.students, most)}
-    made = apply_overrides(base, changes)
+    for recipe in base.recipes.values():
+        around = OBJECTIVES[recipe.objective].around.get(scale, {})
+        changes |= {key: value for key, value in around.items() if has_option(base, key)}
+    made = _fitted_as_trained(apply_overrides(base, changes))
     return apply_overrides(made, papers_pooling(made)) if scale == "paper" else made
+
+
+def _fitted_as_trained(made: Pipeline) -> Pipeline:
+    """What is fitted on embeddings reads them pooled as the model was trained that it is fitted on: member or student."""
+    changes: dict[str, Any] = {}
+    before: Recipe | None = None
+    for stage, recipe in made.recipes.items():
+        kind = OBJECTIVES[recipe.objective].post
+        if kind == "pooled" and before is not None:
+            changes |= {f"{stage}.layers": before.layers, f"{stage}.pooling": before.pooling}
+        before = before if kind else recipe
+    return apply_overrides(made, changes)
 
 
 def papers_pooling(base: Pipeline) -> dict[str, Any]:
@@ -158,9 +170,6 @@ def _compose(name: str) -> Pipeline:
     post: dict[str, Recipe] = {}
     if parsed.post is not None:
         fitted = grammar.POST[parsed.post]
-        if members and OBJECTIVES[fitted.objective].post == "pooled":
-            last = list(members.values())[-1]
-            fitted = replace(fitted, layers=last.layers, pooling=last.pooling)
         if parsed.combine == "sed":
             post = {parsed.post: fitted}
         else:
@@ -171,13 +180,15 @@ def _compose(name: str) -> Pipeline:
         members = {
             stage: replace(recipe, data=replace(recipe.data, bootstrap=True)) for stage, recipe in members.items()
         }
-    return Pipeline(
-        name=name,
-        members=10 if parsed.combine else max((kind.members for kind in kinds), default=1),
-        stages=members,
-        combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
-        sed=stages.sed(supervised) if parsed.combine == "sed" else None,
-        post=post,
+    return _fitted_as_trained(
+        Pipeline(
+            name=name,
+            members=10 if parsed.combine else max((kind.members for kind in kinds), default=1),
+            stages=members,
+            combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
+            sed=stages.sed(supervised) if parsed.combine == "sed" else None,
+            post=post,
+        )
     )
 
 
@@ -208,9 +219,6 @@ def best() -> Pipeline:
     return apply_overrides(base, changes)
 
 
-_BEST_SMALL = {"simcse-sup.batch": 128, "simcse-sup.train.max_steps": 60, "sed.data.sample": 20_000}
-
-
 def quickstart() -> Pipeline:
     """``nli-ct-sed`` at the size of a coffee break: the embedded world, a tiny BERT, four members, their weight averages,
     one student, and of all these the best handed over.
@@ -234,3 +242,24 @@ def quickstart() -> Pipeline:
         "deliver": "best",
     }
     return apply_overrides(_compose("nli-ct-sed"), changes)
+
+
+class Own(NamedTuple):
+    """A pipeline that no system's name says.
+
+    Attributes:
+        made: makes it.
+        scales: the scales that it has, each with what it changes beside what the scale changes everywhere.
+    """
+
+    made: Callable[[], Pipeline]
+    scales: Mapping[str, Mapping[str, Any]]
+
+
+OWN: dict[str, Own] = {
+    "quickstart": Own(quickstart, {}),
+    "best": Own(
+        best,
+        {"small": {"simcse-sup.batch": 128, "simcse-sup.train.max_steps": 60, "sed.data.sample": 20_000}},
+    ),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from raysts.recipes import experiments
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import pipeline
 from raysts.report.paper.data import report_data
+from raysts.report.paper.published import PAPERS
+from raysts.search import named
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
 QUICK: dict[str, Any] = {
@@ -206,3 +209,24 @@ def test_every_cell_of_its_tables_is_filled(name: str, small_world: Path, tmp_pa
             lacks_data = cell["column"] == "SICK-R"
             if not lacks_data and not (too_deep and name in ("sed-pooling", "latte-layers")):
                 assert cell["measured"], (number, cell["row"], cell["column"])
+
+
+def test_the_command_of_every_table_stands_in_the_docs_and_plans(small_world: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| (SED|GaussCSE|Latte-Mix) ([\d, ]+) \| `(raysts .*)` \|$", text, re.MULTILINE)
+    listed = {(paper.lower(), int(n)): command for paper, numbers, command in lines for n in numbers.split(", ")}
+    assert listed == experiments.commands()
+    assert {paper: sum(key[0] == paper for key in listed) for paper in PAPERS} == {
+        "sed": 8,
+        "gausscse": 3,
+        "latte-mix": 10,
+    }
+    for command in dict.fromkeys(listed.values()):
+        _, verb, recipe = command.split(" ")
+        if verb == "tune":
+            assert named.search(recipe).space
+            continue
+        overrides = {"backbone": "tiny", "members": 2, "train.max_length": 24, "evaluation.tasks": ["stsb"]}
+        overrides |= {"seeds": 1} if recipe == "sed-supervised@paper" else {"data.sources": []}
+        nodes = described_plan(recipe, overrides, small_world, tmp_path)["nodes"]
+        assert len(nodes) > 5 and {node["status"] for node in nodes} == {"waiting"}

@@ -1,61 +1,92 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipes.experiments import EXPERIMENTS, is_experiment, pipelines
+from raysts.recipes.experiments import EXPERIMENTS, GLOVE, SEARCHED, SKIP_GRAM, commands, is_experiment, pipelines
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
+from raysts.report.paper.match import BACKBONES
 from raysts.report.paper.published import Value, load
+from raysts.search import named
+from raysts.search.search import Search
 
 
 def made(recipe: str, depth: int = 12, **overrides: Any) -> dict[str, Pipeline]:
     return pipelines(recipe, {key.replace("__", "."): v for key, v in overrides.items()}, lambda backbone: depth)
 
 
-def measures(found: dict[str, Pipeline]) -> set[tuple[str, str]]:
-    """(system, layers) of every measurement that these pipelines end with."""
-    pairs: set[tuple[str, str]] = set()
-    for each in found.values():
-        fitted = {stage: recipe.layers for stage, recipe in each.recipes.items() if stage not in STAGES}
-        at = [fitted[stage] for stage in fitted if stage != "sed"] or each.evaluation.layers
-        encoders = [("raw", each.evaluation.layers), (each.name, at)]
-        if each.combine == "sed":
-            members = "-".join(each.stages)
-            encoders += [(members, each.evaluation.layers), (f"{members}-ensemble", each.evaluation.layers)]
-        if each.combine == "ensemble":
-            encoders += [("-".join(each.stages), at)]
-        pairs |= {(system, str(layers)) for system, several in encoders for layers in several}
-    return pairs
+DEPTHS = {"distilbert-base-uncased": 6, "bert-base-uncased": 12, "roberta-base": 12, GLOVE: 0, SKIP_GRAM: 0}
 
 
-@pytest.mark.parametrize("name", [name for name, experiment in EXPERIMENTS.items() if experiment.paper])
-def test_an_experiment_measures_every_system_of_its_tables(name: str) -> None:
-    """At the pooled layers of the cell, with the settings of the cell, at the depth of the paper's backbone."""
-    experiment = EXPERIMENTS[name]
-    for number in experiment.tables:
-        (table,) = [table for table in load(experiment.paper).tables if table.number == number]
-        found = made(name, 24 if number == 9 else 12)
-        there = measures(found)
-        for row in table.rows:
-            values = [value for cell in row.cells for value in cell if value is not None]
-            assert values and row.system is not None
-            for value in values:
-                layers = {measure.layers for measure in value.measures}
-                assert {(row.system, str(each)) for each in layers} <= there, (name, row.name, layers)
-                assert any(has(each, value) for each in found.values() if each.name == row.system) or not value.settings
+def at_paper(experiment: str) -> list[Pipeline]:
+    """Every pipeline of an experiment at the scale of the papers, on the papers' backbones."""
+    return [*pipelines(f"{experiment}@paper", {}, lambda backbone: DEPTHS.get(backbone, 24)).values()]
+
+
+def measures(made: Pipeline) -> set[tuple[str, str]]:
+    """(system, layers) of every measurement that a pipeline ends with."""
+    fitted = {stage: recipe.layers for stage, recipe in made.recipes.items() if stage not in STAGES}
+    at = [fitted[stage] for stage in fitted if stage != "sed"] or made.evaluation.layers
+    encoders = [("raw", made.evaluation.layers), (made.name, at)]
+    members = "-".join(made.stages)
+    if made.combine == "sed":
+        encoders += [(members, made.evaluation.layers), (f"{members}-ensemble", made.evaluation.layers)]
+    if made.combine == "ensemble":
+        encoders += [(members, at)]
+    return {(system, str(layers)) for system, several in encoders for layers in several}
+
+
+@pytest.mark.parametrize(("paper", "number"), commands())
+def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, number: int) -> None:
+    """On the row's backbone, with its settings, at its pooled layers; or the row says why no system makes it."""
+    (table,) = [table for table in load(paper).tables if table.number == number]
+    if (paper, number) in SEARCHED:
+        found = named.search("gausscse@paper")
+        assert found.pipeline.backbone == "bert-base-uncased" and {row.system for row in table.rows} == {
+            found.pipeline.name
+        }
+        values = [value for row in table.rows for cell in row.cells for value in cell if value]
+        assert all(
+            dict(v.settings).items() - {("gausscse.settings.loss", "ent+con")} <= set_of(found, v) for v in values
+        )
+        return
+    (experiment,) = [name for name, one in EXPERIMENTS.items() if one.paper == paper and number in one.tables]
+    made = [(one, measures(one)) for one in at_paper(experiment)]
+    for row in table.rows:
+        if row.system is None:
+            assert row.unmade and not row.backbone
+            continue
+        assert row.backbone is not None
+        on = [pair for pair in made if re.fullmatch(BACKBONES[row.backbone], pair[0].backbone.lower())]
+        for value in (value for cell in row.cells for value in cell if value):
+            for layers in {measure.layers for measure in value.measures}:
+                fits = [one for one, there in on if has(one, value) and (row.system, str(layers)) in there]
+                assert fits, (row.name, layers, dict(value.settings))
+
+
+def set_of(search: Search, value: Value) -> set[tuple[str, Any]]:
+    """The settings of a value that a search goes through."""
+    return {
+        (key, at)
+        for key, at in value.settings.items()
+        if key in search.space and at in (search.space[key].choices or ())
+    }
 
 
 def has(pipeline: Pipeline, value: Value) -> bool:
     found = {}
     for path in value.settings:
         stage, *rest = path.split(".")
+        if stage not in pipeline.recipes:
+            return False
         found[path] = pipeline.recipes[stage]
         for part in rest:
             found[path] = getattr(found[path], part)
-    return found == dict(value.settings)
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()} == dict(value.settings)
 
 
 def test_counts_scales_and_backbones() -> None:
@@ -67,7 +98,14 @@ def test_counts_scales_and_backbones() -> None:
     assert {p.members for name, p in made("sed-pooling").items() if name.startswith("flow")} == {1}
     assert {p.backbone for p in made("latte-settings@paper").values()} == {"bert-base-uncased"}
     assert {p.backbone for p in made("latte-settings@paper", backbone="other").values()} == {"other"}
-    assert {p.backbone for p in made("latte-layers@paper", 24).values()} == {"bert-large-uncased"}
+    assert {p.backbone for p in made("latte-layers@paper", 24).values()} == {"bert-base-uncased", "bert-large-uncased"}
+    assert "bert-base-uncased.latte.layers=only-1" in made("latte-layers@paper")
+    assert [*made("latte-distances", 0)] == ["latte"] and [*made("latte-distances")] == ["latte", "nli", "nli-latte"]
+    with pytest.raises(InputError, match="backbone=words.txt: word vectors"):
+        made("gausscse-main", 0, backbone="words.txt")
+    searched = pipelines("sed-supervised", {}, lambda backbone: 12, {None: {"sts.settings.lower_bound": 0.55}})
+    bounds = {name: one.stages["sts"].settings.lower_bound for name, one in searched.items() if "sts" in one.stages}  # type: ignore[attr-defined]
+    assert bounds == {"sts.one-layer": 0.0, "sts-flow": 0.55, "sts-sed": 0.55, "sts-sed-flow": 0.55}
     assert list(made("latte-layers", 2)) == ["latte.layers=only-1", "latte.layers=only-2"]
     assert made("sed-pooling", 2)["ct-sed"].evaluation.layers == (1, 2)
     assert is_experiment("latte-layers@small") and not is_experiment("latte")

@@ -70,12 +70,13 @@ class Value:
 class Row:
     """One row: ``name`` and ``group`` (the heading above it) in the paper's words; ``system`` in raysts' grammar.
 
-    ``cells``: per column one value per metric, None where nothing is printed.
+    ``unmade``: why there is no such system. ``cells``: per column one value per metric, None where nothing is printed.
     """
 
     name: str
     group: str | None
     system: str | None
+    unmade: str | None
     backbone: str | None
     remark: str | None
     cells: tuple[tuple[Value | None, ...], ...]
@@ -142,7 +143,7 @@ def _table(plain: Mapping[str, Any], by_system: Mapping[str, Mapping[str, Any]])
         if isinstance(row, str):
             group = row
             continue
-        _expect(row, "name", "cells", *_DEFAULTS)
+        _expect(row, "name", "cells", "unmade", *_DEFAULTS)
         rows.append(_row(row, group, plain, columns, by_system, remarks))
     assert not remarks, f"table {plain['number']}: no such cells: {list(remarks)}"
     return Table(
@@ -186,8 +187,15 @@ def _row(
                 for index, number in enumerate(numbers)
             )
         )
+    assert (system is None) == ("unmade" in row), f"{where}: a system, or why there is none"
     return Row(
-        name=row["name"], group=group, system=system, backbone=backbone, remark=remark_on(None), cells=tuple(cells)
+        name=row["name"],
+        group=group,
+        system=system,
+        unmade=row.get("unmade"),
+        backbone=backbone,
+        remark=remark_on(None) or row.get("unmade"),
+        cells=tuple(cells),
     )
 
 
