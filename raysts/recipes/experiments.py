@@ -359,7 +359,8 @@ def pipelines(
     Raises:
         InputError: an override that no point has, or one of what the experiment varies.
     """
-    several, made = backbones(recipe, overrides), {}
+    several = backbones(recipe, overrides)
+    made: dict[str, Pipeline] = {}
     for backbone in several:
         known = {"backbone": backbone} if backbone else {}
         of_one = _on_backbone(recipe, {**overrides, **known}, depth, (found or {}).get(backbone, {}))
@@ -368,7 +369,7 @@ def pipelines(
 
 
 def _on_backbone(
-    recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], found: Mapping[str, Any]
+    recipe: str, overrides: Mapping[str, Any], depth: Callable[[str], int], best: Mapping[str, Any]
 ) -> dict[str, Pipeline]:
     name, at, scale = recipe.partition("@")
     experiment = EXPERIMENTS[name]
@@ -379,7 +380,7 @@ def _on_backbone(
             made = apply_overrides(made, {key: n for key, n in experiment.usual.items() if _takes(made, key)})
         made = at_scale(made, recipe, scale) if at else made
         pooling = papers_pooling(made) if experiment.paper == "sed" else {}
-        return apply_overrides(made, {**pooling, **point.settings, **(found if point.searched else {})})
+        return apply_overrides(made, {**pooling, **point.settings, **(best if point.searched else {})})
 
     backbone = overrides.get("backbone", at_point(experiment.points(1)[0]).backbone)
     layers = depth(str(backbone))
