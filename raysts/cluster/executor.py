@@ -50,7 +50,7 @@ class RayExecutor:
                 ray.kill(actor)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """Every chain as its own Ray Train run."""
+        """As :meth:`raysts.pipeline.local.Executor.train`, by Ray Train workers that take chains from a queue."""
         return train_members(chains, with_gpus(resources), say)
 
 

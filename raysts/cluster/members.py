@@ -1,14 +1,22 @@
-"""Ensemble members as independent Ray Train runs, all demanded at once, admitted as resources come."""
+"""Ensemble members on Ray Train: a queue of their chains, and workers that take from it one after the other.
+
+A member of one worker shares it with others: there is a worker per slot, several to a Ray Train run, so that neither what the
+head holds nor what is started grows with the number of members. A member of several workers has a Ray Train run of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import queue
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -16,12 +24,22 @@ import ray.train
 import torch
 from ray.train import ControllerError, FailureConfig, LoggingConfig, RunConfig, ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import nn
 
-from raysts.cluster.capacity import PendingReporter, reachable
+from raysts.cluster.capacity import PendingReporter, at_once, may_grow, node_types
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
-from raysts.cluster.ray_internals import OneWorkerTrainer, OwnCallbacks, node_is_drained, told_to_end
+from raysts.cluster.queue import Piece, QueueState, WorkQueue, tell_death, widths
+from raysts.cluster.ray_internals import (
+    OwnCallbacks,
+    SlotsGroup,
+    SlotsTrainer,
+    WatchOwnNode,
+    WorkersApart,
+    node_is_drained,
+    told_to_end,
+)
 from raysts.errors import RunFailed, StoreFailed
 from raysts.pipeline.local import Say, fail, train_chains
 from raysts.recipes.recipe import Resources
@@ -35,6 +53,15 @@ from raysts.training.stacked import stacks
 DEATHS = 3
 """Deaths of its processes that a member survives without getting on in between, each from its last checkpoint."""
 
+UNKNOWN_SLOTS = 64
+"""Workers that are asked for at most where nobody can tell how far the cluster grows (on Kubernetes)."""
+
+MOST_GROUPS = 16
+"""Members of several workers that are trained at once, at most: each has a Ray Train run of its own."""
+
+LOOK_SECONDS = 0.5
+END_SECONDS = 30.0
+
 RESIZE_SECONDS = 30.0
 """How often a member of variable size looks whether there is room for more workers."""
 
@@ -45,13 +72,14 @@ then it asks again, for less."""
 
 
 class RayRuntime(Runtime):
-    """One Ray Train worker."""
+    """One Ray Train worker; one of several that train a run together unless each trains apart."""
 
     def __init__(self, resources: Resources) -> None:
         context = ray.train.get_context()
         device = ray.train.torch.get_device() if resources.gpus else "cpu"
         super().__init__(device, threads=resources.cpus, read=read_streamed)
-        self.rank, self.world = context.get_world_rank(), context.get_world_size()
+        if resources.workers > 1:
+            self.rank, self.world = context.get_world_rank(), context.get_world_size()
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
     def wrap(self, module: nn.Module) -> nn.Module:
@@ -81,133 +109,287 @@ class _TorchTrainer(OwnCallbacks, TorchTrainer):
 
 
 def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-    """Train every chain as one Ray Train run, or members that are stacked as one together; per chain None or the reason
-    it failed. The others go on."""
-    outcomes: queue.Queue[tuple[int, str | None]] = queue.Queue()
-    for stack in stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources))):
-        # Daemon threads: after Ctrl-C a fit may never return, and the process must end all the same.
-        work = [(index, list(chains[index])) for index in stack]
-        threading.Thread(target=_run, args=(work, resources, outcomes), daemon=True).start()
+    """Train every chain, alone or stacked with others of its shape; per chain None or the reason it failed. The others go
+    on."""
+    stacked = stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources)))
+    work = [[list(chains[index]) for index in stack] for stack in stacked]
     reasons: dict[int, str | None] = {}
     pending = PendingReporter(resources, say)
-    with RunMonitor([job for chain in chains for job in chain], say) as monitor:
+    with (_Slots if resources.workers == 1 else _Groups)(work, resources) as runs, RunMonitor(say) as monitor:
         while len(reasons) < len(chains):
-            try:
-                index, reason = outcomes.get(timeout=0.5)
-                reasons[index] = reason
-                if reason is not None:
+            state = runs.state()
+            for number, found in state.ended:
+                reasons |= zip(stacked[number], found, strict=True)
+                for reason in filter(None, found):
                     say(f"failed: {reason}")
-            except queue.Empty:
-                pass
-            monitor.update()
+            looked_at = [*state.training, *(number for number, _ in state.ended)]
+            monitor.update([job for number in looked_at for chain in work[number] for job in chain])
             pending.update(len(chains) - len(reasons))
+            time.sleep(LOOK_SECONDS)
     return [reasons[index] for index in range(len(chains))]
 
 
 def _gpu_workers(resources: Resources) -> int:
     """How many workers the GPUs of the cluster, once grown, hold at once; 0 where workers use none, else at least 1."""
-    return max(1, int(reachable("GPU") // resources.gpus)) if resources.gpus else 0
+    return at_once(resources) if resources.gpus else 0
 
 
-def _run(
-    work: list[tuple[int, list[Job]]], resources: Resources, outcomes: queue.Queue[tuple[int, str | None]]
-) -> None:
-    indices, chains = [index for index, _ in work], [chain for _, chain in work]
+def _slots(resources: Resources, wanted: int) -> int:
+    """How many workers to ask for; where nobody can tell how far the cluster grows, as many as are wanted, within reason."""
+    unknown = may_grow() and not node_types()
+    return min(wanted, max(at_once(resources), UNKNOWN_SLOTS if unknown else 1))
+
+
+class _Slots:
+    """Workers that train apart: each is a slot that takes pieces of work, stacks of chains, from one queue; few Ray Train
+    runs hold all of them."""
+
+    def __init__(self, work: list[list[list[Job]]], resources: Resources) -> None:
+        self.work, self.resources = work, resources
+        first = work[0][0][0]
+        self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
+        self.placement = f"{self.name}-{secrets.token_hex(3)}"
+        self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
+
+    def __enter__(self) -> _Slots:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=here, name=f"{self.placement}-queue")
+        self.queue = kind.remote(len(self.work))
+        self.shared = ray.put(self.work)  # once for all workers: members have much in common, such as the dev set
+        self.threads = [
+            # Daemon threads: after Ctrl-C a fit may never return, and the process must end all the same.
+            threading.Thread(target=self._keep, args=(number, width), daemon=True)
+            for number, width in enumerate(widths(_slots(self.resources, len(self.work))))
+        ]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the runs that still wait for room."""
+        deadline = time.monotonic() + END_SECONDS
+        while any(thread.is_alive() for thread in self.threads) and time.monotonic() < deadline:
+            for group in ray.util.placement_group_table().values():
+                if group["name"].startswith(f"{self.placement}-") and group["state"] == "PENDING":
+                    with contextlib.suppress(ValueError):  # it is gone
+                        ray.util.remove_placement_group(ray.util.get_placement_group(group["name"]))
+            time.sleep(LOOK_SECONDS / 2)
+        ray.kill(self.queue)
+
+    def state(self) -> QueueState:
+        """What has happened since the last look."""
+        alive = any(thread.is_alive() for thread in self.threads)
+        state: QueueState = ray.get(self.queue.state.remote())
+        self.open -= {number for number, _ in state.ended}
+        if not alive and not state.ended:
+            cause = RunFailed(f"its workers do not start: {self.causes.get()}")
+            return state._replace(ended=[(number, _fail(self.work[number], cause)) for number in sorted(self.open)])
+        return state
+
+    def _keep(self, number: int, width: int) -> None:
+        """A Ray Train run of ``width`` slots, begun again as long as work is left and some is begun in between."""
+        begun = failures = 0
+        while True:
+            try:
+                self._trainer(number, width).fit()
+                return
+            except BaseException as error:
+                cause = error
+            left, began = ray.get(self.queue.release.remote(number))
+            failures, begun = (0 if began > begun else failures + 1), began
+            if not left or failures > DEATHS:
+                self.causes.put(cause)
+                return
+            time.sleep(1)
+
+    def _trainer(self, number: int, width: int) -> SlotsTrainer:
+        died = partial(tell_death, self.queue, number)
+        return SlotsTrainer(
+            partial(_take_work, self.queue, number, [self.shared], self.resources),
+            backend_config=WorkersApart(),
+            scaling_config=_scaling(self.resources, width),
+            run_config=_run_config(
+                f"{self.name}-{number}",
+                self.work[0][0][0],
+                # What a piece of work survives is counted by the queue.
+                FailureConfig(max_failures=-1, controller_failure_limit=DEATHS),
+                [SlotsGroup(f"{self.placement}-{number}", died), WatchOwnNode()],
+            ),
+        )
+
+
+def _take_work(pieces: Any, run: int, shared: list[Any], resources: Resources) -> None:
+    """The train function of a worker that trains apart: one piece of work after the other, as long as there are any."""
+    _quiet()
+    slot, work = (run, ray.train.get_context().get_world_rank()), ray.get(shared[0])
     try:
-        reasons = _fit(chains, resources)
-    except BaseException as error:
-        reasons = [f"run {chain[0].id}: {type(error).__name__}: {error}" for chain in chains]
-    for outcome in zip(indices, reasons, strict=True):
-        outcomes.put(outcome)
+        while (taken := ray.get(pieces.take.remote(slot))) is not None:
+            number, piece = taken
+            piece = _looked_at(work[number], piece)
+            pieces.begin.remote(slot, piece)
+            ray.get(pieces.end.remote(slot, _train_piece(work[number], piece, RayRuntime(resources))))
+            gc.collect()  # the next one begins where this one did
+            if resources.gpus:
+                torch.cuda.empty_cache()
+    except Preempted:
+        os._exit(128 + signal.SIGTERM)  # the run goes on in another process
 
 
-def _fit(chains: list[list[Job]], resources: Resources) -> list[str | None]:
-    """Train the chains to their ends, however often processes die, as long as they get on in between; per chain None or
-    the reason it failed."""
+def _looked_at(chains: list[list[Job]], piece: Piece) -> Piece:
+    stand = _stand(chains)
+    return Piece(stand, piece.deaths if stand == piece.stand else 0, piece.cause)
+
+
+def _train_piece(chains: list[list[Job]], piece: Piece, runtime: Runtime) -> list[str | None]:
+    if piece.deaths > DEATHS:
+        return _fail(chains, _died(piece.deaths, piece.cause))
+    return train_chains(chains, lambda job: runtime)
+
+
+def _died(times: int, cause: object) -> RunFailed:
+    return RunFailed(f"its processes died {times} times without getting on, the last time so: {cause}")
+
+
+def _fail(chains: list[list[Job]], cause: BaseException) -> list[str | None]:
+    """The reasons of chains that were not trained to their ends."""
+    unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
+    return [None if job is None else fail(job, cause) for job in unfinished]
+
+
+def _stand(chains: list[list[Job]]) -> list[object]:
+    """How far the runs have come, on disk."""
+    jobs = [job for chain in chains for job in chain]
+    return [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in jobs]
+
+
+class _Groups:
+    """Members of several workers that train together: each has a Ray Train run of its own; as many at once as there is room
+    for, and at most :data:`MOST_GROUPS`."""
+
+    def __init__(self, work: list[list[list[Job]]], resources: Resources) -> None:
+        self.work, self.resources = work, resources
+        self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.ended: queue.SimpleQueue[tuple[int, list[str | None]]] = queue.SimpleQueue()
+        self.training: set[int] = set()
+
+    def __enter__(self) -> _Groups:
+        for number in range(len(self.work)):
+            self.waiting.put(number)
+        least = self.resources.min_workers or self.resources.workers
+        at_once = max(1, _slots(self.resources, len(self.work) * least) // least)
+        for _ in range(min(at_once, MOST_GROUPS)):
+            threading.Thread(target=self._keep, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing: a run ends with its member."""
+
+    def state(self) -> QueueState:
+        """What has happened since the last look."""
+        ended = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                ended.append(self.ended.get_nowait())
+        return QueueState(ended, sorted(self.training), self.waiting.qsize(), 0)
+
+    def _keep(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number = self.waiting.get_nowait()
+                self.training.add(number)
+                (chain,) = self.work[number]
+                try:
+                    reason = _fit(chain, self.resources)
+                except BaseException as error:
+                    reason = f"run {chain[0].id}: {type(error).__name__}: {error}"
+                self.training.discard(number)
+                self.ended.put((number, [reason]))
+
+
+def _fit(chain: list[Job], resources: Resources) -> str | None:
+    """Train the chain to its end, however often processes die, as long as it gets on in between; None or the reason it
+    failed."""
     deaths = 0
     os.environ[START_TIMEOUT] = ELASTIC_START_SECONDS if resources.min_workers else SETTINGS[START_TIMEOUT]
     while True:
-        before = _stand(chains)
+        before = _stand([chain])
         try:
-            return _trainer(chains, resources).fit().return_value["reasons"]
+            return _trainer(chain, resources).fit().return_value["reason"]
         except WorkerGroupError as error:
             cause, times = next(iter(error.worker_failures.values()), error), DEATHS + 1  # Ray has tried that often
         except (ControllerError, ray.exceptions.RayActorError) as error:
             # A worker that dies in its first moments, or a controller, is reported so and not retried by Ray.
             cause = getattr(error, "controller_failure", error)
             times = 1 if isinstance(cause, ray.exceptions.RayActorError) else DEATHS + 1
-        deaths = deaths + times if _stand(chains) == before else 0
+        deaths = deaths + times if _stand([chain]) == before else 0
         if deaths > DEATHS:
-            if isinstance(cause, ray.exceptions.RayActorError):
-                cause = RunFailed(f"its processes died {deaths} times without getting on, the last time so: {cause}")
-            unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
-            return [None if job is None else fail(job, cause) for job in unfinished]
+            (reason,) = _fail(
+                [chain], _died(deaths, cause) if isinstance(cause, ray.exceptions.RayActorError) else cause
+            )
+            return reason
         time.sleep(1)
 
 
-def _stand(chains: list[list[Job]]) -> list[object]:
-    """How far the runs have come, on disk."""
-    jobs = [job for chain in chains for job in chain]
-    return [finished(job) is not None or checkpoint.last(job.folder / "checkpoints") for job in jobs]
-
-
-def _trainer(chains: list[list[Job]], resources: Resources) -> OneWorkerTrainer | _TorchTrainer:
-    """One Ray Train run over the chains."""
-    first, last = chains[0][0].facts, chains[-1][0].facts
-    who = first["stage"] if first.get("member") is None else f"{first.get('role', 'member')}-{first['member']}"
-    more = f"-to-{last['member']}" if len(chains) > 1 else ""
-    kind, options = (
-        (OneWorkerTrainer, {})
-        if resources.workers == 1
-        else (_TorchTrainer, {"torch_config": TorchConfig(backend="nccl" if resources.gpus else "gloo")})
-    )
-    return kind(
-        _work,
-        train_loop_config={"chains": chains, "resources": resources},
-        scaling_config=ScalingConfig(
-            num_workers=(resources.min_workers, resources.workers) if resources.min_workers else resources.workers,
-            elastic_resize_monitor_interval_s=RESIZE_SECONDS,
-            use_gpu=bool(resources.gpus),
-            resources_per_worker={"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+def _trainer(chain: list[Job], resources: Resources) -> _TorchTrainer:
+    """One Ray Train run over the chain."""
+    facts = chain[0].facts
+    who = facts["stage"] if facts.get("member") is None else f"{facts.get('role', 'member')}-{facts['member']}"
+    return _TorchTrainer(
+        partial(_train_with_others, chain, resources),
+        torch_config=TorchConfig(backend="nccl" if resources.gpus else "gloo"),
+        scaling_config=_scaling(
+            resources, (resources.min_workers, resources.workers) if resources.min_workers else resources.workers
         ),
-        run_config=RunConfig(
-            name=f"{first['system']}-{who}{more}-{chains[0][0].id[:6]}",
-            # raysts keeps its own checkpoints; Ray Train writes no more than a marker here.
-            storage_path=str(chains[0][0].folder.parent.parent / "ray"),
+        run_config=_run_config(
+            f"{facts['system']}-{who}-{chain[0].id[:6]}",
+            chain[0],
             # A node that is taken away is nobody's fault: it is not counted, however often.
-            failure_config=FailureConfig(max_failures=DEATHS, max_preemption_failures=-1),
-            logging_config=LoggingConfig(log_level="CRITICAL"),
+            FailureConfig(max_failures=DEATHS, max_preemption_failures=-1),
         ),
-        **options,
     )
 
 
-def _work(config: dict[str, Any]) -> dict[str, Any]:
-    """The train function of a worker. An error of its own would come again, so it is a result, not a failure."""
+def _scaling(resources: Resources, workers: int | tuple[int, int]) -> ScalingConfig:
+    return ScalingConfig(
+        num_workers=workers,
+        elastic_resize_monitor_interval_s=RESIZE_SECONDS,
+        use_gpu=bool(resources.gpus),
+        resources_per_worker={"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+    )
+
+
+def _run_config(name: str, job: Job, failures: FailureConfig, callbacks: Sequence[Any] = ()) -> RunConfig:
+    return RunConfig(
+        name=name,
+        # raysts keeps its own checkpoints; Ray Train writes no more than a marker here.
+        storage_path=str(job.folder.parent.parent / "ray"),
+        failure_config=failures,
+        callbacks=list(callbacks),
+        logging_config=LoggingConfig(log_level="CRITICAL"),
+    )
+
+
+def _quiet() -> None:
     for logger in ("ray.data", "ray.train"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     quiet_data()
-    runtime = RayRuntime(config["resources"])
+
+
+def _train_with_others(chain: list[Job], resources: Resources) -> dict[str, Any]:
+    """The train function of one of several workers.
+
+    Only what all of them find at the same step is a result, for it would come again. Anything else may be the echo of
+    another worker's death and leaves the others waiting in a collective: it ends the group, which Ray Train starts again.
+    """
+    _quiet()
+    runtime = RayRuntime(resources)
     try:
-        if runtime.world == 1:
-            return {"reasons": train_chains(config["chains"], lambda job: runtime)}
-        (chain,) = config["chains"]
-        return {"reasons": [_train_together(chain, runtime)]}
+        for job in chain:
+            train(job, runtime)
     except Preempted:
         os._exit(128 + signal.SIGTERM)  # the run goes on in another process
-
-
-def _train_together(chain: list[Job], runtime: Runtime) -> str | None:
-    """``train_chains`` for one of several workers.
-
-    Only what all of them find at the same step is a result. Anything else may be the echo of another worker's death and
-    leaves the others waiting in a collective: it ends the group, which Ray Train starts again.
-    """
-    for job in chain:
-        try:
-            train(job, runtime)
-        except StoreFailed:
-            raise  # of one worker alone
-        except RunFailed as error:
-            return fail(job, error) if runtime.rank == 0 else str(error)
-    return None
+    except StoreFailed:
+        raise  # of one worker alone
+    except RunFailed as error:
+        return {"reason": fail(job, error) if runtime.rank == 0 else str(error)}
+    return {"reason": None}

@@ -12,14 +12,24 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray._private import ray_constants
 from ray.experimental.internal_kv import _internal_kv_get
-from ray.train.v2._internal.execution.callback import WorkerCallback
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2._internal.constants import (
+    DEFAULT_PREEMPTION_POLL_INTERVAL_S,
+    ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    PREEMPTION_POLL_INTERVAL_S_ENV_VAR,
+)
+from ray.train.v2._internal.execution.callback import WorkerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.worker_group import worker_group
+from ray.train.v2._internal.execution.worker_group.poll import _is_preempted_actor
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 # -- a private cluster ---------------------------------------------------------------------------------------------------
@@ -119,8 +129,14 @@ def monitored_node_types() -> dict[str, str]:
 END_SECONDS = 15.0
 """A worker that is told to end (SIGTERM) and has not reached the end of a step by then ends all the same."""
 
+SHUTDOWN_SECONDS = 4.5
+"""How long a worker that Ray Train ends may take to save: Ray waits for five seconds."""
+
 told_to_end = threading.Event()
-"""Set when this worker has got SIGTERM."""
+"""Set when this worker has got SIGTERM, or its group is about to be ended."""
+
+drained = threading.Event()
+"""Set when the node of this worker is about to be taken away."""
 
 UNUSED_CALLBACKS = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
 """Ray Train's helpers that are an actor process each in every run and have nothing to do here: one polls the dashboard, one
@@ -156,8 +172,79 @@ class OwnCallbacks:
         ]
 
 
-class OneWorkerTrainer(OwnCallbacks, DataParallelTrainer):
-    """Needs no process group, and its controller no torch; ``ray.train.data_parallel_trainer`` has that of older versions."""
+class SlotsTrainer(OwnCallbacks, DataParallelTrainer):
+    """A run whose workers train apart: it needs no process group, and its controller no torch
+    (``ray.train.data_parallel_trainer`` has that of older versions)."""
+
+
+class _Apart(Backend):
+    """A worker that dies is replaced alone, as Ray Train does for torchft; by default it ends all workers of its run."""
+
+    has_replica_groups = True
+
+
+class WorkersApart(BackendConfig):
+    """For :class:`SlotsTrainer`."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _Apart
+
+
+class SlotsGroup(WorkerGroupCallback):
+    """In the controller of a run whose workers train apart: names its request for room, and says who died.
+
+    Args:
+        placement: what the name of the run's placement group begins with: by it the driver knows which requests are its own.
+        died: takes a worker's rank, what is known of its death, and whether its node was taken away.
+    """
+
+    def __init__(self, placement: str, died: Callable[[int, str, bool], None]) -> None:
+        self.placement, self.died = placement, died
+        self.group: Any = None
+        self.groups = 0
+
+    @contextlib.contextmanager
+    def on_worker_group_start(self) -> Iterator[None]:
+        self.groups += 1  # the name of one that was just removed may still be taken
+        worker_group.placement_group = partial(
+            ray.util.placement_group, name=f"{self.placement}-{self.groups}-{os.getpid()}"
+        )
+        yield
+
+    def after_worker_group_start(self, group: Any) -> None:
+        self.group = group
+
+    def after_worker_group_poll_status(self, status: Any) -> None:
+        for rank, error in status.errors.items():
+            self.died(rank, str(error), _is_preempted_actor(error))
+        # Before one is replaced Ray asks all the others for an answer: two that died with their node would end the run.
+        for index in status.failing_replica_group_indices:
+            self.group.get_replica_groups()[index].shutdown()
+
+
+class WatchOwnNode(WorkerCallback):
+    """For a worker that trains apart, for which Ray Train watches no nodes: notices that its own is to be taken away, and
+    gives training a moment to save where the worker is ended with its group."""
+
+    def after_init_train_context(self) -> None:
+        if ray_constants.env_bool(ENABLE_PREEMPTION_WATCHER_ENV_VAR, True):
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        seconds = float(os.environ.get(PREEMPTION_POLL_INTERVAL_S_ENV_VAR, DEFAULT_PREEMPTION_POLL_INTERVAL_S))
+        node, over = ray.get_runtime_context().get_node_id(), threading.Event()
+        while not over.wait(seconds):
+            with contextlib.suppress(Exception):  # the head may not answer now
+                if node in ray._private.state.state.get_draining_nodes():
+                    drained.set()
+                    return
+
+    def before_worker_shutdown(self) -> None:
+        training = get_train_context().execution_context.training_thread_runner._thread
+        if training is not None and training.is_alive():
+            told_to_end.set()
+            training.join(SHUTDOWN_SECONDS)
 
 
 def node_is_drained() -> bool:
@@ -165,7 +252,7 @@ def node_is_drained() -> bool:
 
     Public is ``ray.train.get_preemption_info``, which makes all workers meet in an actor, at every step.
     """
-    return get_train_context().preemption_context.preemption_info is not None
+    return drained.is_set() or get_train_context().preemption_context.preemption_info is not None
 
 
 # -- Ray Tune ------------------------------------------------------------------------------------------------------------

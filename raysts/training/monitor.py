@@ -24,10 +24,11 @@ EVERY_REMOTE = 15.0
 
 
 class RunMonitor:
-    """Watches the run folders of ``jobs``; say is called once per finished run, bars are drawn on a terminal."""
+    """Watches run folders; say is called once per finished run, bars are drawn on a terminal."""
 
-    def __init__(self, jobs: Sequence[Job], say: Callable[[str], None]) -> None:
-        self.jobs, self.say = list(jobs), say
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.watched: dict[str, Job] = {}
         self.finished: set[str] = set()
         self.looked = self.looked_far = 0.0
         self.bars: Any = None
@@ -54,28 +55,31 @@ class RunMonitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.looked = self.looked_far = 0.0
-        self.update()
+        self.update([])
         if self.bars is not None:
             self.bars.stop()
 
-    def update(self) -> None:
-        """Look at the files, at most once a second."""
+    def update(self, jobs: Sequence[Job]) -> None:
+        """Look at the files of the runs that train or have just ended, at most once a second.
+
+        What was looked at is looked at until it is over: what a look costs grows with the runs that train, not with all.
+        """
+        self.watched |= {job.id: job for job in jobs if job.id not in self.finished}
         if time.monotonic() - self.looked < EVERY:
             return
         self.looked = time.monotonic()
         if time.monotonic() - self.looked_far >= EVERY_REMOTE:
             self.looked_far = time.monotonic()
             with contextlib.suppress(StoreFailed):  # whoever trains says so
-                at_once(RunFolder.record, [RunFolder(job.folder) for job in self.jobs if job.id not in self.finished])
-        for job in self.jobs:
-            if job.id in self.finished:
-                continue
+                at_once(RunFolder.record, [RunFolder(job.folder) for job in self.watched.values()])
+        for job in list(self.watched.values()):
             line = last_metrics(job.folder / "metrics.jsonl")
             record = RunFolder(job.folder).written()
             if line is not None and self.bars is not None:
                 self._draw(job, line)
             if record.get("status") == "done":
                 self.finished.add(job.id)
+                del self.watched[job.id]
                 self._say(job, line or {}, record)
 
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:

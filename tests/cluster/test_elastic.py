@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_until
+from processes import wait_until, writer_of
 from small_runs import tokenize_table
 
 from raysts.models.pretrained import load_tokenizer
@@ -44,19 +44,20 @@ def nodes() -> Iterator[Any]:
 
 def _job(made: Plan) -> Job:
     made.write_backbone()
-    for spec in made.specs.values():
-        tokenize_table(made.corpus, spec, load_tokenizer(made.backbone), made.store_folder(spec))
+    for id_, spec in made.specs.items():
+        if not (made.storage / "tokens" / id_ / "manifest.json").exists():
+            tokenize_table(made.corpus, spec, load_tokenizer(made.backbone), made.store_folder(spec))
     job = made.chains[0][0].job
     assert job is not None
     return job
 
 
-def _started(job: Job, resources: Resources) -> tuple[threading.Thread, list[str | None]]:
+def _started(jobs: list[Job], resources: Resources) -> tuple[threading.Thread, list[str | None]]:
     from raysts.cluster.members import train_members
 
     found: list[str | None] = []
     run = threading.Thread(
-        target=lambda: found.extend(train_members([[job]], resources, lambda text: None)), daemon=True
+        target=lambda: found.extend(train_members([[job] for job in jobs], resources, lambda text: None)), daemon=True
     )
     run.start()
     return run, found
@@ -87,22 +88,39 @@ def _drain(node_id: str, seconds: float) -> None:
 def test_a_node_that_is_drained_is_worth_a_checkpoint(
     planned: Callable[..., Plan], tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recipe asks for none before the end; the notice makes one, and on another node the run goes on from there."""
+    """The recipe asks for none before the end; the notice makes one, and on another node the run goes on from there. The
+    other worker of the same Ray Train run goes on as if nothing had happened."""
+    from raysts.cluster import members
+
     monkeypatch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "1")
     monkeypatch.setenv("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "0.5")
-    first = nodes.add_node(num_cpus=1)
-    job = _job(planned(tmp_path, "nli", {**QUICK, "train.max_steps": 4000, "train.checkpoint_every": 100_000}))
-    run, found = _started(job, Resources())
-    wait_until(lambda: _lines(job) >= 2)
-    assert _step(job) == 0
+    monkeypatch.setattr(members, "widths", lambda slots: [slots])
+    of_node = {node.node_id: node for node in (nodes.add_node(num_cpus=1) for _ in range(2))}
+    long = {**QUICK, "train.max_steps": 4000, "train.checkpoint_every": 100_000}
+    jobs = [_job(planned(tmp_path, "nli", {**long, "seed": seed})) for seed in (1, 2)]
+    run, found = _started(jobs, Resources())
+    wait_until(lambda: all(_lines(job) >= 2 for job in jobs))
+    assert [_step(job) for job in jobs] == [0, 0]
+    writers = [writer_of(job.folder) for job in jobs]
+    first = next(node for node in of_node.values() if _parent(writers[0]) == _raylet(node))
     _drain(first.node_id, 20.0)
-    wait_until(lambda: _step(job) > 0)
-    saved = _step(job)
+    wait_until(lambda: _step(jobs[0]) > 0)
+    saved = _step(jobs[0])
+    assert _step(jobs[1]) == 0, "nobody told the other one"
     nodes.add_node(num_cpus=1)
     nodes.remove_node(first, allow_graceful=False)
     wait_until(lambda: not run.is_alive())
-    assert found == [None] and (read_json(job.folder / "run.json") or {})["status"] == "done"
-    assert 0 < saved < 4000
+    assert found == [None, None] and 0 < saved < 4000
+    assert [(read_json(job.folder / "run.json") or {})["status"] for job in jobs] == ["done", "done"]
+    assert [writer_of(job.folder) == writer for job, writer in zip(jobs, writers, strict=True)] == [False, True]
+
+
+def _parent(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def _raylet(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def test_a_member_goes_on_with_fewer_workers_and_then_with_more(
@@ -112,7 +130,7 @@ def test_a_member_goes_on_with_fewer_workers_and_then_with_more(
     first, second = (nodes.add_node(num_cpus=1) for _ in range(2))
     del first
     job = _job(planned(tmp_path, "nli", {**QUICK, "train.epochs": 1000, "train.checkpoint_every": 20}))
-    run, found = _started(job, Resources(workers=2, min_workers=1))
+    run, found = _started([job], Resources(workers=2, min_workers=1))
 
     def world() -> int:
         return int((read_json(job.folder / "run.json") or {"layout": {"world_size": 0}})["layout"]["world_size"])

@@ -124,6 +124,42 @@ def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, 
     assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
 
 
+def test_many_members_in_one_run_of_two_workers(
+    planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that cannot be learned costs the others nothing, nor does a killed worker the other one: both train several
+    members, each of which ends as in a process of its own."""
+    from raysts.cluster import members
+
+    monkeypatch.setattr(members, "widths", lambda slots: [slots])
+    given: dict[str, Any] = {**SHORT, "members": 4}
+    long = {**given, "members": 1, "train.max_steps": 80, "seed": 5}
+    failing = {**given, "members": 1, "seed": 9, "nli.optim.lr": 1e30}
+    here, there = (
+        [chain for more in (long, failing, given) for chain in _made(planned, tmp_path / place, "nli", {**more}).chains]
+        for place in ("here", "there")
+    )
+    calm = [_jobs(chain) for chain in (here[0], *here[2:])]
+    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 5
+
+    ((victim,), *_), folders = there, [node.job.folder for chain in there for node in chain]
+    watch, said = _Watch(folders, victim.job.folder, tmp_path / "nobody"), []
+    watch.start()
+    outcomes = members.train_members([_jobs(chain) for chain in there], Resources(), said.append)
+    watch.stop.set()
+    watch.join()
+
+    assert outcomes[0] is None and outcomes[2:] == [None] * 4 and "the loss is" in (outcomes[1] or ""), outcomes
+    assert watch.killed
+    assert {folder: len(found) for folder, found in watch.writers.items()} == {
+        folder: 2 if folder == victim.job.folder else 1 for folder in folders
+    }
+    assert len({pid for found in watch.writers.values() for pid in found}) == 3  # two, and the one that took a place
+    for one, other in zip([here[0], *here[2:]], [there[0], *there[2:]], strict=True):
+        weights = [(node.model / "model.safetensors").read_bytes() for node in (*one, *other)]
+        assert weights[0] == weights[1]
+
+
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
     """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line."""
     from raysts.cluster.members import train_members

@@ -113,7 +113,7 @@ def test_callbacks_of_ray_train(tmp_path: Path) -> None:
     every = names(DataParallelTrainer)
     assert set(every) > ray_internals.UNUSED_CALLBACKS
     left = [name for name in every if name not in ray_internals.UNUSED_CALLBACKS]
-    assert names(ray_internals.OneWorkerTrainer) == [*left, "EndOnSigterm"]
+    assert names(ray_internals.SlotsTrainer) == [*left, "EndOnSigterm"]
 
 
 def test_a_worker_that_is_told_to_end_notes_it(monkeypatch: pytest.MonkeyPatch) -> None:

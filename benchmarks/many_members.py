@@ -1,0 +1,175 @@
+"""What many members cost beyond their training: memory of the head, CPU per member.
+
+Tiny members of few steps are trained on a cluster of this machine: a head without CPUs and nodes of one CPU each. Memory is
+private (USS): that of everything that the head's node runs and of the driver, at its peak, above what it was before. CPU
+seconds are those of all processes of the cluster and of the driver, from the first member's start to the last one's end;
+what the same members take in one process, without Ray, is stated beside.
+
+    python benchmarks/many_members.py --members 4 16 48 --nodes 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import measure
+import psutil
+
+EVERY = 0.25
+MEMORY_EVERY = 8
+"""Looks at memory, which takes longer: one in so many."""
+
+
+class Watch(threading.Thread):
+    """Adds up the CPU time of this process and all below it, and takes note of the most memory that those of the head had.
+
+    Args:
+        head: process id of the head's raylet.
+    """
+
+    def __init__(self, head: int) -> None:
+        super().__init__(daemon=True)
+        self.head, self.over = head, threading.Event()
+        self.seconds: dict[tuple[int, float], float] = {}
+        self.most, self.before, self.controllers = 0, self._memory(), 0
+        self._look()
+        self.cpu_before = dict(self.seconds)
+
+    def run(self) -> None:
+        looks = 0
+        while not self.over.wait(EVERY):
+            self._look()
+            looks += 1
+            if looks % MEMORY_EVERY == 0:
+                self.most = max(self.most, self._memory())
+
+    def cpu(self) -> float:
+        """CPU seconds since the beginning."""
+        return sum(seconds - self.cpu_before.get(who, 0.0) for who, seconds in self.seconds.items())
+
+    def _look(self) -> None:
+        controllers = 0
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                self.seconds[process.pid, process.create_time()] = times.user + times.system
+                controllers += "TrainController" in " ".join(process.cmdline())
+        self.controllers = max(getattr(self, "controllers", 0), controllers)
+
+    def _memory(self) -> int:
+        total = 0
+        for process in [psutil.Process(), *psutil.Process(self.head).children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().uss
+        return total
+
+
+def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
+    """The jobs of a plan whose backbone and token stores are there."""
+    from raysts.commands.plan import plan
+    from raysts.pipeline.local import LocalExecutor
+
+    given = {
+        "backbone": "tiny", "members": members, "batch": 16, "train.max_steps": steps, "train.max_length": 16,
+        "train.checkpoint_every": 10_000,
+    }  # fmt: skip
+    made = plan("nli", given, None, storage)
+    made.write_backbone()
+    for node in made.token_nodes:
+        if not node.is_done(made.store):
+            node.run(LocalExecutor(threads=1), made.store, lambda text: None)
+    return [[node.job for node in chain] for chain in made.chains]
+
+
+def in_process(folder: Path, members: int, steps: int) -> float:
+    """CPU seconds of a member in this process; the first, which brings imports, is left out."""
+    from raysts.pipeline.local import LocalExecutor
+    from raysts.recipes.recipe import Resources
+
+    chains = chains_of(folder / "alone", members + 1, steps)
+    executor = LocalExecutor(threads=1)
+    executor.train(chains[:1], Resources(), lambda text: None)
+    began = time.process_time()
+    assert not any(executor.train(chains[1:], Resources(), lambda text: None))
+    return (time.process_time() - began) / members
+
+
+def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]:
+    """A row of the table."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    chains = chains_of(folder / f"ray-{members}", members, steps)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20},
+    )
+    try:
+        for _ in range(nodes):
+            cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+        ray.init(address=cluster.address, log_to_driver=False)
+        from raysts.cluster.executor import RayExecutor
+        from raysts.recipes.recipe import Resources
+
+        RayExecutor()
+        watch = Watch(cluster.head_node.all_processes["raylet"][0].process.pid)
+        watch.start()
+        began = time.perf_counter()
+        reasons = RayExecutor().train(chains, Resources(gpus=0), lambda text: None)
+        seconds = time.perf_counter() - began
+        watch.over.set()
+        watch.join()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    if any(reasons):
+        raise SystemExit(f"{next(filter(None, reasons))}")
+    return {
+        "members": members,
+        "slots": nodes,
+        "head, MB above idle": (watch.most - watch.before) / 1e6,
+        "controllers at once": watch.controllers,
+        "CPU s": watch.cpu(),
+        "CPU s a member": watch.cpu() / members,
+        "wall s": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="+", default=[4, 16, 48])
+    parser.add_argument("--nodes", type=int, default=2, help="nodes of one CPU")
+    parser.add_argument("--steps", type=int, default=5, help="training steps of each member")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.pop("RAYSTS_DATA", None)
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    from raysts.cluster.connect import SETTINGS
+
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    facts = measure.machine(1)
+    folder = Path(tempfile.mkdtemp(prefix="raysts-members-"))
+    try:
+        alone = in_process(folder, 8, args.steps)
+        rows = []
+        for members in args.members:
+            rows.append({**on_ray(folder, members, args.steps, args.nodes), "CPU s a member, no Ray": alone})
+            measure.say(str(rows[-1]))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    measure.publish(args.json, facts, rows, [])
+
+
+if __name__ == "__main__":
+    main()
