@@ -78,6 +78,19 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 """Canonical tables by name. Adding a data set is one line here."""
 
+TESTS = "tests/"
+"""Begins the names of test sets of a user's own: ``tests/NAME`` holds scored pairs, whose scores have any finite range."""
+
+_OWN_PAIRS = (*_text("sentence1", "sentence2"), Column("score", "number"))
+
+
+def table_columns(table: str) -> tuple[Column, ...]:
+    """The columns of a canonical table; none where there is none of that name."""
+    if table.startswith(TESTS) and "/" not in table.removeprefix(TESTS):
+        return _OWN_PAIRS
+    return TABLES.get(table, ())
+
+
 TRAINING_TABLES = (
     "nli/train",
     "nli/triplets",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
@@ -24,7 +24,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     add_layers(command, "the models' own if all agree, else 1", of=" of both")
     add(command, "--prompt")
     command.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default 1000)")
-    add(command, "--data", "--storage")
+    add(command, "--data", "--test", "--storage")
 
 
 def compare(
@@ -33,6 +33,7 @@ def compare(
     tasks: Sequence[str] | None = None,
     *,
     data: str | Path | None = None,
+    test: Mapping[str, str | Path] | None = None,
     storage: str | Path | None = None,
     layers: int | str | None = None,
     prompt: str | None = None,
@@ -49,7 +50,7 @@ def compare(
             and ``NAME:student`` say what of a run is meant (default: what it handed over).
         b: the other one.
         tasks: names; default: every task whose files exist and on which rows can be compared.
-        data: as :func:`raysts.evaluate`.
+        data, test: as :func:`raysts.evaluate`.
         storage: where runs are looked up.
         layers: pooled layers of both; default: what all models pool by themselves if that is the same, else 1.
         prompt: before every text, for every model: the name of one of its prompts, or a text; default: the models' own.
@@ -65,6 +66,7 @@ def compare(
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
+    from raysts.data.own import Own
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
 
@@ -73,7 +75,7 @@ def compare(
         raise InputError(
             f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
         )
-    corpus = corpus_of(data)
+    corpus = corpus_of(data, own=Own.of(test=test))
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)

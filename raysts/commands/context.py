@@ -13,8 +13,10 @@ from typing import Any
 import raysts.pipeline.run
 from raysts.commands.options import Result, RunOptions, say_on_stderr
 from raysts.data.corpora import Corpus
+from raysts.data.own import Own
 from raysts.data.world.generate import world_path
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation import harness
 from raysts.models import pretrained
 from raysts.models.sentence_model import SentenceModel
 from raysts.pipeline.local import Executor, LocalExecutor
@@ -35,17 +37,25 @@ IN_PROCESS = "none"
 """``address`` that means: without Ray, in this process."""
 
 
-def corpus_of(data: str | Path | None, recipe: str | None = None, skip_bad: bool = False) -> Corpus:
+def corpus_of(
+    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: Own | None = None
+) -> Corpus:
     """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means).
 
-    ``skip_bad``: without the files of training tables that cannot be read.
+    ``skip_bad``: without the files of training tables that cannot be read. ``own``: data of the user's own, which is never
+    mixed with the embedded world unasked.
     """
-    if data is None and recipe != "quickstart":
+    if taken := sorted({*harness.TASKS} & {*(own.test if own else ())}):
+        raise InputError(f"--test {taken[0]}=...: is the name of a public task; give your own set another name")
+    pinned = recipe == "quickstart" and not (own and own.text)
+    if data is None and not pinned:
         data = os.environ.get("RAYSTS_DATA") or None
     if data is not None:
-        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad)
+        return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, own)
+    if own and not pinned:
+        return Corpus(None, own=own)
     try:
-        return Corpus(world_path())
+        return Corpus(world_path(), own=own)
     except OSError as error:
         raise RunFailed(
             f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "
@@ -138,7 +148,7 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
     store = store_of(options.storage)
     return Plan(
         pipeline=pipeline,
-        corpus=corpus_of(options.data, pipeline.name, options.skip_bad),
+        corpus=corpus_of(options.data, pipeline.name, options.skip_bad, options.own),
         storage=store.root,
         locate=lambda model: locate(model, store),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
-from raysts.commands.run import text
+from raysts.commands.run import text_of
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         help="text before every text that the teachers read: one of their own by its name, or the text itself; '' for none "
         "(default: each one's default prompt); the student's own is --set prompt=NAME|TEXT",
     )
-    add(command, "--set", "--data", "--storage", "--address", "--skip-bad")
+    add(command, "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--address", "--skip-bad")
 
 
 def distill(
@@ -44,6 +44,10 @@ def distill(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     *,
+    text: str | Path | None = None,
+    column: str | None = None,
+    dev: Mapping[str, str | Path] | None = None,
+    test: Mapping[str, str | Path] | None = None,
     from_run: str | None = None,
     from_study: str | None = None,
     top: int | None = None,
@@ -66,7 +70,7 @@ def distill(
             dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
             student starts from, is by default what the members started from, where that is on record.
         data: as :func:`raysts.run`; default that of the run or study.
-        storage, address, command, skip_bad, say: as :func:`raysts.run`.
+        storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
         from_study: take the best of this study in the storage instead.
         top: the best so many on STS-B dev; default: all.
@@ -78,16 +82,18 @@ def distill(
         as :func:`raysts.run`.
     """
     from raysts.commands.context import checked_plan, corpus_of, pipeline_of, run_plan, run_record, store_of
+    from raysts.data.own import Own
     from raysts.pipeline.outcome import STSB_DEV
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
+    own = Own.of(text, column, dev, test)
     store, source = store_of(storage), from_run or from_study
     name = name or (f"{source}-distilled" if source else "distilled")
     line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say)
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=own)
     if from_study is not None:
         pipeline, record = _of_study(from_study, top, overrides, options)
     elif bool(models) == bool(from_run):
@@ -95,10 +101,9 @@ def distill(
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
-        before = record.get("pipeline") or {"deliver": "best" if corpus_of(data).files(STSB_DEV) else "system"}
+        before = record.get("pipeline") or {"deliver": "best" if corpus_of(data, own=own).files(STSB_DEV) else "system"}
         pipeline = _of_models(models, top, overrides, before, options)
-    if data is None:
-        options = replace(options, data=record.get("data"))
+    options = options.after(record)
     return run_plan(checked_plan(pipeline_of(pipeline, overrides), options), options)
 
 
@@ -174,4 +179,4 @@ def _of_study(
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 
-COMMANDS = (Command("distill", HELP, EXAMPLE, _arguments, distill, text),)
+COMMANDS = (Command("distill", HELP, EXAMPLE, _arguments, distill, text_of),)

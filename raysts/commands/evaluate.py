@@ -50,7 +50,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
     command.add_argument("--mteb", metavar="DIR", help="write the STS results as well, for mteb.ResultCache('DIR')")
-    add(command, "--strict-contamination", "--data", "--storage")
+    add(command, "--strict-contamination", "--data", "--test", "--storage")
 
 
 def _layer(text: str) -> str:
@@ -66,6 +66,7 @@ def evaluate(
     *,
     pairs: str | Path | None = None,
     data: str | Path | None = None,
+    test: Mapping[str, str | Path] | None = None,
     storage: str | Path | None = None,
     pooling: str | None = None,
     layers: Layers | None = None,
@@ -85,6 +86,7 @@ def evaluate(
         tasks: names; default: every task whose files exist.
         pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
         data: as :func:`raysts.run`.
+        test: files of scored pairs by name, each a task of that name beside those of ``data`` (where none is given, alone).
         storage: where run ids are looked up and results are kept.
         pooling: other pooling than the model's own.
         layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
@@ -101,6 +103,7 @@ def evaluate(
         ``evaluation.contamination``), notes (the same in words); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.context import corpus_of, locate, store_of
+    from raysts.data.own import Own
     from raysts.evaluation import harness, mteb_results, results
     from raysts.evaluation.contamination.contamination import Contamination
     from raysts.evaluation.contamination.lineage import trained_on
@@ -116,6 +119,8 @@ def evaluate(
         raise InputError(
             f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
         )
+    if pairs is not None and test:
+        raise InputError("--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too")
     if pairs is not None:
         scored_pairs, corpus = load_pairs_file(Path(pairs)), None
         if mteb is not None:
@@ -123,7 +128,7 @@ def evaluate(
                 "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out"
             )
     else:
-        corpus = corpus_of(data)
+        corpus = corpus_of(data, own=Own.of(test=test))
         tasks = harness.check_tasks(corpus, tasks)
         for line in harness.left_out(corpus, tasks):
             say_on_stderr(line)

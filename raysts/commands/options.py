@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysts.models.layers import as_layers
+
+if TYPE_CHECKING:
+    from raysts.data.own import Own
 
 Result = dict[str, Any]
 """The fields of the JSON line."""
@@ -57,11 +60,33 @@ class RunOptions:
     strict_contamination: bool = False
     skip_bad: bool = False
     say: Callable[[str], None] = say_on_stderr
+    own: Own | None = None
+
+    def after(self, record: Result) -> RunOptions:
+        """On the data of the run or study that ``record`` is of, where none is given."""
+        from raysts.data.own import Own
+
+        if self.data is not None or self.own:
+            return self
+        return replace(self, data=record.get("data"), own=Own.from_plain(record.get("own")))
 
 
 def names(text: str) -> list[str] | None:
     """The names in ``a, b``; none where there is none."""
     return [name for name in map(str.strip, text.split(",")) if name] if text else None
+
+
+class Named(argparse.Action):
+    """``NAME=FILE``, repeatable -> ``{"NAME": "FILE"}``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        name, equals, path = str(values).partition("=")
+        if not (name and equals and path):
+            parser.error(f"{option} {values}: must look like NAME=FILE, for example {option} mine=pairs.csv")
+        known = dict(getattr(namespace, self.dest) or {})
+        if name in known:
+            parser.error(f"{option} {name}: is given twice; take two names")
+        setattr(namespace, self.dest, {**known, name: path})
 
 
 SHARED: dict[str, dict[str, Any]] = {
@@ -81,8 +106,25 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--data": {
         "metavar": "PATH",
-        "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else the embedded "
-        "world)",
+        "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else with --text, "
+        "--dev or --test nothing, else the embedded world)",
+    },
+    "--text": {
+        "metavar": "PATH",
+        "help": "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of "
+        "the last four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
+    },
+    "--column": {"metavar": "NAME", "help": "the column of --text that holds the texts (default: the only one)"},
+    "--dev": {
+        "action": Named,
+        "metavar": "NAME=FILE",
+        "help": "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), which choose checkpoints and "
+        "models instead of STS-B dev; of several the mean; repeatable",
+    },
+    "--test": {
+        "action": Named,
+        "metavar": "NAME=FILE",
+        "help": "your own scored pairs as a task of that name, reported with intervals; repeatable",
     },
     "--storage": {
         "metavar": "PATH",

@@ -19,7 +19,7 @@ EXAMPLE = "raysts plan quickstart"
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "recipe", "--set", "--data", "--storage", "--skip-bad")
+    add(command, "recipe", "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--skip-bad")
 
 
 def plan(
@@ -28,6 +28,11 @@ def plan(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     skip_bad: bool = False,
+    *,
+    text: str | Path | None = None,
+    column: str | None = None,
+    dev: Mapping[str, str | Path] | None = None,
+    test: Mapping[str, str | Path] | None = None,
 ) -> Plan:
     """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
 
@@ -35,8 +40,10 @@ def plan(
         InputError: anything that would stop it later, in one message.
     """
     from raysts.commands.context import checked_plan, pipeline_of
+    from raysts.data.own import Own
 
-    return checked_plan(pipeline_of(recipe, overrides), RunOptions(data=data, storage=storage, skip_bad=skip_bad))
+    own = Own.of(text, column, dev, test)
+    return checked_plan(pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=own))
 
 
 def described(
@@ -45,20 +52,28 @@ def described(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     skip_bad: bool = False,
+    *,
+    text: str | Path | None = None,
+    column: str | None = None,
+    dev: Mapping[str, str | Path] | None = None,
+    test: Mapping[str, str | Path] | None = None,
 ) -> Result:
     """The plan of a recipe as plain data; of one that begins with a search that, and once it is done what follows.
 
     Returns:
-        status, storage, name, backbone (name, id), skipped, nodes (id, kind, title, status, resources, sentences, needs).
+        status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
+        status, resources, sentences, needs).
     """
     from raysts.commands import composed, experiment
     from raysts.commands.context import checked_plan, pipeline_of
+    from raysts.data.own import Own
     from raysts.pipeline.plan import describe
     from raysts.recipes.experiments import is_experiment
     from raysts.search.named import is_composed
     from raysts.storage.store import Store
 
-    given, options = overrides or {}, RunOptions(data=data, storage=storage, skip_bad=skip_bad)
+    given = overrides or {}
+    options = RunOptions(data, storage, skip_bad=skip_bad, own=Own.of(text, column, dev, test))
     if is_experiment(recipe):
         return {"status": "done", **experiment.described(recipe, given, options)}
     if is_composed(recipe):
@@ -77,6 +92,11 @@ def _text(result: Result) -> str:
         lines.append(
             f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
             f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus})"
+        )
+    if text := result.get("text"):
+        lines.append(
+            f"  text {text['name']}: {text['rows']:,} texts; {text['empty']:,} empty rows left out; {text['repeated']:,} rows "
+            f"repeat an earlier text; {text['held_out']:,} texts held out"
         )
     lines += map(skipped_line, result["skipped"])
     waiting = [node for node in result["nodes"] if node["status"] != "done"]

@@ -18,7 +18,7 @@ EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "recipe", "--set", "--data", "--storage", "--address")
+    add(command, "recipe", "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--address")
     command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
     add(command, "--strict-contamination", "--skip-bad")
 
@@ -29,6 +29,10 @@ def run(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     *,
+    text: str | Path | None = None,
+    column: str | None = None,
+    dev: Mapping[str, str | Path] | None = None,
+    test: Mapping[str, str | Path] | None = None,
     name: str | None = None,
     address: str | None = None,
     command: str | None = None,
@@ -42,8 +46,14 @@ def run(
         recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search
             with what follows from it (``sts-grid-sed``) or of an experiment (``sed-stability``).
         overrides: ``{"nli.batch": 32, ...}``.
-        data: folder in the canonical layout, or its URI in an object store; default ``$RAYSTS_DATA``, else the embedded world.
+        data: folder in the canonical layout, or its URI in an object store; default ``$RAYSTS_DATA``, else with data of your
+            own none, else the embedded world.
         storage: default ``./raysts-storage``.
+        text: text of your own, read where Wikipedia's sentences are: a file (Parquet, CSV, TSV, JSON lines, plain lines), a
+            folder of them, a folder that ``datasets`` saved, a URI, or ``hf://NAME``. Then nothing else is needed.
+        column: of ``text`` that holds the texts; default: the only one.
+        dev: files of scored pairs by name, which choose checkpoints and models instead of STS-B dev.
+        test: files of scored pairs by name, each a task of that name.
         name: name of the run in the storage; default the recipe's.
         address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
             local one.
@@ -64,12 +74,13 @@ def run(
     """
     from raysts.commands import composed, experiment
     from raysts.commands.context import checked_plan, pipeline_of, run_plan
+    from raysts.data.own import Own
     from raysts.recipes.experiments import is_experiment
     from raysts.search.named import is_composed
 
-    given = dict(overrides or {})
+    given, own = dict(overrides or {}), Own.of(text, column, dev, test)
     line = command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})"
-    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say)
+    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, own)
     if is_experiment(recipe):
         return experiment.run(recipe, given, options)
     if is_composed(recipe):
@@ -77,7 +88,7 @@ def run(
     return run_plan(checked_plan(pipeline_of(recipe, given), options), options)
 
 
-def text(result: Result) -> str:
+def text_of(result: Result) -> str:
     """What came of a run, for people."""
     from raysts.data.shards import skipped_line
     from raysts.evaluation.results import format_table, summary
@@ -96,4 +107,4 @@ def text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("run", HELP, EXAMPLE, _arguments, run, text),)
+COMMANDS = (Command("run", HELP, EXAMPLE, _arguments, run, text_of),)

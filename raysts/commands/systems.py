@@ -53,7 +53,8 @@ def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple
     """The tasks to compare on, and those that are left out, with the reason."""
     checked = harness.check_tasks(corpus, tasks)
     without = "its values are not of single rows, so there is nothing to pair"
-    left_out = {name: without for name in checked if not isinstance(harness.TASKS[name], ComparableTask)}
+    known = harness.tasks_of(corpus)
+    left_out = {name: without for name in checked if not isinstance(known[name], ComparableTask)}
     chosen = tuple(name for name in checked if name not in left_out)
     refused = [name for name in tasks or () if name in left_out]
     if refused or not chosen:

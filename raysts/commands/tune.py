@@ -41,7 +41,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "metric=pearson (what trials are compared by: a dev score, or loss), asha=true or asha.grace=0.3, and its\n"
         "space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
     )
-    add(command, "--set", "--data", "--storage", "--address", "--skip-bad")
+    add(command, "--set", "--data", "--text", "--column", "--dev", "--storage", "--address", "--skip-bad")
 
 
 def tune(
@@ -50,6 +50,9 @@ def tune(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     *,
+    text: str | Path | None = None,
+    column: str | None = None,
+    dev: Mapping[str, str | Path] | None = None,
     name: str | None = None,
     warm_start: str | None = None,
     mlflow: str | None = None,
@@ -65,8 +68,8 @@ def tune(
         search: a name (``raysts.search.named.SEARCHES``), or a Search.
         overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
             (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
-        data, storage, address, command, skip_bad, say: as :func:`raysts.run`; with ``address`` ``none`` one trial after
-            the other.
+        data, storage, text, column, dev, address, command, skip_bad, say: as :func:`raysts.run`; with ``address`` ``none``
+            one trial after the other.
         name: name of the study in the storage; default the search's.
         warm_start: another study of this storage, whose scores the sampler learns from before its first proposal.
         mlflow: tracking URI that gets a run per trial; none: not used.
@@ -83,10 +86,11 @@ def tune(
         RunFailed: trials failed for reasons that are not their points', or none finished.
     """
     from raysts.commands.study import planned, run_study
+    from raysts.data.own import Own
 
     given = dict(overrides or {})
     line = command or f"raysts.tune({search if isinstance(search, str) else search.name!r}, {given!r})"
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say)
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=Own.of(text, column, dev))
     return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 

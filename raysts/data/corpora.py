@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from raysts.data.derived import DERIVED, label_codes
 from raysts.data.derived import VERSION as DERIVED_VERSION
+from raysts.data.own import BATCH_ROWS, DEV, TEXT, Own, OwnTable, Text
 from raysts.data.shards import (
     READ_ROWS,
     ShardError,
@@ -33,7 +35,7 @@ from raysts.data.shards import (
 )
 from raysts.errors import InputError, nearest
 from raysts.ids import content_id
-from raysts.schema import TABLES, TRAINING_TABLES, Column
+from raysts.schema import TABLES, TESTS, TRAINING_TABLES, Column, table_columns
 from raysts.storage.store import FolderStore, Store
 
 
@@ -52,22 +54,27 @@ class Corpus:
 
     Args:
         root: the folder; or the URI of one in an object store, whose tables are brought here, to the mirror, when they are
-            read. A table whose files change in the store is brought again.
+            read. A table whose files change in the store is brought again. None: there is nothing but ``own``.
         skip_bad: leave the files that cannot be read out of training tables that have others (:meth:`skipped` says
             which). Tables that select or are reported on are never cut: their scores would not compare.
+        own: data of the user's own that stands where canonical tables are read.
 
     Raises:
         InputError: the folder is not there, or the store does not answer.
     """
 
-    def __init__(self, root: str | Path, skip_bad: bool = False) -> None:
+    def __init__(self, root: str | Path | None, skip_bad: bool = False, own: Own | None = None) -> None:
+        self.empty, self.given = root is None, own or Own()
+        self.own: dict[str, OwnTable] = self.given.open()
+        root = root or os.devnull
         self.root = Store.open(root, "--data").root if "://" in str(root) else Path(root)
         self.store = Store.of(self.root)
         self.skip_bad = skip_bad
         self._made: Path | None = None
         self._listed: dict[Path, list[Path]] = {}
-        self.store.check(option="--data")
-        if isinstance(self.store, FolderStore) and not self.root.is_dir():
+        if not self.empty:
+            self.store.check(option="--data")
+        if isinstance(self.store, FolderStore) and not self.root.is_dir() and not self.empty:
             what = "is not a folder" if self.root.exists() else "does not exist"
             raise InputError(
                 f"data folder '{root}' {what}: --data must name a folder in the canonical layout "
@@ -80,9 +87,11 @@ class Corpus:
 
     def files(self, name: str) -> list[Path]:
         """The Parquet files of table ``name`` in order, without those that are skipped; empty when it is not there."""
-        if name not in TABLES:
+        if not table_columns(name):
             raise InputError(f"unknown table '{name}'{nearest(name, TABLES)}")
-        paths = self._files(self.root / name)
+        if name in self.own:
+            return [self.own[name].path]
+        paths = [] if self.empty else self._files(self.root / name)
         if not self.skip_bad or name not in TRAINING_TABLES:
             return paths
         if name not in self._sound:  # every page is read, once
@@ -101,7 +110,35 @@ class Corpus:
     @property
     def where(self) -> str:
         """The folder, or its URI, as people name it and :class:`Corpus` takes it."""
-        return self.store.uri
+        return "no data folder (--data)" if self.empty else self.store.uri
+
+    @property
+    def uri(self) -> str | None:
+        """The folder, or its URI, as :class:`Corpus` takes it; None where there is none."""
+        return None if self.empty else self.store.uri
+
+    @property
+    def described(self) -> str:
+        """Where all of it comes from, for reports."""
+        own = [path for path in (self.given.text, *self.given.dev.values(), *self.given.test.values()) if path]
+        return ", ".join(dict.fromkeys([*([self.uri] if self.uri else []), *own]))
+
+    def title(self, name: str) -> str:
+        """What people call a table: of the user's own the name of its file."""
+        return self.own[name].title if name in self.own else name.removeprefix(TESTS)
+
+    @property
+    def text(self) -> Text | None:
+        """The text of the user's own, where there is one."""
+        text = self.own.get(TEXT)
+        return text if isinstance(text, Text) else None
+
+    def holding_out(self) -> Corpus:
+        """This corpus, whose own text is without the texts that it holds out."""
+        assert self.text is not None
+        corpus = copy.copy(self)
+        corpus.own, corpus._derived = {**self.own, TEXT: self.text.holding_out()}, {}
+        return corpus
 
     def skipped(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """The files that are left out of the named tables and of those that they are derived from: table, file, rows,
@@ -111,7 +148,14 @@ class Corpus:
 
     def tables(self) -> list[str]:
         """Names of the canonical tables that are present."""
-        return [name for name in TABLES if self.files(name)]
+        return [*(name for name in TABLES if self.files(name)), *self.tests()]
+
+    def tests(self) -> list[str]:
+        """Names of the tables that are test sets of the user's own."""
+        folder = self.root / TESTS
+        held = () if self.empty else self.store.list(folder)
+        names = {f"{TESTS}{path.stem}" for path in held if path.suffix == ".parquet"}
+        return sorted(names | {name for name in self.own if name.startswith(TESTS)})
 
     def sources(self, name: str) -> list[str]:
         """The tables that ``name`` is derived from; none when the folder holds it, or when it is not derived."""
@@ -132,7 +176,14 @@ class Corpus:
         return corpus
 
     def row_groups(self, name: str) -> Iterator[RowGroup]:
-        """The row groups of a table in order; those of a derived table before it is written (:meth:`write_derived`)."""
+        """The row groups of a table in order; those of a derived table before it is written (:meth:`write_derived`).
+
+        Text of the user's own is read from a copy of that kind too.
+        """
+        if own := self.own.get(name):
+            for index, first in enumerate(range(0, own.rows, READ_ROWS)):
+                yield RowGroup(self._derived_file(name), index, min(READ_ROWS, own.rows - first), lambda: None)
+            return
         if self.sources(name):
             table, path = self._derive(name), self._derived_file(name)
             for index, first in enumerate(range(0, table.num_rows, READ_ROWS)):
@@ -146,14 +197,17 @@ class Corpus:
                 yield RowGroup(path, index, file.metadata.row_group(index).num_rows, source)
 
     def write_derived(self, name: str) -> None:
-        """Write a derived table that is not there; nothing to do for any other."""
-        if self.sources(name):
+        """Write a derived table that is not there, or text of the user's own; nothing to do for any other."""
+        if self.sources(name) or name in self.own:
             path = self._derived_file(name)
             store = Store.of(path)
             if store.get(path, fresh=True):  # another machine may have made it
                 return
             with store.put(path) as draft:
-                pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
+                if own := self.own.get(name):
+                    _write_streamed(own.batches(), draft)
+                else:
+                    pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
 
     def _derived_file(self, name: str) -> Path:
         assert self._made is not None, "no folder to write derived tables to"
@@ -168,21 +222,36 @@ class Corpus:
         """Raise one InputError that names every missing table and where it belongs."""
         names = [table for name in names for table in (self.sources(name) or [name])]
         missing = [name for name in dict.fromkeys(names) if not self.files(name)]
+        made_of = {name: f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" for name in DERIVED}
         if missing:
-            made_of = {name: f" (or what it is made of, {' or '.join(DERIVED[name].sources)})" for name in DERIVED}
             raise InputError(
                 [
                     f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
                     f"{self.where}/{name}/{made_of.get(name, '')}; 'raysts data fetch' makes it, 'raysts data check' lists "
-                    f"what is there"
+                    f"what is there{self._instead(name)}"
+                    if not self.empty
+                    else f"table '{name}'{made_of.get(name, '')} is missing: no data folder is given; name one in the "
+                    f"canonical layout with --data PATH, which 'raysts data fetch' or 'raysts data import' makes"
+                    f"{self._instead(name)}"
                     for name in missing
                 ]
             )
 
+    def _instead(self, name: str) -> str:
+        """What to do without a table where there is text of the user's own."""
+        if name == DEV:
+            return "; scored pairs of your own select with --dev NAME=FILE"
+        if not name.startswith("nli/") or self.text is None:
+            return ""
+        return (
+            "; with text alone run ct-sed or simcse-unsup-sed, or have encoders that are there taught to one with "
+            "'raysts distill MODEL MODEL --text PATH'"
+        )
+
     def has_labels(self, name: str) -> bool:
         """Whether the table is there, and has labels where the layout lets them be left out (SICK)."""
         files = self.files(name)
-        if all(column.required for column in TABLES[name] if column.name == "label"):
+        if all(column.required for column in table_columns(name) if column.name == "label"):
             return bool(files)
         try:
             return bool(files) and all("label" in open_shard(path, remedy(name)).schema_arrow.names for path in files)
@@ -196,23 +265,36 @@ class Corpus:
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table with its canonical columns (those present), strings as ``string``, labels as in the file."""
         self.require([name])
-        table = pa.concat_tables(
-            [pa.Table.from_batches(list(batches(path, name, columns))) for path in self.files(name)],
-            promote_options="permissive",
-        )
+        if own := self.own.get(name):
+            table = pa.Table.from_batches(list(own.batches(columns)))
+        else:
+            table = pa.concat_tables(
+                [pa.Table.from_batches(list(batches(path, name, columns))) for path in self.files(name)],
+                promote_options="permissive",
+            )
         return table.filter(pa.array(self._kept[name])) if name in self._kept else table
+
+    def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The named columns of a table, as its files hold them."""
+        if own := self.own.get(name):
+            yield from own.batches(columns)
+            return
+        for path in self.files(name):
+            yield from pages(path, open_shard(path, remedy(name)), columns, remedy(name))
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
         """The first texts of a column."""
         if self.sources(name):
             return self._derive(name).column(column).slice(0, rows).to_pylist()
-        first = next(batches(self.files(name)[0], name, [column]))
+        first = next(self.batches(name, [column]))
         return first.column(0).slice(0, rows).to_pylist()
 
     def fingerprint(self, name: str) -> str:
         """sha256 over the bytes of the table's files in order: the same data under another path is the same data."""
         if self.sources(name):
             return content_id([name, DERIVED_VERSION, [self.fingerprint(table) for table in self.sources(name)]])
+        if name in self.own:
+            return self.own[name].sha256
         if name not in self._fingerprints:
             digest = hashlib.sha256()
             for path in self.files(name):
@@ -227,7 +309,8 @@ class Corpus:
 
         Each message names file, row (0-based within the file) and column. At most ``most`` are returned.
         """
-        every = (problem for name in names for path in self.files(name) for problem in _file_problems(path, name))
+        tables = [name for name in names if name not in self.own]  # whose rows were checked when they were opened
+        every = (problem for name in tables for path in self.files(name) for problem in _file_problems(path, name))
         return list(islice(every, most))
 
     def check(self, names: Iterable[str]) -> None:
@@ -240,13 +323,23 @@ class Corpus:
             raise InputError(problems)
 
 
+def _write_streamed(batches: Iterator[pa.RecordBatch], path: Path) -> None:
+    """A Parquet file of row groups of ``READ_ROWS``; memory is that of one. Batches but the last are full."""
+    assert READ_ROWS % BATCH_ROWS == 0
+    first = next(batches)
+    with pq.ParquetWriter(path, first.schema) as writer:
+        left = chain([first], batches)
+        while group := list(islice(left, READ_ROWS // BATCH_ROWS)):
+            writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
+
+
 def _file_problems(path: Path, name: str) -> Iterator[str]:
     try:
         file = open_shard(path, remedy(name))
         if wrong := footer_problem(name, file):
             yield str(unreadable(path, wrong, remedy(name)))
             return
-        columns = [column for column in TABLES[name] if column.name in file.schema_arrow.names]
+        columns = [column for column in table_columns(name) if column.name in file.schema_arrow.names]
         first = 0
         for batch in pages(path, file, [column.name for column in columns], remedy(name)):
             for column in columns:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
-from raysts.schema import TABLES, TRAINING_TABLES, Column
+from raysts.schema import TRAINING_TABLES, Column, table_columns
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
 
@@ -131,7 +131,9 @@ def batches(path: Path, name: str, columns: Sequence[str] | None = None) -> Iter
     present = file.schema_arrow.names
     if problem := _missing(name, present):
         raise unreadable(path, problem, remedy(name))
-    wanted = [column.name for column in TABLES[name]] + ["subset", "source"] if columns is None else list(columns)
+    wanted = (
+        [column.name for column in table_columns(name)] + ["subset", "source"] if columns is None else list(columns)
+    )
     chosen = [column for column in wanted if column in present]
     for batch in pages(path, file, chosen, remedy(name)):
         yield pa.RecordBatch.from_arrays([_narrow(batch.column(column)) for column in chosen], names=chosen)
@@ -139,7 +141,7 @@ def batches(path: Path, name: str, columns: Sequence[str] | None = None) -> Iter
 
 def columns_of(name: str, file: pq.ParquetFile) -> list[str]:
     """The canonical columns of table ``name`` that a file has."""
-    return [column.name for column in TABLES[name] if column.name in file.schema_arrow.names]
+    return [column.name for column in table_columns(name) if column.name in file.schema_arrow.names]
 
 
 def footer_problem(name: str, file: pq.ParquetFile) -> str | None:
@@ -149,7 +151,7 @@ def footer_problem(name: str, file: pq.ParquetFile) -> str | None:
     schema = file.schema_arrow
     wrong = [
         f"column '{column.name}' has type {schema.field(column.name).type}; {rule}"
-        for column in TABLES[name]
+        for column in table_columns(name)
         if column.name in schema.names and (rule := type_rule(schema.field(column.name).type, column))
     ]
     return "; ".join(filter(None, [_missing(name, schema.names), *wrong])) or None
@@ -205,7 +207,7 @@ def sound_shards(
 
 
 def _missing(name: str, present: list[str]) -> str | None:
-    missing = [column.name for column in TABLES[name] if column.required and column.name not in present]
+    missing = [column.name for column in table_columns(name) if column.required and column.name not in present]
     if not missing:
         return None
     named = ", ".join(f"'{column}'" for column in missing)

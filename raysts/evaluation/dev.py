@@ -43,22 +43,27 @@ class Dev(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StsDev:
-    """Correlation with the scores of pairs."""
+    """Correlation with the scores of pairs; with ``each`` the mean over subsets, whose scores need not be of one scale."""
 
     metrics: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
     pairs: Pairs
     name: str = "stsb-dev"
+    each: bool = False
 
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Pairs and their scores."""
-        return cls(load_pairs(corpus, table))
+        if table not in corpus.own:
+            return cls(load_pairs(corpus, table))
+        return cls(load_pairs(corpus, table), corpus.title(table), each=True)
 
     def scores(self, model: Model) -> dict[str, float]:
-        """Spearman and Pearson over all pairs."""
+        """Spearman and Pearson over all pairs, or their means over the subsets."""
         own = next(iter(model.similarities.values()))
-        found = correlations_of(self.pairs, model.represent(self.pairs.sentences), own)
-        return {metric: found[metric] for metric in self.metrics}
+        representation = model.represent(self.pairs.sentences)
+        parts = self.pairs.parts() if self.each else [self.pairs]
+        found = [correlations_of(part, representation, own) for part in parts]
+        return {metric: sum(one[metric] for one in found) / len(found) for metric in self.metrics}
 
 
 DEVS: dict[str, type[Dev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}

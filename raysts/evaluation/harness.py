@@ -14,16 +14,16 @@ from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import RESAMPLES
-from raysts.evaluation.sts import STS_TASKS, Pairs, correlation_rows, pair_similarities, unordered
+from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask, correlation_rows, pair_similarities, unordered
 from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representation, Similarities, Task, lookup
 from raysts.evaluation.transfer import TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
-from raysts.schema import RESULTS, SCHEMA_VERSION
+from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 
 TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask(), "words": WordsTask()}
-"""Every task by name. Adding a task is one entry."""
+"""Every public task by name. Adding a task is one entry."""
 
 VERSION = 3
 """Part of the id of an evaluation; raise it when the rows of the same evaluation change."""
@@ -33,20 +33,26 @@ LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
 
 
+def tasks_of(corpus: Corpus) -> dict[str, Task]:
+    """Every task by name: the public ones, and one for each test set of the user's own."""
+    own = {table.removeprefix(TESTS): table for table in corpus.tests()}
+    return {**TASKS, **{name: StsTask(name, {"test": (table,)}) for name, table in own.items() if name not in TASKS}}
+
+
 def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = True) -> tuple[str, ...]:
     """Every task whose files exist; without ``heavy`` those alone that do not take minutes."""
     return tuple(
         name
-        for name, task in TASKS.items()
+        for name, task in tasks_of(corpus).items()
         if (heavy or not task.heavy) and task.tables(corpus, splits) and task.by_default(corpus)
     )
 
 
 def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
     """What tasks that run on the sets that are there leave out, a line for each."""
-    lines = []
+    lines, known = [], tasks_of(corpus)
     for name in tasks:
-        missing = TASKS[name].left_out(corpus)
+        missing = known[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
             lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
@@ -61,23 +67,25 @@ def check_tasks(
     Raises:
         InputError: an unknown task, a named task without files, no task at all, or rows that cannot be used.
     """
-    unknown = [name for name in names or () if name not in TASKS]
+    known = tasks_of(corpus)
+    unknown = [name for name in names or () if name not in known]
     if unknown:
         raise InputError(
-            [f"unknown task '{name}'{nearest(name, TASKS)}; tasks are {', '.join(TASKS)}" for name in unknown]
+            [f"unknown task '{name}'{nearest(name, known)}; tasks are {', '.join(known)}" for name in unknown]
         )
-    absent = [name for name in names or () if not TASKS[name].tables(corpus, splits)]
+    absent = [name for name in names or () if not known[name].tables(corpus, splits)]
     if absent:
         raise InputError([_no_files(corpus, name, splits) for name in absent])
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits, heavy)
     if not chosen:
         raise InputError(
             f"{corpus.where} holds the files of no task; tasks are {', '.join(TASKS)}; "
-            f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing"
+            f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing, and scored pairs of your "
+            f"own are a task with --test NAME=FILE"
         )
-    tables = dict.fromkeys(table for name in chosen for table in TASKS[name].tables(corpus, splits))
+    tables = dict.fromkeys(table for name in chosen for table in known[name].tables(corpus, splits))
     corpus.check(tables)
-    problems = [problem for name in chosen for problem in TASKS[name].problems(corpus, splits)]
+    problems = [problem for name in chosen for problem in known[name].problems(corpus, splits)]
     if problems:
         raise InputError(problems)
     return chosen
@@ -85,7 +93,8 @@ def check_tasks(
 
 def sentences(corpus: Corpus, tasks: Sequence[str], splits: Sequence[str] = SPLITS) -> list[str]:
     """The distinct texts of the tasks in order of first appearance."""
-    return list(dict.fromkeys(text for name in tasks for text in TASKS[name].sentences(corpus, splits)))
+    known = tasks_of(corpus)
+    return list(dict.fromkeys(text for name in tasks for text in known[name].sentences(corpus, splits)))
 
 
 def score(
@@ -105,13 +114,13 @@ def score(
     ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
     text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
     """
-    represent = lookup(texts, representation)
+    represent, known = lookup(texts, representation), tasks_of(corpus)
     rows: list[ResultRow] = []
     for name in tasks:
-        rows += TASKS[name].score(corpus, splits, represent, similarities, resamples)
+        rows += known[name].score(corpus, splits, represent, similarities, resamples)
         clean = contaminated.tasks[name].corpus if contaminated and name in contaminated.tasks else None
         if clean is not None:
-            apart = TASKS[name].score(clean, splits, represent, similarities, resamples)
+            apart = known[name].score(clean, splits, represent, similarities, resamples)
             rows += [{**row, "rows": "clean"} for row in apart]
     return _complete(rows, context)
 
@@ -120,7 +129,8 @@ def searched(
     corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, splits: Sequence[str] = SPLITS, cache: Path | None = None
 ) -> Contamination:
     """The training text of a model in the test sets of tasks; see :func:`contamination`."""
-    return contamination(corpus, {name: TASKS[name] for name in tasks}, splits, trained, cache)
+    known = tasks_of(corpus)
+    return contamination(corpus, {name: known[name] for name in tasks}, splits, trained, cache)
 
 
 def evaluate(
@@ -139,7 +149,7 @@ def evaluate(
     Args:
         model: see :class:`~raysts.evaluation.tasks.Model`.
         corpus: the data.
-        tasks: names in ``TASKS``.
+        tasks: names in :func:`tasks_of` the corpus.
         layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: the columns evaluation cannot know.
@@ -155,7 +165,8 @@ def evaluate(
     tasks = check_tasks(corpus, tasks, splits)
     texts = sentences(corpus, tasks, splits)
     of_model: list[ResultRow] = []
-    for task in (TASKS[name] for name in tasks):
+    known = tasks_of(corpus)
+    for task in (known[name] for name in tasks):
         if isinstance(task, ModelTask):  # before the others: it may refuse the model
             assert isinstance(model, SentenceModel), "such a task asks for token vectors"
             of_model += task.score_model(model, corpus, layers, resamples)
@@ -220,7 +231,7 @@ def _complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[Res
 
 
 def _no_files(corpus: Corpus, name: str, splits: Sequence[str]) -> str:
-    expected = ", ".join(f"{table}.parquet" for table in TASKS[name].expected())
+    expected = ", ".join(f"{table}.parquet" for table in tasks_of(corpus)[name].expected())
     present = ", ".join(default_tasks(corpus, splits)) or "none"
     return (
         f"task '{name}' has no files in {corpus.where} for split {', '.join(splits)} "

@@ -41,9 +41,9 @@ def row_scores(
     corpus: Corpus, tasks: Sequence[str], texts: Sequence[str], representation: Representation, by: Similarities
 ) -> ModelScores:
     """The scores of each set that can be compared, by the model's own similarity, else (direction) by variance."""
-    represent = lookup(texts, representation)
+    represent, known = lookup(texts, representation), harness.tasks_of(corpus)
     first: dict[str, RowScores] = {}
-    for task in (harness.TASKS[name] for name in tasks):
+    for task in (known[name] for name in tasks):
         if isinstance(task, ComparableTask):
             for scores in task.row_scores(corpus, harness.SPLITS, represent, by):
                 first.setdefault(scores.dataset, scores)

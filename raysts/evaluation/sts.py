@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,13 @@ class Pairs:
     def members(self) -> list[np.ndarray]:
         """The rows of each subset."""
         return [np.flatnonzero(self.subset == index) for index in range(len(self.subsets))]
+
+    def parts(self) -> list[Pairs]:
+        """The pairs of each subset, of the same sentences."""
+        return [
+            replace(self, left=self.left[rows], right=self.right[rows], gold=self.gold[rows], subset=self.subset[rows])
+            for rows in self.members()
+        ]
 
 
 def pairs_from_table(table: pa.Table, name: str, sha256: str) -> Pairs:

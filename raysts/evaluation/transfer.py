@@ -78,7 +78,7 @@ class TransferSet:
     def missing(self, corpus: Corpus) -> list[str]:
         """The tables that the corpus lacks, or whose labels (which the layout lets SICK leave out)."""
         there = corpus.files if self.scores else corpus.has_labels
-        return [table for table in self.tables if not there(table)]
+        return [table for table in self.tables if not there(table) or table in corpus.own]
 
     def load(self, corpus: Corpus, table: str) -> Part:
         """The rows of one of its tables, checked before."""

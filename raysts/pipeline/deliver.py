@@ -12,22 +12,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raysts.evaluation import harness
 from raysts.evaluation.compare import compare_systems
 from raysts.evaluation.results import AVERAGED
 from raysts.evaluation.row_scores import Choice, ModelScores
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
+from raysts.objectives import OBJECTIVES
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.nodes.train import TrainNode
-from raysts.pipeline.outcome import Outcome, dev_of
+from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.runs import RunFolder
 
-TITLES = {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
-"""How sentences name a test set, where it is not its task's name in capitals."""
+TITLES = {name: name.upper() for name in harness.TASKS}
+TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
+"""How sentences name a public test set; one of the user's own has the name that it was given."""
 
 AVERAGE = "avg"
 """The mean over the sets of ``AVERAGED`` that were measured."""
@@ -77,7 +80,8 @@ class Delivered:
         difference: of the rank correlation (of a set that has none, the accuracy), above the input.
         ci_low: end of its paired 95 % bootstrap interval.
         ci_high: the other end.
-        on: the test set: STS-B where it is measured, else the first STS set that is, else another; None: none is.
+        on: the test set: the first of the user's own, else STS-B where it is measured, else the first STS set that is, else
+            another; None: none is.
     """
 
     what: str
@@ -97,7 +101,7 @@ class Delivered:
             return f"{who} is handed over; on no test set could it be compared with the input."
         found, on = (
             Difference(self.difference, self.ci_low, self.ci_high),
-            f"{TITLES.get(self.on, self.on.upper())} test",
+            f"{TITLES.get(self.on, self.on)} test",
         )
         if self.what == "backbone" and found.value == 0:
             why = "" if self.by == "system" else f": nothing that was trained scores higher on {self.by}"
@@ -192,9 +196,10 @@ def _input(plan: Plan) -> ModelScores:
 
 
 def _compared_on(a: ModelScores, b: ModelScores) -> str | None:
-    """The test set of the sentence: STS-B, else the first that both have, STS sets first."""
+    """The test set of the sentence: the first of the user's own, else STS-B, else the first that both have, STS sets first."""
     both = [name for name in a if name in b]
-    return next((name for name in ("stsb", *AVERAGED, *both) if name in both), None)
+    own = [name for name in both if name not in TITLES]
+    return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
 
 
 def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
@@ -257,7 +262,7 @@ def falls(plan: Plan) -> list[str]:
             start, end = _start(plan, before, node, of_backbone), (node.record.get("dev") or {}).get("kept")
             stage = str(node.job.facts["stage"])
             trained[stage] = trained.get(stage, 0) + 1
-            names[stage] = dev_of([node.job.recipe.objective])
+            names[stage] = plan.dev_name(OBJECTIVES[node.job.recipe.objective].dev)
             if start is not None and end is not None and end < start:
                 number = node.job.facts["member"]
                 who = f"{node.job.facts['role']}{'' if number is None else f' {number}'}"
@@ -271,13 +276,13 @@ def falls(plan: Plan) -> list[str]:
 def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:
     """The score of what a run started from, on its own development set and at its own pooling; None where nobody knows."""
     recipe = node.job.recipe
-    dev = dev_of([recipe.objective])
+    dev = OBJECTIVES[recipe.objective].dev
     if before is None:
         from_backbone = node.job.facts["parents"][0] == plan.backbone_id
-        here = plan.chooser is not None and plan.chooser.name == dev
+        here = plan.chooser is not None and members_dev(plan.pipeline) == dev
         return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and here else None
     earlier = before.job.recipe
-    same = (earlier.pooling, earlier.layers, dev_of([earlier.objective])) == (recipe.pooling, recipe.layers, dev)
+    same = (earlier.pooling, earlier.layers, OBJECTIVES[earlier.objective].dev) == (recipe.pooling, recipe.layers, dev)
     return (before.record.get("dev") or {}).get("kept") if same else None
 
 

@@ -33,7 +33,8 @@ from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline.outcome import members_dev
+from raysts.pipeline.outcome import dev_name, members_dev
+from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.storage.store import BucketStore, Store
 from raysts.training.job import total_steps
@@ -61,6 +62,7 @@ class Inputs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
+        object.__setattr__(self, "pipeline", on_own_text(self.pipeline, self.corpus))
         if self._of_word_vectors:  # they have one layer
             evaluation = replace(self.pipeline.evaluation, layers=(1,), compare=1)
             object.__setattr__(self, "pipeline", replace(self.pipeline, evaluation=evaluation))
@@ -137,7 +139,7 @@ class Inputs:
     @cached_property
     def teacher_folders(self) -> list[Path]:
         """Folders of the models named as teachers."""
-        return [self.locate(name) for name in self.pipeline.teachers]
+        return [self.locate(name).absolute() for name in self.pipeline.teachers]
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -151,6 +153,10 @@ class Inputs:
             self._devs[table] = DEVS[table].load(self.corpus, table)
         return self._devs.get(table)
 
+    def dev_name(self, table: str) -> str:
+        """What results call the development set that is read as a table."""
+        return self.corpus.title(table) if table in self.corpus.own else dev_name(table)
+
     @property
     def chooser(self) -> Dev | None:
         """The development set that chooses among finished models; none when the corpus has no such table."""
@@ -158,13 +164,17 @@ class Inputs:
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Tasks that are evaluated: those named, else all that have files and do not take minutes a model."""
+        """Tasks that are evaluated: those named, else all that have files and do not take minutes a model.
+
+        On text of the user's own there may be none.
+        """
         return self.pipeline.evaluation.tasks or harness.default_tasks(self.corpus, heavy=False)
 
     @cached_property
     def test_tables(self) -> list[str]:
         """The tables that the tasks read."""
-        return [table for task in self.tasks for table in harness.TASKS[task].tables(self.corpus, harness.SPLITS)]
+        known = harness.tasks_of(self.corpus)
+        return [table for task in self.tasks for table in known[task].tables(self.corpus, harness.SPLITS)]
 
     @property
     def skipped(self) -> list[dict[str, Any]]:
@@ -192,6 +202,10 @@ class Inputs:
             "backbone": str(self.backbone if named.is_dir() else named.absolute() if named.is_file() else named),
             "backbone_id": self.backbone_id,
         }
+
+    def own_title(self, table: str) -> str | None:
+        """What people call the data of the user's own that stands for a table; None where there is none."""
+        return self.corpus.title(table) if table in self.corpus.own else None
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
         """The token store that a recipe trains on."""
@@ -234,6 +248,10 @@ class Inputs:
             self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
         return self._groups[spec.id]
 
+    def text_notes(self) -> list[str]:
+        """What there is to know of the text of the user's own."""
+        return [self.corpus.text.line] if self.corpus.text else []
+
     def cut(self) -> list[str]:
         """A line for each stage of which texts were cut in training, as far as its token store is there and knows."""
         lines = []
@@ -264,7 +282,12 @@ class Inputs:
         """The training text of all models, with what went before: backbone, teachers, members, student."""
         start = TrainedOn() if self.pipeline.backbone == TINY else trained_on(self.backbone)
         recipes = [self.resolved(recipe) for recipe in self.pipeline.recipes.values()]
-        own = TrainedOn(tuple(TrainingText(r.table, r.data, self.corpus.fingerprint(r.table)) for r in recipes))
+        own = TrainedOn(
+            tuple(
+                TrainingText(r.table, r.data, self.corpus.fingerprint(r.table), self.own_title(r.table))
+                for r in recipes
+            )
+        )
         return together([start, *map(trained_on, self.teacher_folders), own])
 
     def contamination(self, keep: bool = True) -> Contamination:

@@ -15,10 +15,11 @@ from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
+from raysts.objectives import OBJECTIVES
 from raysts.pipeline.deliver import delivered, falls
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
-from raysts.pipeline.outcome import Outcome, dev_of, joined
+from raysts.pipeline.outcome import Outcome, joined
 from raysts.pipeline.plan import Plan
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
@@ -125,7 +126,7 @@ def card_of(
     """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
-    by_dev = [dev_of([recipe.objective]) for recipe in recipes.values() if recipe.by_dev]
+    by_dev = [plan.dev_name(OBJECTIVES[recipe.objective].dev) for recipe in recipes.values() if recipe.by_dev]
     card = Card(
         name=f"{name} ({record['role']})",
         path=str(folder),
@@ -139,7 +140,12 @@ def card_of(
         pooling=stored.pooling,
         layers=stored.layers,
         data=[
-            {"stage": stage, "table": r.table, "rows": plan.rows(r), "sha256": plan.corpus.fingerprint(r.table)}
+            {
+                "stage": stage,
+                "table": plan.corpus.title(r.table),
+                "rows": plan.rows(r),
+                "sha256": plan.corpus.fingerprint(r.table),
+            }
             for stage, r in recipes.items()
         ],
         recipe_yaml=dump(pipeline),
@@ -152,6 +158,7 @@ def card_of(
         versions=record.get("versions"),
         notes=[
             *([outcome.choice] if outcome.choice else []),
+            *plan.text_notes(),
             *falls(plan),
             *plan.cut(),
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),

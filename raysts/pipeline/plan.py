@@ -21,7 +21,7 @@ from raysts.pipeline.nodes.soup import SoupNode
 from raysts.pipeline.nodes.teacher import TeacherNode
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
-from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, dev_name, members_dev
+from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.store import Store, at_once
 
@@ -158,7 +158,7 @@ class Plan(Inputs):
             soups={role: Candidate.of(*known) for role, known in records.items()},
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
-            dev=dev_name(members_dev(self.pipeline)),
+            dev=self.dev_name(members_dev(self.pipeline)),
             options=self._options(),
         )
 
@@ -220,6 +220,7 @@ def describe(plan: Plan, nodes: Sequence[Node] | None = None) -> dict[str, Any]:
     return {
         "name": plan.pipeline.name,
         "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id},
+        **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
         "skipped": plan.skipped,
         "nodes": at_once(lambda node: node.describe(plan.store), described),
     }

@@ -76,8 +76,8 @@ class _Driver:
         done = {node for node, status in self.plan.statuses().items() if status == "done"}
         self._write_record()
         self.say(f"{self.name}: {len(self.plan.nodes)} nodes, {len(done)} done")
-        for file in self.plan.skipped:
-            self.say(skipped_line(file))
+        for line in [*self.plan.text_notes(), *map(skipped_line, self.plan.skipped)]:
+            self.say(line)
         self.plan.write_backbone()
         for line in harness.left_out(self.plan.corpus, self.plan.tasks):
             self.say(line)
@@ -156,7 +156,7 @@ class _Driver:
             "report": str(report) if report else None,
             "results": rows,
             "contamination": contamination.entries(plan.pipeline.name),
-            "notes": [*falls(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
+            "notes": [*plan.text_notes(), *falls(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
             "left_out": plan.left_out,
             "skipped": plan.skipped,
         }
@@ -173,7 +173,8 @@ class _Driver:
             "status": status,
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
-            "data": plan.corpus.where,
+            "data": plan.corpus.uri,
+            "own": plan.corpus.given.as_plain(),
             "skip_bad": plan.corpus.skip_bad,
             "skipped": plan.skipped,
             "backbone_id": plan.backbone_id,

@@ -16,7 +16,7 @@ from raysts.objectives.distillation import DistillationSettings
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.recipes.recipe import SOUPS, Pipeline
-from raysts.schema import TABLES
+from raysts.schema import table_columns
 from raysts.storage.runs import RunFolder
 
 MOST_UNKNOWN = 0.05
@@ -40,7 +40,8 @@ def check(inputs: Inputs) -> None:
     except InputError as error:
         problems += error.problems
     try:
-        harness.check_tasks(inputs.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
+        if inputs.corpus.text is None or inputs.tasks:
+            harness.check_tasks(inputs.corpus, list(pipeline.evaluation.tasks) or None, heavy=False)
     except InputError as error:
         problems += error.problems
     problems += [
@@ -55,7 +56,8 @@ def check(inputs: Inputs) -> None:
         try:
             if inputs.steps(recipe) == 0:
                 problems.append(
-                    f"{name}.batch={recipe.batch}: table '{recipe.table}' has too few rows for one batch; lower it"
+                    f"{name}.batch={recipe.batch}: table '{inputs.corpus.title(recipe.table)}' has too few rows for one "
+                    f"batch; lower it"
                 )
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
@@ -205,12 +207,13 @@ def _projection(pipeline: Pipeline) -> int | None:
 def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
     problems = []
     for table in dict.fromkeys([*tables, *inputs.test_tables]):
-        column = next(column.name for column in TABLES[table] if column.kind == "text")
+        column = next(column.name for column in table_columns(table) if column.kind == "text")
         share = unknown_fraction(inputs.corpus.head(table, column, 500))
+        where = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
         if share > MOST_UNKNOWN:
             problems.append(
                 f"backbone=tiny knows only the words of the embedded world, and {share:.0%} of the words in "
-                f"{inputs.corpus.where}/{table} are unknown to it; give an encoder that reads your text: "
+                f"{where} are unknown to it; give an encoder that reads your text: "
                 f"--set backbone=DIRECTORY_OR_NAME"
             )
     return problems

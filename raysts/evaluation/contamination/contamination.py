@@ -120,7 +120,9 @@ def contamination(
     texts = [text for text in trained.texts if text.table != TARGETS]
     there = [text for text in texts if _is_there(corpus, text)]
     missing = [
-        f"table '{text.table}' as it was trained on (not in {corpus.where})" for text in texts if text not in there
+        f"{text.called} as it was trained on (not in {corpus.described or corpus.where})"
+        for text in texts
+        if text not in there
     ]
     found: Masks = {}
     for text in there:
@@ -130,7 +132,8 @@ def contamination(
     known = {
         name: _of_task(corpus, tasks[name], splits, each, found) for name, each in tables.items() if each and there
     }
-    return Contamination(tuple(dict.fromkeys(text.table for text in there)), (*trained.unknown, *missing), known)
+    searched = dict.fromkeys(text.title or text.table for text in there)
+    return Contamination(tuple(searched), (*trained.unknown, *missing), known)
 
 
 def _is_there(corpus: Corpus, text: TrainingText) -> bool:

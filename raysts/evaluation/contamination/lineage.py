@@ -22,11 +22,20 @@ STARTS = ("member", "average")
 
 @dataclass(frozen=True, slots=True)
 class TrainingText:
-    """Rows of a canonical table that some stage was trained on; ``sha256`` is that of the table."""
+    """Rows of a canonical table that some stage was trained on; ``sha256`` is that of the table.
+
+    ``title``: what people call it, where it was text of the user's own that stood there.
+    """
 
     table: str
     data: Data
     sha256: str
+    title: str | None = None
+
+    @property
+    def called(self) -> str:
+        """``table 'nli/train'``, ``text 'docs'``."""
+        return f"table '{self.table}'" if self.title is None else f"text '{self.title}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,8 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
             return TrainedOn()
         return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
     parent, *teachers = record["parents"]
-    behind = [TrainedOn((TrainingText(record["data"]["table"], _data(run, recipe), record["data"]["sha256"]),))]
+    data = record["data"]
+    behind = [TrainedOn((TrainingText(data["table"], _data(run, recipe), data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
         behind.append(_of_backbone(str(record["backbone"]), runs, seen))
     elif parent not in [content_id([start, teacher]) for start in STARTS for teacher in teachers]:

@@ -23,7 +23,7 @@ from raysts.data.shards import open_shard, pages, remedy
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
-from raysts.schema import TABLES
+from raysts.schema import TABLES, table_columns
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
 """What sentence models are trained on."""
@@ -91,8 +91,8 @@ def occurrences(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Which rows of evaluation sets the selected rows of a training table contain, in one pass over it.
 
-    A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources: a
-    draw from it may have fewer. A derived table of single sentences contains no pair.
+    A derived table that the corpus does not hold is looked for in what it is made of, all rows of the chosen sources, and of
+    text of the user's own all rows are: a draw from it may have fewer. A derived table of single sentences contains no pair.
 
     Returns:
         per evaluation set two bool arrays over its rows: the row itself (its pair, in either order; for a table of single
@@ -102,7 +102,11 @@ def occurrences(
     sources = corpus.sources(table)
     masks = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
     for source in sources or [table]:
-        hits = _hits_in(_selected(corpus, source, replace(data, sample=None) if sources else data), sides)
+        if source in corpus.own:
+            rows = corpus.batches(source, text_columns(source))
+        else:
+            rows = _selected(corpus, source, replace(data, sample=None) if sources else data)
+        hits = _hits_in(rows, sides)
         if len(text_columns(table)) == 1:
             hits.pairs.clear()
         for side in sides:
@@ -126,7 +130,7 @@ def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch
 
 def text_columns(table: str) -> list[str]:
     """The sentence columns of a canonical table: two for pairs, one otherwise."""
-    return [column.name for column in TABLES[table] if column.kind == "text"]
+    return [column.name for column in table_columns(table) if column.kind == "text"]
 
 
 def check_folder(corpus: Corpus) -> dict[str, Any]:
@@ -157,7 +161,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
         "overlaps": overlap(
             corpus,
             [name for name in TRAIN_TABLES if name in sound],
-            [name for name in EVAL_TABLES if name in sound],
+            [name for name in (*EVAL_TABLES, *corpus.tests()) if name in sound],
         ),
     }
 
@@ -243,8 +247,7 @@ def _keys(batch: pa.RecordBatch) -> Iterator[tuple[bytes, ...]]:
 
 
 def _texts(corpus: Corpus, name: str) -> Iterator[pa.RecordBatch]:
-    for path in corpus.files(name):
-        yield from pages(path, open_shard(path, remedy(name)), text_columns(name), remedy(name))
+    yield from corpus.batches(name, text_columns(name))
 
 
 def _examples(corpus: Corpus, name: str, rows: np.ndarray) -> list[dict[str, Any]]:

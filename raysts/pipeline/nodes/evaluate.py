@@ -32,7 +32,7 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
-from raysts.pipeline.outcome import decide, dev_name, members_dev
+from raysts.pipeline.outcome import decide, members_dev
 from raysts.recipes.recipe import Pipeline
 from raysts.schema import RESULTS
 from raysts.storage.atomic import remove_drafts
@@ -226,7 +226,7 @@ class EvaluateNode(Node):
     def chosen_by(self) -> dict[str, str | None]:
         """The development set that chose a model among others, by the model's id; that of an ensemble by ``ensemble``."""
         pipeline = self.inputs.pipeline
-        dev, top = dev_name(members_dev(pipeline)), pipeline.select_top
+        dev, top = self.inputs.dev_name(members_dev(pipeline)), pipeline.select_top
         outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
         return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
 

@@ -40,7 +40,7 @@ class TokenizeNode(Node):
         """The node that makes the token store ``spec``."""
         return cls(
             id=spec.id,
-            title=f"tokenise {spec.table}",
+            title=f"tokenise {inputs.corpus.title(spec.table)}",
             needs=(),
             resources={"workers": 1, "cpus": 1, "gpus": 0},
             sentences=sum(group.size for group in inputs.groups(spec)) * len(spec.texts),

@@ -90,6 +90,7 @@ class TrainNode(Node):
             **inputs.facts(stage, role, member, [parent[1], *([teacher] if teacher else [])]),
             "data": {
                 "table": spec.table,
+                **({"name": name} if (name := inputs.own_title(spec.table)) else {}),
                 "sha256": spec.fingerprint,
                 "rows": inputs.rows(recipe),
                 "skipped": corpus.skipped([spec.table]),

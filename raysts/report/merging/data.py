@@ -156,7 +156,9 @@ def merging_data(plans: Mapping[str, Plan], name: str, command: str) -> MergingD
         rules=rules(configurations),
         judged=judged(configurations),
         configurations=configurations,
-        environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
+        environment=environment(
+            first.members[0].record, data=first.corpus.described, storage=Store.of(first.storage).uri
+        ),
     )
 
 

@@ -162,7 +162,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
         compare_layers=plan.pipeline.compared,
         distributed=plan.distributed,
         environment=environment(
-            next(filter(None, records.values()), {}), data=plan.corpus.where, storage=Store.of(plan.storage).uri
+            next(filter(None, records.values()), {}), data=plan.corpus.described, storage=Store.of(plan.storage).uri
         ),
         notes=_notes(plan, any(statuses[node.id] == "done" for node in plan.evaluations)),
         delivered=known.sentence if known else None,
@@ -210,10 +210,14 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
             f"Member {member['member']} failed and is left out: ensemble and student are made of the "
             f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
         )
+    notes += plan.text_notes()
     notes += [f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped]
     by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
     if by_labels:
-        notes.append(f"Labels of STS-B dev chose the kept checkpoint in: {', '.join(by_labels)}.")
+        names = dict.fromkeys(
+            plan.dev_name(OBJECTIVES[plan.pipeline.recipes[stage].objective].dev) for stage in by_labels
+        )
+        notes.append(f"Labels of {' and '.join(names)} chose the kept checkpoint in: {', '.join(by_labels)}.")
     if choice := plan.outcome.choice:
         notes.append(choice)
     for stage, recipe in plan.pipeline.recipes.items():

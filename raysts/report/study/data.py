@@ -105,7 +105,7 @@ def report_data(study: Study) -> StudyData:
         outcomes={text: sum(r.status == status for r in records) for status, text in _ENDINGS.items()},
         trial_seconds=sum(r.seconds or 0.0 for r in records),
         facts=environment(
-            first, objective=about.get("objective", ""), data=study.plan.corpus.where, study=str(study.folder)
+            first, objective=about.get("objective", ""), data=study.plan.corpus.described, study=str(study.folder)
         ),
         reach=_reach(study, best),
         notes=[f"{text_of(point.point)}: {point.remark}." for point in scores if point.remark]
@@ -151,7 +151,8 @@ def winning_command(study: Study, best: PointScores) -> str:
     options = {path: value for path, value in wanted.items() if path not in usual or usual[path] != value}
     texts = [f"{path.removeprefix('stages.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
-    where = ["--data", plan.corpus.where, "--storage", Store.of(plan.storage).uri]
+    where = ["--data", plan.corpus.uri] if plan.corpus.uri else []
+    where += [*plan.corpus.given.arguments(), "--storage", Store.of(plan.storage).uri]
     skip = ["--skip-bad"] if plan.corpus.skip_bad else []
     return shlex.join(["raysts", "run", search.pipeline.name, *settings, *where, *skip])
 

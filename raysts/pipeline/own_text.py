@@ -1,0 +1,46 @@
+"""A pipeline as it is run on text of the user's own, with what else there is: what its recipes read, and what selects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raysts.data.corpora import Corpus
+from raysts.data.derived import TARGETS
+from raysts.data.own import DEV, TEXT
+from raysts.objectives import OBJECTIVES
+from raysts.recipes.recipe import Pipeline, Recipe
+
+SENTENCES = ("nli/sentences", TARGETS)
+"""Tables of single sentences that the text stands for where a corpus can make nothing of the kind."""
+
+
+def on_own_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
+    """The pipeline with recipes that read the text where they read single sentences, and select by what there is.
+
+    Where no development set is there, nothing chooses among a member's checkpoints: the one of its last step is kept. Those
+    of students may be chosen by agreement with what they are taught.
+    """
+    if corpus.text is None:
+        return pipeline
+
+    def fit(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+        return {stage: _reading(recipe, corpus) for stage, recipe in recipes.items()}
+
+    stages = {stage: _keeping_last(recipe, corpus) for stage, recipe in fit(pipeline.stages).items()}
+    sed = _reading(pipeline.sed, corpus) if pipeline.sed else None
+    return replace(pipeline, stages=stages, sed=sed, post=fit(pipeline.post))
+
+
+def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
+    if recipe.table not in SENTENCES or corpus.files(recipe.table) or corpus.sources(recipe.table):
+        return recipe
+    return replace(recipe, data=replace(recipe.data, table=TEXT, sources=()))
+
+
+def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
+    kind = OBJECTIVES[recipe.objective]
+    if kind.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
+        return recipe
+    keep = next(keep for keep in kind.keeps if keep not in kind.keeps_by_dev)
+    return replace(recipe, train=replace(recipe.train, keep=keep, patience=None, eval_first=False))

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.data.corpora import Corpus
+from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_text
+from raysts.errors import InputError
+
+TEXTS = ["A first, text", "", 'He said "no"', "A first, text", "  ", "Über uns"]
+
+
+def write(folder: Path, name: str, texts: list[str] = TEXTS) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"id": list(range(len(texts))), "body": texts}), path)
+        return path
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
+        if ".csv" in name:
+            csv.writer(file).writerows([["id", "body"], *enumerate(texts)])
+        elif ".tsv" in name:
+            file.writelines(f"{i}\t{text}\n" for i, text in [("id", "body"), *enumerate(texts)])
+        elif ".jsonl" in name:
+            file.writelines(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(texts))
+        else:
+            file.writelines(f"{text}\n" for text in texts)
+    return path
+
+
+def saved(folder: Path) -> Path:
+    import datasets
+
+    datasets.Dataset.from_dict({"id": list(range(len(TEXTS))), "body": TEXTS}).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.jsonl", "t.txt", "t.csv.gz", "in/a/t.csv", "saved"])
+def test_formats_agree(tmp_path: Path, name: str) -> None:
+    where = saved(tmp_path) if name == "saved" else write(tmp_path, name)
+    text = open_text(tmp_path / "in" if name.startswith("in/") else where, None if name == "t.txt" else "body")
+    assert [t for batch in text.batches() for t in batch.column(0).to_pylist()] == [t for t in TEXTS if t.strip()]
+    assert (text.rows, text.scan.empty, text.scan.repeated) == (4, 2, 1)
+    assert text.title == {"in/a/t.csv": "in", "saved": "saved"}.get(name, "t")
+    assert text.sha256 == open_text(write(tmp_path, "other/name.jsonl"), "body").sha256  # content decides, no path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "message"),
+    [
+        (
+            "t.csv",
+            b"id,body\n1,a\n",
+            "bodi",
+            r"column 'bodi' is missing \(columns found: id, body\) \(did you mean 'body'",
+        ),
+        ("t.csv", b"id,body\n1,a\n", None, "--column NAME .* there are: id, body"),
+        ("t.csv", b"id,body\n", "body", "holds no text"),
+        ("t.csv", b"body\n\n \n", "body", "holds no text .1 empty rows"),
+        ("t.csv", b"id,body\n1,a,b\n", "body", "line 2 has 3 fields, the header 2"),
+        ("t.txt", b"ab\0cd\n", None, "line 1 holds a zero byte"),
+        ("t.txt", b"\xff\xfe\x00", None, "not UTF-8 text"),
+        ("t.txt", b"a\n", "body", "no column 'body'"),
+        ("t.jsonl", b'{"body": 5}\n', "body", "row|line 1.*holds 5, which is no text"),
+        ("t.parquet", b"PAR1", "body", "not a readable Parquet file"),
+        ("t.csv.gz", b"id,body\n", "body", "cannot be read to its end"),
+        ("t.docx", b"a", None, "unknown format '.docx'"),
+    ],
+)
+def test_refused(tmp_path: Path, name: str, content: bytes, column: str | None, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        open_text(tmp_path / name, column)
+
+
+def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:
+    texts = [f"text {i % 900}" for i in range(1000)]
+    text = open_text(write(tmp_path, "t.txt", texts), None).holding_out()
+    again = open_text(write(tmp_path, "u.txt", texts[::-1]), None).holding_out()
+    left = [t for batch in text.batches() for t in batch.column(0).to_pylist()]
+    assert len(set(text.held_out)) == text.held == 90 <= HELD_OUT
+    assert set(text.held_out) == set(again.held_out)  # by content, not by place
+    assert left == [t for t in texts if t not in set(text.held_out)] and len(left) == text.rows
+    assert text.sha256 not in {open_text(tmp_path / "t.txt", None).sha256, again.sha256}
+    assert open_text(write(tmp_path, "few.txt", texts[:300]), None).holding_out().held == 0
+
+
+def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
+    texts = [f"text {i}" for i in range(70_000)]
+    data = tmp_path / "data" / "wikipedia"
+    data.mkdir(parents=True)
+    pq.write_table(pa.table({"sentence": ["from Wikipedia"]}), data / "sentences.parquet")
+    own = Own.of(text=write(tmp_path, "docs.txt", texts))
+    for root in (None, tmp_path / "data"):
+        corpus = Corpus(root, own=own).writing_to(tmp_path / "made")
+        assert (
+            corpus.read(TEXT).column("sentence").to_pylist()
+            == texts
+            == corpus.head(TEXT, "sentence", 70_000)[:8192] + (texts[8192:])
+        )
+        groups = list(corpus.row_groups(TEXT))
+        corpus.write_derived(TEXT)
+        file = pq.ParquetFile(groups[0].path)
+        assert [group.rows for group in groups] == [65_536, 4_464]
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [65_536, 4_464]
+        assert file.read().column("sentence").to_pylist() == texts
+        assert corpus.title(TEXT) == "docs" and corpus.sources("sentences") == [TEXT]
+
+
+def test_several_development_sets_are_one(tmp_path: Path) -> None:
+    for name, score in (("a", 1), ("b", 100)):
+        (tmp_path / f"{name}.csv").write_text(f"sentence1,sentence2,score\nx,y,{score}\nx,z,{2 * score}\n")
+    own = Own.of(dev={"A": tmp_path / "a.csv", "b": tmp_path / "b.csv"})
+    corpus = Corpus(None, own=own)
+    assert corpus.title(DEV) == "a+b" and corpus.read(DEV).column("subset").to_pylist() == ["a", "a", "b", "b"]
+    assert Own.from_plain(own.as_plain()) == own
+    assert own.arguments() == ["--dev", f"a={tmp_path / 'a.csv'}", "--dev", f"b={tmp_path / 'b.csv'}"]
+    with pytest.raises(InputError, match="column 'score' is missing.*raysts data import .* --columns sentence1=A"):
+        open_pairs(write(tmp_path, "x.csv"), "--dev")
+    with pytest.raises(InputError, match="--column 'c': .* --text PATH"):
+        Own.of(column="c")
+    with pytest.raises(InputError, match="two different names"):
+        Own.of(dev={"a": "x"}, test={"a": "y"})

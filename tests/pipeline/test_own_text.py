@@ -1,0 +1,90 @@
+"""Text and judges of a user's own, and nothing else: from a plain file to a delivered model and its page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import small_runs
+
+import raysts
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+
+STEPS = {"train.max_steps": 3, "train.max_length": 24, "evaluation.resamples": 20}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
+    """docs.csv, pairs.csv, dev.csv and the encoders A and B."""
+    folder = tmp_path_factory.mktemp("own")
+    texts = small_corpus.read("wikipedia/sentences").column("sentence").to_pylist()[:600]
+    with (folder / "docs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "text"], *enumerate([*texts, "", texts[0]])])
+    pairs = small_corpus.read("sts/stsb_test").select(["sentence1", "sentence2", "score"]).to_pylist()
+    for name, rows in (("pairs", pairs[:40]), ("dev", pairs[40:80])):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    for seed, name in enumerate("AB"):
+        small_runs.write_backbone(folder / name, "bert", seed=seed)
+    return folder
+
+
+def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None:
+    result = raysts.run(
+        "simcse-unsup-sed",
+        {"backbone": str(own / "A"), "members": 2, **STEPS},
+        text=own / "docs.csv",
+        column="text",
+        dev={"mine-dev": own / "dev.csv"},
+        test={"mine": own / "pairs.csv"},
+        storage=tmp_path,
+        address="none",
+    )
+    assert {(row["dataset"], row["split"]) for row in result["results"]} == {("mine", "test")}
+    members = [row for row in result["results"] if row["role"] == "member"]
+    assert {row["selected_by"] for row in members} == {"mine-dev"} and all(row["ci_low"] is not None for row in members)
+    assert result["delivered"]["on"] == "mine" and result["delivered"]["beats_input"] is not None
+    assert result["notes"][0].startswith("text docs: 601 texts; 1 empty rows left out; 1 rows repeat")
+    assert [entry["training_tables"] for entry in result["contamination"]] == [["docs"]]
+    card = (Path(result["model"]) / "README.md").read_text()
+    page = Path(result["report"]).read_text()
+    assert "| sed | `docs` | 601 |" in card and "mine test" in card and "wikipedia" not in card.split("```yaml")[0]
+    assert "Labels of mine-dev chose" in page and "tokenise docs" in page
+    record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
+    assert record["data"] is None and record["own"]["test"] == {"mine": str(own / "pairs.csv")}
+    with pytest.raises(InputError, match="table 'nli/train' is missing.*ct-sed or simcse-unsup-sed"):
+        raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
+    with pytest.raises(InputError, match="--test stsb=.*public task"):
+        raysts.run("ct", test={"stsb": own / "pairs.csv"}, storage=tmp_path)
+
+
+def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:
+    a, b = str(own / "A"), str(own / "B")
+    rows = raysts.evaluate(a, test={"mine": own / "pairs.csv"}, storage=tmp_path, resamples=0)["results"]
+    assert {(row["dataset"], row["n"]) for row in rows} == {("mine", 40)}
+    compared = raysts.compare(a, b, test={"mine": own / "pairs.csv"}, storage=tmp_path, resamples=10)
+    assert {row["dataset"] for row in compared["comparison"]} == {"mine", "overall"}
+
+
+def test_training_rows_in_an_own_test_are_marked(own: Path, tmp_path: Path) -> None:
+    texts = [row["text"] for row in csv.DictReader((own / "docs.csv").open()) if row["text"]]
+    with (tmp_path / "leaky.csv").open("w", newline="") as file:
+        rows = [[texts[i], texts[i + 1], i % 5] for i in range(30)]
+        csv.writer(file).writerows([["sentence1", "sentence2", "score"], *rows])
+    result = raysts.run(
+        "mlm",
+        {"backbone": str(own / "A"), **STEPS},
+        text=own / "docs.csv",
+        column="text",
+        test={"leaky": tmp_path / "leaky.csv"},
+        storage=tmp_path / "storage",
+        address="none",
+    )
+    (entry,) = result["contamination"]
+    assert (entry["task"], entry["sentence_rows"], entry["trained_rows"]) == ("leaky", 30, 0)
+    assert entry["unknown"]  # what the encoder was trained on is not on record
