@@ -6,6 +6,7 @@ Parquet shards. Extra columns are ignored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,11 +84,25 @@ TESTS = "tests/"
 
 _OWN_PAIRS = (*_text("sentence1", "sentence2"), Column("score", "number"))
 
+RETRIEVAL: dict[str, tuple[Column, ...]] = {
+    "corpus": (
+        Column("doc_id", "label"),
+        Column("text", "text"),
+        Column("title", "label", required=False, nulls=True),  # any text, the empty one too
+    ),
+    "queries": (Column("query_id", "label"), Column("text", "text")),
+    "qrels": (Column("query_id", "label"), Column("doc_id", "label"), Column("score", "number")),
+}
+"""The tables of a retrieval set: ``retrieval/NAME/corpus`` and so on."""
+
 
 def table_columns(table: str) -> tuple[Column, ...]:
     """The columns of a canonical table; none where there is none of that name."""
     if table.startswith(TESTS) and "/" not in table.removeprefix(TESTS):
         return _OWN_PAIRS
+    folder, _, part = table.rpartition("/")
+    if re.fullmatch(r"retrieval/[^/]+", folder):
+        return RETRIEVAL.get(part, ())
     return TABLES.get(table, ())
 
 

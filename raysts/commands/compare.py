@@ -86,7 +86,8 @@ def compare(
     sets = [name for name in every[0] if all(name in model for model in every)]
     silent = "a similarity that does not depend on the order, or no variance, says nothing about the direction"
     left_out |= {name: silent for model in every for name in model if name not in sets}
-    left_out |= {name: silent for name in chosen if not any(name in model for model in every)}
+    told = {name for model in every for of in model.values() for name in (of.dataset, of.dataset.partition(":")[0])}
+    left_out |= {name: silent for name in chosen if name not in told}
     asked = [name for name in tasks or () if name in left_out]
     if asked or not sets:
         raise InputError([f"task '{name}': {left_out[name]}" for name in asked or left_out])

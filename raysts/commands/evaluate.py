@@ -49,6 +49,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
+    command.add_argument(
+        "--documents-by",
+        metavar="MODEL",
+        help="of retrieval: this model embeds the documents, and the other the queries alone, as a student that searches its "
+        "teacher's index does",
+    )
     command.add_argument("--mteb", metavar="DIR", help="write the STS results as well, for mteb.ResultCache('DIR')")
     add(command, "--strict-contamination", "--data", "--test", "--storage")
 
@@ -73,6 +79,7 @@ def evaluate(
     prompt: str | None = None,
     similarity: str | None = None,
     resamples: int = 1000,
+    documents_by: str | Path | None = None,
     strict_contamination: bool = False,
     mteb: str | Path | None = None,
 ) -> Result:
@@ -94,6 +101,7 @@ def evaluate(
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default.
         similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
+        documents_by: a MODEL that embeds the documents of retrieval sets, and ``model`` the queries alone.
         strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
             searched.
         mteb: folder to write the results of the STS tasks to as well, for ``mteb.ResultCache``.
@@ -104,9 +112,9 @@ def evaluate(
     """
     from raysts.commands.context import corpus_of, locate, store_of
     from raysts.data.own import Own
-    from raysts.evaluation import harness, mteb_results, results
+    from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.contamination import Contamination
-    from raysts.evaluation.contamination.lineage import trained_on
+    from raysts.evaluation.contamination.lineage import together, trained_on
     from raysts.evaluation.pairs_file import load_pairs_file
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
@@ -127,8 +135,17 @@ def evaluate(
             raise InputError(
                 "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out"
             )
+        if documents_by is not None:
+            raise InputError("--documents-by is of retrieval, and --pairs has no documents; leave one of the two out")
     else:
         corpus = corpus_of(data, own=Own.of(test=test))
+        if documents_by is not None:
+            others = [name for name in tasks or () if name.partition(":")[0] != retrieval.NAME]
+            if others:
+                raise InputError(
+                    f"--documents-by: {', '.join(others)} has no documents; name {retrieval.NAME} or {retrieval.NAME}:NAME"
+                )
+            tasks = tasks or [retrieval.NAME]
         tasks = harness.check_tasks(corpus, tasks)
         for line in harness.left_out(corpus, tasks):
             say_on_stderr(line)
@@ -136,7 +153,8 @@ def evaluate(
     contamination = Contamination()
     if corpus is not None:
         assert tasks is not None
-        contamination = harness.searched(corpus, tasks, trained_on(path))
+        known = [trained_on(path), *([trained_on(locate(documents_by, store))] if documents_by is not None else [])]
+        contamination = harness.searched(corpus, tasks, together(known))
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []
         if mteb is not None:
             problems += mteb_results.problems(tasks, similarity)
@@ -149,7 +167,17 @@ def evaluate(
     content = folder_id(path)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
+    measured: SentenceModel | retrieval.OfTwo = loaded
+    asked = [] if prompt is None else [loaded.prompts.resolve()]
     by = _similarities(loaded, similarity)
+    if documents_by is not None:
+        teacher = locate(documents_by, store)
+        measured = retrieval.OfTwo(loaded, pretrained.load(teacher))
+        if problems := measured.problems():
+            raise InputError(problems)
+        by = by if similarity is not None else measured.similarities
+        context["system"] = f"{context['system']}, documents by {documents_by}"
+        asked.append(folder_id(teacher))
     if mteb is not None and "cosine" not in by:
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
@@ -159,10 +187,9 @@ def evaluate(
         rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
         return {**result, "results": rows}
     rows = harness.evaluate(
-        loaded, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=contamination
+        measured, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=contamination
     )
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
-    asked = [] if prompt is None else [loaded.prompts.resolve()]
     part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])
     try:
         results.write(store.root, f"{results.EVALUATION}{part}", rows)

@@ -98,7 +98,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "a.b=value",
         "help": "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
     },
-    "--tasks": {"type": names, "help": "comma-separated task names (default: every task whose files exist)"},
+    "--tasks": {"type": names, "help": "comma-separated, also retrieval:NAME (default: every task whose files exist)"},
     "--prompt": {
         "metavar": "NAME|TEXT",
         "help": "text before every text: one of the model's own by its name, or the text itself; '' for none (default: the "

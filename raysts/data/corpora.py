@@ -35,7 +35,7 @@ from raysts.data.shards import (
 )
 from raysts.errors import InputError, nearest
 from raysts.ids import content_id
-from raysts.schema import TABLES, TESTS, TRAINING_TABLES, Column, table_columns
+from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, Column, table_columns
 from raysts.storage.store import FolderStore, Store
 
 
@@ -148,7 +148,13 @@ class Corpus:
 
     def tables(self) -> list[str]:
         """Names of the canonical tables that are present."""
-        return [*(name for name in TABLES if self.files(name)), *self.tests()]
+        of_sets = (f"retrieval/{name}/{part}" for name in self.retrieval_sets() for part in RETRIEVAL)
+        return [*(name for name in TABLES if self.files(name)), *self.tests(), *filter(self.files, of_sets)]
+
+    def retrieval_sets(self) -> list[str]:
+        """Names of the folders in ``retrieval`` that hold some table of a retrieval set."""
+        folders = [] if self.empty else [path.name for path in self.store.list(self.root / "retrieval")]
+        return [name for name in folders if any(self.files(f"retrieval/{name}/{part}") for part in RETRIEVAL)]
 
     def tests(self) -> list[str]:
         """Names of the tables that are test sets of the user's own."""

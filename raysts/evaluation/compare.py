@@ -23,6 +23,7 @@ from raysts.evaluation.statistics import (
     correlation_samples,
     holm,
     mcnemar,
+    paired_t,
     percentile_interval,
     resample_set,
     williams,
@@ -43,7 +44,8 @@ COLUMNS = (
     "test", "t", "df", "only_a", "only_b", "test_p",
 )  # fmt: skip
 """Columns of a comparison. ``a``, ``b``, ``difference`` (a - b) and the interval are not times 100; ``p`` is that of the
-bootstrap; ``test`` is ``williams`` (``t``, ``df``) or ``mcnemar`` (``only_a``, ``only_b``: rows that one alone has right)."""
+bootstrap; ``test`` is ``williams`` or ``paired-t`` (``t``, ``df``), or ``mcnemar`` (``only_a``, ``only_b``: rows that one alone
+has right)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def compare_systems(
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
     for name in sets:
         _same_rows(a[0][name], b[0][name])
-        for metric in metrics if a[0][name].gold is not None else ("accuracy",):
+        for metric in metrics if a[0][name].gold is not None else (a[0][name].metric,):
             sides = tuple(_sampled([one[name] for one in side], metric, resamples) for side in (a, b))
             if name not in APART or not set(sets) - APART:
                 whole.setdefault(metric, []).append((sides[0], sides[1]))
@@ -160,10 +162,14 @@ def _std(values_M: np.ndarray) -> float | None:
 
 
 def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> ComparisonRow:
-    """Williams' test of two correlations, McNemar's of two accuracies; nothing where a system has several models."""
+    """Williams' test of two correlations, McNemar's of two accuracies, the paired t-test of the means of other values; nothing
+    where a system has several models."""
     if len(a) > 1 or len(b) > 1:
         return {}
     one, two = a[0], b[0]
+    if one.gold is None and metric != "accuracy":
+        t = paired_t(one.values - two.values)
+        return {} if t is None else {"test": "paired-t", "t": t.t, "df": t.df, "test_p": t.p}
     if one.gold is None:
         only_a, only_b = (
             int(((x == 1) & (y == 0)).sum()) for x, y in ((one.values, two.values), (two.values, one.values))
@@ -181,7 +187,8 @@ def _test(a: Sequence[RowScores], b: Sequence[RowScores], metric: str) -> Compar
 
 def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.05) -> str:
     """What the comparison shows, in a sentence or two: which system is better overall, or that neither is shown to be."""
-    metric = "spearman" if any(row["metric"] == "spearman" for row in rows) else "accuracy"
+    there = [row["metric"] for row in rows]
+    metric = next((name for name in ("spearman", "accuracy") if name in there), there[0])
     (whole,) = (row for row in rows if row["dataset"] == OVERALL and row["metric"] == metric)
     each = [row for row in rows if row["dataset"] != OVERALL and row["metric"] == metric]
     sets = f"the mean {metric} over {len(each)} sets" if len(each) > 1 else f"the {metric} on {each[0]['dataset']}"
@@ -201,7 +208,7 @@ def conclusion(a: str, b: str, rows: Sequence[ComparisonRow], level: float = 0.0
         adjusted = holm([row["test_p"] for row in tested])
         sure = [row for row, p in zip(tested, adjusted, strict=True) if p < level]
         up = sum(row["difference"] > 0 for row in sure)
-        test = "Williams'" if metric == "spearman" else "McNemar's"
+        test = {"spearman": "Williams'", "accuracy": "McNemar's"}.get(metric, "paired t")
         said += (
             f" Set by set ({test} test, p < {level:g} after Holm's correction): {a} is better on {up}, {b} on "
             f"{len(sure) - up}, neither on {len(tested) - len(sure)}."

@@ -9,6 +9,7 @@ from typing import Any
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
+from raysts.evaluation import retrieval
 from raysts.evaluation.contamination.contamination import Contamination, contamination
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
@@ -22,7 +23,13 @@ from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 
-TASKS: dict[str, Task] = {**STS_TASKS, **ENTAILMENT_TASKS, "transfer": TransferTask(), "words": WordsTask()}
+TASKS: dict[str, Task] = {
+    **STS_TASKS,
+    **ENTAILMENT_TASKS,
+    retrieval.NAME: retrieval.RetrievalTask(),
+    "transfer": TransferTask(),
+    "words": WordsTask(),
+}
 """Every public task by name. Adding a task is one entry."""
 
 VERSION = 3
@@ -34,9 +41,13 @@ LAYERS = (1, 2)
 
 
 def tasks_of(corpus: Corpus) -> dict[str, Task]:
-    """Every task by name: the public ones, and one for each test set of the user's own."""
+    """Every task by name: the public ones, and one for each test set of the user's own and each retrieval set."""
     own = {table.removeprefix(TESTS): table for table in corpus.tests()}
-    return {**TASKS, **{name: StsTask(name, {"test": (table,)}) for name, table in own.items() if name not in TASKS}}
+    return {
+        **TASKS,
+        **{name: StsTask(name, {"test": (table,)}) for name, table in own.items() if name not in TASKS},
+        **{f"{retrieval.NAME}:{name}": retrieval.RetrievalTask(name) for name in corpus.retrieval_sets()},
+    }
 
 
 def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = True) -> tuple[str, ...]:
@@ -77,6 +88,8 @@ def check_tasks(
     if absent:
         raise InputError([_no_files(corpus, name, splits) for name in absent])
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits, heavy)
+    if retrieval.NAME in chosen:  # holds that of every set
+        chosen = tuple(name for name in chosen if not name.startswith(f"{retrieval.NAME}:"))
     if not chosen:
         raise InputError(
             f"{corpus.where} holds the files of no task; tasks are {', '.join(TASKS)}; "

@@ -23,14 +23,14 @@ from raysts.models.layers import Layers
 from raysts.storage.store import Store
 
 ModelScores = Mapping[str, RowScores]
-"""Those of one model by set."""
+"""Those of one model by set (``RowScores.key``)."""
 
 Choice = tuple[str, str]
 """Pooling and layers, as a results row names them."""
 
 _TABLE = pa.schema(
     [
-        *((name, pa.string()) for name in ("pooling", "layers", "dataset", "split", "sha256", "similarity")),
+        *((name, pa.string()) for name in ("pooling", "layers", "dataset", "split", "sha256", "similarity", "metric")),
         *((name, pa.list_(pa.float64())) for name in ("values", "gold")),
         ("dev", pa.float64()),
     ]
@@ -46,7 +46,7 @@ def row_scores(
     for task in (known[name] for name in tasks):
         if isinstance(task, ComparableTask):
             for scores in task.row_scores(corpus, harness.SPLITS, represent, by):
-                first.setdefault(scores.dataset, scores)
+                first.setdefault(scores.key, scores)
     return first
 
 
@@ -77,8 +77,7 @@ def write(path: Path, scores: Mapping[Choice, ModelScores], dev: Mapping[Choice,
     for (pooling, layers), sets in scores.items():
         own = {"pooling": pooling, "layers": layers}
         rows += [
-            own
-            | {name: getattr(found, name) for name in ("dataset", "split", "sha256", "similarity", "values", "gold")}
+            own | {name: getattr(found, name) for name in _TABLE.names if hasattr(found, name)}
             for found in sets.values()
         ]
         rows.append(own | {"dev": dev.get((pooling, layers))})
@@ -98,6 +97,7 @@ def read(path: Path) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, f
             continue
         values, gold = (None if row[key] is None else np.array(row[key]) for key in ("values", "gold"))
         assert values is not None
-        known = RowScores(row["dataset"], row["split"], row["sha256"], row["similarity"], values, gold)
-        scores.setdefault(choice, {})[known.dataset] = known
+        metric = row.get("metric") or "accuracy"  # files of before know no other
+        known = RowScores(row["dataset"], row["split"], row["sha256"], row["similarity"], values, gold, metric)
+        scores.setdefault(choice, {})[known.key] = known
     return scores, dev

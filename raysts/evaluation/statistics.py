@@ -281,15 +281,15 @@ def best_threshold(scores_N: np.ndarray, positive_N: np.ndarray, candidates: np.
 # -- two systems on the same rows --------------------------------------------------------------------------------------
 
 
-class Williams(NamedTuple):
-    """Williams' t, its degrees of freedom, its two-sided p."""
+class TTest(NamedTuple):
+    """A statistic t, its degrees of freedom, its two-sided p."""
 
     t: float
     df: int
     p: float
 
 
-def williams(r_a: float, r_b: float, r_ab: float, n: int) -> Williams | None:
+def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
     """Whether two correlations with one variable (the gold scores) differ, all three measured on the same rows.
 
     Williams (1959) in the form that Steiger (1980, eq. 7, "T2") recommends:
@@ -310,7 +310,7 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> Williams | None:
     if n < 4:
         return None
     if r_a == r_b:
-        return Williams(0.0, n - 3, 1.0)
+        return TTest(0.0, n - 3, 1.0)
     # rounding makes the determinant of systems that agree perfectly negative
     determinant = max(0.0, 1.0 - r_a**2 - r_b**2 - r_ab**2 + 2.0 * r_a * r_b * r_ab)
     mean = (r_a + r_b) / 2.0
@@ -319,7 +319,21 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> Williams | None:
     if variance <= 0.0 or top <= 0.0:
         return None
     t = (r_a - r_b) * math.sqrt(top / variance)
-    return Williams(t, n - 3, float(2.0 * special.stdtr(n - 3, -abs(t))))
+    return TTest(t, n - 3, float(2.0 * special.stdtr(n - 3, -abs(t))))
+
+
+def paired_t(differences_N: np.ndarray) -> TTest | None:
+    """Student's t-test of whether paired values (a metric of every query) differ in their mean; Smucker et al. (2007) find it
+    as good as a randomisation test for such metrics. None for a single row; rows without any difference have t 0 and p 1.
+    """
+    n = len(differences_N)
+    if n < 2:
+        return None
+    mean, deviation = float(differences_N.mean()), float(differences_N.std(ddof=1))
+    if deviation == 0.0:
+        return TTest(0.0, n - 1, 1.0) if mean == 0.0 else None
+    t = mean / (deviation / math.sqrt(n))
+    return TTest(t, n - 1, float(2.0 * special.stdtr(n - 1, -abs(t))))
 
 
 def mcnemar(only_a: int, only_b: int) -> float:

@@ -111,8 +111,9 @@ class RowScores:
         split: as in the results table.
         sha256: of the set's files; scores can be compared where it is the same.
         similarity: what the model compares texts by.
-        values: [N] float64, the similarity of each pair; without ``gold`` 1 where the model is right and else 0.
-        gold: [N] float64 scores; None for a set that is measured by accuracy.
+        values: [N] float64, the similarity of each pair; without ``gold`` what ``metric`` is the mean of.
+        gold: [N] float64 scores that the similarities are correlated with; None for a set that is measured otherwise.
+        metric: where there is no gold; of an accuracy the values are 1 where the model is right and else 0.
     """
 
     dataset: str
@@ -121,6 +122,12 @@ class RowScores:
     similarity: str
     values: np.ndarray
     gold: np.ndarray | None = None
+    metric: str = "accuracy"
+
+    @property
+    def key(self) -> str:
+        """Names the set, and of one with several metrics the metric."""
+        return self.dataset if self.gold is not None or self.metric == "accuracy" else f"{self.dataset} {self.metric}"
 
     @property
     def label(self) -> str:

@@ -5,9 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from raysts.errors import InputError, nearest
+
+Kind = Literal["query", "document"]
+_NAMES: dict[Kind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""What models call the prompts of the kinds, those of sentence-transformers' ``encode_query`` and ``encode_document``."""
+
+
+class Asked(str):
+    """A text that is read as a query or as a document; another one than the same text by itself."""
+
+    kind: Kind
+
+    def __new__(cls, text: str, kind: Kind) -> Asked:
+        asked = super().__new__(cls, text)
+        asked.kind = kind
+        return asked
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Asked) and self.kind == other.kind and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.kind, str(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Asked, (str(self), self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +69,13 @@ class Prompts:
                 f"prompt that is given as text ends in what sets it apart: '{prompt}: '"
             )
         return prompt
+
+    def of_kind(self, kind: Kind) -> str:
+        """The prompt of queries, or of documents; of a model that has none for either, its default."""
+        named = {
+            of: next((self.texts[name] for name in names if name in self.texts), None) for of, names in _NAMES.items()
+        }
+        return (named[kind] or "") if any(named.values()) else self.resolve()
 
     def with_default(self, prompt: str | None) -> Prompts:
         """The same with ``prompt``, a name or a text, where none is asked for; None: as it is."""

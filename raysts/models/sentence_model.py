@@ -19,7 +19,7 @@ from raysts.models.encoder import Encoder
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
-from raysts.models.prompts import Prompts
+from raysts.models.prompts import Asked, Kind, Prompts
 from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, lowers, tokenize
 from raysts.storage.atomic import atomic_write, write_json
@@ -152,13 +152,16 @@ class SentenceModel:
         A model with heads has one: that of the layers its heads were trained on.
 
         Args:
-            texts: the texts.
+            texts: the texts; queries and documents (``prompts.Asked``) each behind the model's prompt for their kind.
             layers: the choices.
             prompt: as for :meth:`encode`.
             options: as for :func:`represent_tokens`.
         """
         if len(self.encoder.heads):
             layers = (self.layers,)
+        kinds = [text.kind if isinstance(text, Asked) else None for text in texts]
+        if prompt is None and any(kinds):
+            return self._represent_kinds(texts, kinds, layers, options)
         for choice in layers:
             layer_indices(choice, self.encoder.depth)
         tokens = self.tokenize(texts) if prompt is None else self.tokenize(texts, prompt)
@@ -170,6 +173,21 @@ class SentenceModel:
             encoder.skipped = self.prompts.tokens(self.tokenizer, self.prompts.resolve(prompt))
         found = represent_tokens(encoder, tokens, layers, **options)
         return dict(zip(layers, map(self.finished, found), strict=True))
+
+    def _represent_kinds(
+        self, texts: Sequence[str], kinds: Sequence[Kind | None], layers: Sequence[Layers], options: dict[str, Any]
+    ) -> dict[Layers, Representation]:
+        """Queries, documents and texts that are neither, each behind their prompt; the rows come back in order."""
+        found: dict[Layers, Representation] = {choice: {} for choice in layers}
+        for kind in dict.fromkeys(kinds):
+            rows = [row for row, of_row in enumerate(kinds) if of_row == kind]
+            prompt = None if kind is None else self.prompts.of_kind(kind)
+            parts = self.represent_layers([str(texts[row]) for row in rows], layers, prompt, **options)
+            for choice, part in parts.items():
+                for name, values in part.items():
+                    whole = found[choice].setdefault(name, np.empty((len(texts), *values.shape[1:]), values.dtype))
+                    whole[rows] = values
+        return found
 
     def finished(self, found: Representation) -> Representation:
         """What the encoder gives as the model gives it: of unit length and truncated, where it says so."""

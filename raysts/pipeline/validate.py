@@ -207,7 +207,9 @@ def _projection(pipeline: Pipeline) -> int | None:
 def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
     problems = []
     for table in dict.fromkeys([*tables, *inputs.test_tables]):
-        column = next(column.name for column in table_columns(table) if column.kind == "text")
+        column = next((column.name for column in table_columns(table) if column.kind == "text"), None)
+        if column is None:  # judgements
+            continue
         share = unknown_fraction(inputs.corpus.head(table, column, 500))
         where = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
         if share > MOST_UNKNOWN:

@@ -1,0 +1,363 @@
+"""Retrieval: the documents of a set ranked for each of its queries, against judgements of which are relevant.
+
+The metrics are those of ``trec_eval`` on runs of the first ``DEPTH`` documents: scores are float32, of equal ones the larger
+id stands first, the gain of a document is its judgement where that is positive, and a judged query without a relevant document
+counts 0. MRR@10 is its ``recip_rank`` on runs of ten documents.
+
+Legend: Q queries, N documents, B of them at once, K results of a query, D dimensions, J judgements, R resamples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raysts.data.corpora import Corpus
+from raysts.evaluation.results import ResultRow
+from raysts.evaluation.statistics import value_columns, whole_and_resampled
+from raysts.evaluation.sts import unordered
+from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
+from raysts.models.head import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
+from raysts.models.layers import Layers
+from raysts.models.prompts import Asked
+from raysts.models.sentence_model import SentenceModel
+from raysts.schema import RETRIEVAL
+
+NAME = "retrieval"
+"""The task of every set; that of one is ``retrieval:NAME``."""
+
+METRICS = ("ndcg@10", "mrr@10", "recall@100", "map")
+DEPTH = 1_000
+"""Documents of a query that are scored, as in the runs of TREC."""
+
+_DOCUMENTS = 8_192  # compared at once with _QUERIES: 8 MB of similarities
+_QUERIES = 128
+_MOST_PROBLEMS = 5
+
+
+# -- search --------------------------------------------------------------------------------------------------------------
+
+
+def search(queries: Representation, documents: Representation, similarity: Similarity, most: int = DEPTH) -> np.ndarray:
+    """The documents that are most similar to each query, best first -> their rows, int64 [Q, min(most, N)].
+
+    Exact. Similarities are rounded to float32, of equal ones the earlier row comes first. Beside the two representations memory
+    holds the results and the similarities of some queries and documents.
+
+    Raises:
+        RuntimeError: a similarity is not finite.
+    """
+    total, size = (len(next(iter(of.values()))) for of in (queries, documents))
+    compare = _BY_PRODUCT.get(similarity, _one_by_one(similarity))
+    best_QK = np.empty((total, 0), np.uint64)
+    for first in range(0, size, _DOCUMENTS):
+        rows_B = np.arange(first, min(first + _DOCUMENTS, size))
+        block = take(documents, rows_B)
+        merged = []
+        for start in range(0, total, _QUERIES):
+            some = np.arange(start, min(start + _QUERIES, total))
+            keys = _keys(compare(take(queries, some), block), rows_B)
+            keys = np.concatenate([best_QK[some], keys], axis=1)
+            merged.append(np.partition(keys, most - 1, axis=1)[:, :most] if keys.shape[1] > most else keys)
+        best_QK = np.concatenate(merged)
+    return (np.sort(best_QK, axis=1) & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
+    """Similarity and row of a document as one number each, all different, smaller for what comes first: uint64 [Q, B]."""
+    if not np.isfinite(similarities_QB).all():
+        raise RuntimeError(
+            "the model gives NaN or infinite similarities of queries and documents (training diverged?); use an earlier "
+            "checkpoint or a lower learning rate"
+        )
+    bits = (similarities_QB.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0 is 0
+    descending = np.where(bits >> 31, bits, ~bits & np.uint32(0x7FFFFFFF))  # IEEE numbers sort as integers do
+    return descending.astype(np.uint64) << np.uint64(32) | rows_B.astype(np.uint64)
+
+
+def _one_by_one(similarity: Similarity) -> Callable[[Representation, Representation], np.ndarray]:
+    """Any similarity of corresponding rows for all queries and documents; the mean over both orders, as for scored pairs."""
+    symmetric = unordered(similarity)
+
+    def compare(queries: Representation, documents: Representation) -> np.ndarray:
+        size, total = (len(next(iter(of.values()))) for of in (documents, queries))
+        return np.stack([symmetric(take(queries, np.full(size, query)), documents) for query in range(total)])
+
+    return compare
+
+
+def _products(queries: Representation, documents: Representation) -> np.ndarray:
+    # In double precision equal vectors have equal products as float32, wherever in the block they stand.
+    return queries["vectors"].astype(np.float64) @ documents["vectors"].astype(np.float64).T
+
+
+def _cosines(queries: Representation, documents: Representation) -> np.ndarray:
+    lengths = [np.linalg.norm(of["vectors"].astype(np.float64), axis=1) for of in (queries, documents)]
+    lengths_Q, lengths_B = (np.where(length == 0, 1, length) for length in lengths)
+    return _products(queries, documents) / lengths_Q[:, None] / lengths_B
+
+
+_BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of_vectors: _products}
+"""Similarities that one product of matrices gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfTwo:
+    """Queries as one model embeds them among documents as another does: what a student is asked that searches an index of its
+    teacher's.
+
+    Attributes:
+        queries: reads the queries; pooling, layers and similarity are its.
+        documents: reads the documents, at its own layers.
+    """
+
+    queries: SentenceModel
+    documents: SentenceModel
+
+    @property
+    def pooling(self) -> str:
+        return self.queries.pooling
+
+    @property
+    def layers(self) -> Layers:
+        return self.queries.layers
+
+    @property
+    def depth(self) -> int:
+        return self.queries.depth
+
+    @property
+    def similarities(self) -> Similarities:
+        """The model's own, of vectors."""
+        return dict([next(iter(self.queries.similarities.items()))])
+
+    def problems(self) -> list[str]:
+        """Why the two cannot be measured together."""
+        own, known = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
+        found = []
+        if self.queries.dim != self.documents.dim:
+            found.append(
+                f"--documents-by: it gives vectors of {self.documents.dim} dimensions and the model of {self.queries.dim}; they "
+                f"must be as many, for queries are compared with documents"
+            )
+        if own not in known:
+            found.append(
+                f"--documents-by: the model compares texts by '{own}', which asks both sides for more than a vector; it must "
+                f"be one of {', '.join(known)}"
+            )
+        return found
+
+    def represent(self, texts: list[str]) -> Representation:
+        return self.represent_layers(texts, (self.layers,))[self.layers]
+
+    def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
+        """As the two models do."""
+        is_document = np.array([isinstance(text, Asked) and text.kind == "document" for text in texts])
+        queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
+        vectors = self.documents.represent(documents)["vectors"]
+        found: dict[Layers, Representation] = {}
+        for choice, of_queries in self.queries.represent_layers(queries, layers).items():
+            whole = np.empty((len(texts), vectors.shape[1]), np.float32)
+            whole[is_document], whole[~is_document] = vectors, of_queries["vectors"]
+            found[choice] = {"vectors": whole}
+        return found
+
+
+# -- a set ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
+
+    Attributes:
+        sha256: of its three tables.
+        documents: N texts.
+        queries: Q texts.
+        judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
+    """
+
+    sha256: str
+    documents: list[Asked]
+    queries: list[Asked]
+    judgements: list[tuple[np.ndarray, np.ndarray]]
+
+    def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
+        """Every metric of every query [Q], of documents ranked for it."""
+        values: dict[str, list[float]] = {metric: [] for metric in METRICS}
+        for ranked_K, (rows_J, scores_J) in zip(ranked_QK, self.judgements, strict=True):
+            places = np.minimum(np.searchsorted(rows_J, ranked_K), len(rows_J) - 1)
+            gains_K = np.where(rows_J[places] == ranked_K, np.maximum(scores_J[places], 0), 0)
+            for metric, value in zip(METRICS, _metrics(gains_K, scores_J[scores_J > 0]), strict=True):
+                values[metric].append(value)
+        return {metric: np.array(of_queries) for metric, of_queries in values.items()}
+
+
+def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float, float, float]:
+    """``METRICS`` of one query: gains of its ranked documents, and of all that are relevant."""
+    if not len(relevant_J):
+        return 0.0, 0.0, 0.0, 0.0
+    hits = np.flatnonzero(gains_K)
+    discounts = 1 / np.log2(np.arange(2, 12))
+    ideal = np.sort(relevant_J)[::-1][:10]
+    ndcg = gains_K[:10] @ discounts[: len(gains_K[:10])] / (ideal @ discounts[: len(ideal)])
+    reciprocal = 1 / (1 + hits[0]) if len(hits) and hits[0] < 10 else 0.0
+    precision = np.arange(1, len(hits) + 1) / (1 + hits)
+    return (
+        float(ndcg),
+        float(reciprocal),
+        float((hits < 100).sum() / len(relevant_J)),
+        precision.sum() / len(relevant_J),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalTask(ComparableTask):
+    """Retrieval in one set, or in every one of the corpus.
+
+    Attributes:
+        name: of the set; None: every set.
+    """
+
+    name: str | None = None
+
+    def expected(self) -> tuple[str, ...]:
+        return tuple(f"{NAME}/{self.name or 'NAME'}/{part}" for part in RETRIEVAL)
+
+    def _sets(self, corpus: Corpus) -> list[str]:
+        """Those of which all tables are there."""
+        names = corpus.retrieval_sets() if self.name is None else [self.name]
+        return [name for name in names if all(corpus.files(table) for table in RetrievalTask(name).expected())]
+
+    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        names = self._sets(corpus) if "test" in splits else ()
+        return tuple(table for name in names for table in RetrievalTask(name).expected())
+
+    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+        """The queries: documents are what an encoder may well have read, without being told what they answer."""
+        return tuple(table for table in self.tables(corpus, splits) if table.endswith("/queries"))
+
+    def by_default(self, corpus: Corpus) -> bool:
+        return self.name is None
+
+    def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
+        names = corpus.retrieval_sets() if self.name is None else ()
+        return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._sets(corpus)}
+
+    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        return [problem for name in self._sets(corpus) for problem in _problems(corpus, name)]
+
+    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+        sets = [_load(corpus, name) for name in self._sets(corpus)]
+        return list(dict.fromkeys(text for judged in sets for text in (*judged.queries, *judged.documents)))
+
+    def score(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+    ) -> list[ResultRow]:
+        """A row for every set, similarity and metric: its mean over the queries, with their bootstrap interval."""
+        rows: list[ResultRow] = []
+        for found in self.row_scores(corpus, splits, represent, similarities):
+            counts_QR = whole_and_resampled(found.label, len(found.values), resamples)
+            known = {"dataset": found.dataset, "split": found.split, "rows": "all", "dataset_sha256": found.sha256}
+            known |= {"similarity": found.similarity}
+            values_R = found.values @ counts_QR / len(found.values)
+            rows.append(known | value_columns(found.metric, values_R, len(found.values)))
+        return rows
+
+    def row_scores(
+        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
+    ) -> list[RowScores]:
+        """Every metric of every query."""
+        return list(self._measured(corpus, represent, similarities))
+
+    def _measured(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> Iterator[RowScores]:
+        for name in self._sets(corpus):
+            judged = _load(corpus, name)
+            queries, documents = represent(judged.queries), represent(judged.documents)
+            for called, similarity in similarities.items():
+                measured = judged.measure(search(queries, documents, similarity))
+                for metric, values_Q in measured.items():
+                    yield RowScores(f"{NAME}:{name}", "test", judged.sha256, called, values_Q, metric=metric)
+
+
+def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
+    """The tables of a set by part, ids as text."""
+    tables = {part: corpus.read(f"{NAME}/{name}/{part}", [c.name for c in RETRIEVAL[part]]) for part in RETRIEVAL}
+    for part, table in tables.items():
+        for column in ("query_id", "doc_id"):
+            if column in table.column_names:
+                at = table.column_names.index(column)
+                tables[part] = table = table.set_column(at, column, table.column(column).cast(pa.string()))
+    return tables
+
+
+def _load(corpus: Corpus, name: str) -> Judged:
+    tables = _columns(corpus, name)
+    documents = tables["corpus"].sort_by([("doc_id", "descending")])
+    texts = documents.column("text").to_pylist()
+    if "title" in documents.column_names:
+        titles = documents.column("title").cast(pa.string()).to_pylist()
+        texts = [f"{title} {text}".strip() if title else text for title, text in zip(titles, texts, strict=True)]
+    row_of = {doc_id: row for row, doc_id in enumerate(documents.column("doc_id").to_pylist())}
+    judged: dict[str, dict[int, int]] = {}
+    qrels = tables["qrels"]
+    for query_id, doc_id, score in zip(*(qrels.column(c).to_pylist() for c in qrels.column_names), strict=True):
+        judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
+    queries = tables["queries"].filter(pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string())))
+    prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
+    return Judged(
+        sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
+        documents=[Asked(text, "document") for text in texts],
+        queries=[Asked(text, "query") for text in queries.column("text").to_pylist()],
+        judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+    )
+
+
+def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.array(sorted(scores), np.int64)
+    return rows, np.array([scores[int(row)] for row in rows], np.int64)
+
+
+def _problems(corpus: Corpus, name: str) -> list[str]:
+    tables = _columns(corpus, name)
+    found = []
+    ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
+    qrels = tables["qrels"]
+    ids["qrels"] = list(zip(*(qrels.column(column).to_pylist() for column in ("query_id", "doc_id")), strict=True))
+    for part, values in ids.items():
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            what = "pair of query_id and doc_id" if part == "qrels" else "id"
+            found.append(
+                f"{NAME}/{name}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
+                f"{what} may be there once, remove the others"
+            )
+    for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
+        if part == "queries" and len(ids[part]) < corpus.rows(f"{NAME}/{name}/{part}"):
+            continue  # the queries that a model was not trained on: judgements of the others are of no use, and no fault
+        known = set(ids[part])
+        unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in known]
+        if unknown:
+            found.append(
+                f"{NAME}/{name}/qrels: {len(unknown):,} values of '{column}' are not in {NAME}/{name}/{part} (the first: "
+                f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
+            )
+    broken = [score for score in qrels.column("score").to_pylist() if score != int(score)]
+    if broken:
+        found.append(f"{NAME}/{name}/qrels: column 'score': {broken[0]:g} must be a whole number; 0 is not relevant")
+    judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
+    if not judged:
+        found.append(f"{NAME}/{name}/qrels: no query has a judgement; a score needs at least one")
+    elif pc.max(qrels.column("score").cast(pa.float64())).as_py() <= 0:
+        found.append(f"{NAME}/{name}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
+    return found
+
+
+def _shown(value: object) -> str:
+    return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_fakes import HashedWords, scored_pairs, write_table
+
+from raysts.data.corpora import Corpus
+from raysts.errors import InputError
+from raysts.evaluation import harness, retrieval
+from raysts.evaluation.compare import compare_systems, conclusion
+from raysts.evaluation.contamination.contamination import contamination
+from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
+from raysts.evaluation.retrieval import METRICS, RetrievalTask, search
+from raysts.evaluation.row_scores import read, row_scores, write
+from raysts.evaluation.tasks import RowScores, lookup
+from raysts.models.head import cosine_of_vectors, dot_of_vectors, l2_of_vectors
+from raysts.models.sentence_model import SentenceModel
+from raysts.recipes.recipe import Data
+
+WORDS = [f"word{i}" for i in range(30)]
+
+
+def collection(root: Path, name: str, documents: int = 60, queries: int = 25, seed: int = 0) -> None:
+    """Graded judgements; documents with equal texts, one that is a query, a query without a relevant document, one without
+    judgements; ids of several lengths, so that their order is not that of numbers."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, 4)) for _ in range(documents)]
+    asked = [" ".join(rng.choice(WORDS, 3)) for _ in range(queries)]
+    texts[1] = texts[0]
+    texts[2] = asked[0]
+    title = [None, ""] + ["Title"] * (documents - 2)
+    write_table(root, f"retrieval/{name}/corpus", {"doc_id": list(range(documents)), "text": texts, "title": title})
+    write_table(root, f"retrieval/{name}/queries", {"query_id": [f"q{i}" for i in range(queries)], "text": asked})
+    qrels: dict[str, list[Any]] = {"query_id": [], "doc_id": [], "score": []}
+    for query in range(queries - 1):
+        for row in rng.choice(documents, 8, replace=False):
+            qrels["query_id"].append(f"q{query}")
+            qrels["doc_id"].append(int(row))
+            qrels["score"].append(0 if query == 1 else int(rng.integers(-1, 4)))
+    write_table(root, f"retrieval/{name}/qrels", qrels)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    collection(tmp_path, "Books")
+    collection(tmp_path, "news", seed=1)
+    return Corpus(tmp_path)
+
+
+def by_query(corpus: Corpus, model: HashedWords, name: str = "Books") -> dict[str, np.ndarray]:
+    task = RetrievalTask(name)
+    texts = task.sentences(corpus, ("test",))
+    found = task.row_scores(corpus, ("test",), lookup(texts, model.represent(texts)), {"cosine": cosine_of_vectors})
+    return {scores.metric: scores.values for scores in found}
+
+
+def test_metrics_are_those_of_trec_eval(corpus: Corpus) -> None:
+    """``recip_rank`` has no depth: its run is the first ten documents."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    model, read_ = HashedWords(), lambda part: corpus.read(f"retrieval/Books/{part}").to_pylist()
+    documents, queries = read_("corpus"), read_("queries")
+    texts = [f"{row['title']} {row['text']}" if row["title"] else row["text"] for row in documents]
+    cosines = np.array(
+        [cosine_of_vectors(model.represent([query["text"]] * len(texts)), model.represent(texts)) for query in queries]
+    )
+    qrels: dict[str, dict[str, int]] = {}
+    for row in read_("qrels"):
+        qrels.setdefault(row["query_id"], {})[str(row["doc_id"])] = row["score"]
+    run = {
+        query["query_id"]: {str(row["doc_id"]): float(score) for row, score in zip(documents, scores, strict=True)}
+        for query, scores in zip(queries, cosines, strict=True)
+    }
+    expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100", "map"}).evaluate(run)
+    ten = {
+        q: dict(sorted(r.items(), key=lambda d: (np.float32(d[1]), d[0]), reverse=True)[:10]) for q, r in run.items()
+    }
+    first = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(ten)
+    found = by_query(corpus, model)
+    assert list(expected) == [f"q{i}" for i in range(24)], "q24 has no judgement; q1 none that is relevant"
+    for metric, theirs in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100"), ("map", "map")):
+        assert found[metric] == pytest.approx([values[theirs] for values in expected.values()], abs=1e-6), metric
+    assert found["mrr@10"] == pytest.approx([values["recip_rank"] for values in first.values()], abs=1e-6)
+    assert found["map"][1] == 0 and found["map"].max() > 0.2
+
+
+def test_metrics_by_hand(tmp_path: Path) -> None:
+    """Ranked a, c, b by the query; a and b are equal, so b, whose id is larger, stands first."""
+    write_table(tmp_path, "retrieval/x/corpus", {"doc_id": ["a", "b", "c"], "text": ["one two", "one two", "three"]})
+    write_table(tmp_path, "retrieval/x/queries", {"query_id": ["q"], "text": ["one two"]})
+    write_table(tmp_path, "retrieval/x/qrels", {"query_id": ["q", "q"], "doc_id": ["a", "c"], "score": [2, 1]})
+    found = by_query(Corpus(tmp_path), HashedWords(), "x")
+    ideal = 2 + 1 / np.log2(3)
+    assert found["ndcg@10"] == pytest.approx((2 / np.log2(3) + 1 / 2) / ideal)
+    assert found["mrr@10"] == pytest.approx(1 / 2)
+    assert found["recall@100"] == 1 and found["map"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("similarity", [cosine_of_vectors, dot_of_vectors, l2_of_vectors])
+def test_search_in_blocks_is_that_of_all_pairs(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few distinct vectors, so that ties lie across the borders of blocks and of what is kept."""
+    monkeypatch.setattr(retrieval, "_DOCUMENTS", 7)
+    monkeypatch.setattr(retrieval, "_QUERIES", 3)
+    rng = np.random.default_rng(0)
+    some = rng.normal(size=(9, 5)).astype(np.float32)
+    queries, documents = {"vectors": some[rng.integers(0, 9, 10)]}, {"vectors": some[rng.integers(0, 9, 50)]}
+    found = search(queries, documents, similarity, 20)
+    for row, vector in zip(found, queries["vectors"], strict=True):
+        scores = similarity({"vectors": np.tile(vector, (50, 1))}, documents).astype(np.float32)
+        assert row.tolist() == np.lexsort([np.arange(50), -scores])[:20].tolist()
+    with pytest.raises(RuntimeError, match="NaN or infinite"):
+        search(queries, {"vectors": np.full((3, 5), np.nan, np.float32)}, similarity)
+
+
+def test_rows_have_the_interval_over_queries(corpus: Corpus) -> None:
+    rows = harness.evaluate(HashedWords(), corpus, ["retrieval", "retrieval:news"], layers=(1,), resamples=300)
+    assert [(row["dataset"], row["metric"]) for row in rows] == [
+        (f"retrieval:{name}", metric) for name in ("Books", "news") for metric in METRICS
+    ]
+    values = by_query(corpus, HashedWords())
+    rng = np.random.default_rng(5)
+    for row in rows[: len(METRICS)]:
+        of_metric = values[row["metric"]]
+        assert row["value"] == pytest.approx(of_metric.mean()) and row["n"] == 24
+        means = [of_metric[rng.integers(0, 24, 24)].mean() for _ in range(2000)]
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
+    alone = harness.evaluate(HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=300)
+    assert [row["value"] for row in alone] == [row["value"] for row in rows[: len(METRICS)]]
+
+
+def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) -> None:
+    """Kept, read again, and compared by the paired bootstrap and Student's test."""
+    model = HashedWords()
+    texts = harness.sentences(corpus, ["retrieval:Books"])
+    of_model = {
+        k: row_scores(corpus, ["retrieval:Books"], texts, vectors, {"cosine": cosine_of_vectors})
+        for k, vectors in model.represent_layers(texts, (1, 2)).items()
+    }
+    write(tmp_path / "kept.parquet", {("mean", str(k)): scores for k, scores in of_model.items()}, {})
+    kept, _ = read(tmp_path / "kept.parquet")
+    a, b = kept["mean", "1"], kept["mean", "2"]
+    assert list(a) == [f"retrieval:Books {metric}" for metric in METRICS]
+    rows = compare_systems([a], [b], 500)
+    found = next(row for row in rows if row["metric"] == "map")
+    x, y = (by["retrieval:Books map"].values for by in (a, b))
+    from scipy import stats
+
+    expected = stats.ttest_rel(x, y)
+    assert (found["dataset"], found["test"], found["df"]) == ("retrieval:Books", "paired-t", 23)
+    assert (found["t"], found["test_p"]) == pytest.approx((expected.statistic, expected.pvalue))
+    assert found["difference"] == pytest.approx((x - y).mean())
+    assert "ndcg@10 on retrieval:Books" in conclusion("A", "B", rows) and "paired t test" in conclusion("A", "B", rows)
+
+
+def test_by_default_where_it_is_whole(corpus: Corpus, tmp_path: Path) -> None:
+    write_table(tmp_path, "sts/stsb_test", scored_pairs(30))
+    write_table(tmp_path, "retrieval/half/queries", {"query_id": ["q"], "text": ["a word"]})
+    corpus = Corpus(tmp_path)
+    assert harness.default_tasks(corpus) == ("stsb", "retrieval")
+    (line,) = harness.left_out(corpus, ["retrieval"])
+    assert line.startswith("retrieval: left out half; ") and "retrieval/half/corpus" in line
+    with pytest.raises(InputError, match=r"'retrieval:half' has no files .* retrieval/half/corpus.parquet"):
+        harness.check_tasks(corpus, ["retrieval:half"])
+    with pytest.raises(InputError, match=r"unknown task 'retrieva:Books'"):
+        harness.check_tasks(corpus, ["retrieva:Books"])
+    assert "retrieval/Books/qrels" in corpus.tables() and "retrieval/half/queries" in corpus.tables()
+
+
+@pytest.mark.parametrize(
+    ("part", "columns", "message"),
+    [
+        ("corpus", {"doc_id": [1, 1], "text": ["a", "b"]}, r"x/corpus: 1 ids are there several times \(the first: '1'\)"),
+        ("queries", {"query_id": ["q", "q"], "text": ["a", "b"]}, r"x/queries: 1 ids are there several times"),
+        ("qrels", {"query_id": ["q", "q"], "doc_id": [1, 1], "score": [1, 0]}, r"1 pair of query_id and doc_ids are there"),
+        ("qrels", {"query_id": ["q"], "doc_id": [9], "score": [1]}, r"'doc_id' are not in retrieval/x/corpus .*'9'"),
+        ("qrels", {"query_id": ["p"], "doc_id": [1], "score": [1]}, r"'query_id' are not in retrieval/x/queries .*'p'"),
+        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"0.5 must be a whole number"),
+        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0]}, r"no score is above 0"),
+        ("corpus", {"doc_id": [1, 2], "text": ["a", " "]}, r"row 1, column 'text': empty"),
+        ("corpus", {"docid": [1, 2], "text": ["a", "b"]}, r"column 'doc_id' is missing .* 'docid'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(tmp_path: Path, part: str, columns: dict[str, Any], message: str) -> None:
+    sound: dict[str, dict[str, Any]] = {
+        "corpus": {"doc_id": [1, 2], "text": ["a", "b"]},
+        "queries": {"query_id": ["q"], "text": ["a"]},
+        "qrels": {"query_id": ["q"], "doc_id": [1], "score": [1]},
+    }
+    for name, table in (sound | {part: columns}).items():
+        write_table(tmp_path, f"retrieval/x/{name}", table)
+    with pytest.raises(InputError, match=message):
+        harness.check_tasks(Corpus(tmp_path), ["retrieval:x"])
+
+
+def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path: Path) -> None:
+    asked = corpus.read("retrieval/Books/queries").column("text").to_pylist()
+    write_table(tmp_path, "wikipedia/sentences", {"sentence": asked[:4]})
+    corpus = Corpus(tmp_path)
+    trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
+    tasks = {"retrieval:Books": RetrievalTask("Books")}
+    found = contamination(corpus, tasks, ("test",), trained).tasks["retrieval:Books"]
+    assert (found.rows, found.trained, found.clean) == (25, 4, 21) and found.corpus is not None
+    clean = by_query(found.corpus, HashedWords())["map"]
+    assert clean.tolist() == by_query(corpus, HashedWords())["map"][4:].tolist()
+
+
+def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceModel, corpus: Corpus) -> None:
+    """As its own ``encode`` does with the prompts by their names; texts that are neither have none."""
+    import dataclasses
+
+    from raysts.models.prompts import Asked, Prompts
+
+    model = SentenceModel(small.encoder, small.tokenizer, small.max_length)
+    texts = ["a man", Asked("a man", "query"), Asked("a man", "document"), "a man"]
+    model.prompts = Prompts(texts={"query": "who plays a ", "passage": "the dog is "})
+    found = model.represent(texts)["vectors"]
+    for row, prompt in enumerate(["", "query", "passage", ""]):
+        assert found[row] == pytest.approx(model.encode("a man", prompt=prompt), abs=1e-6)
+    assert np.abs(found[1] - found[2]).max() > 1e-3
+    model.prompts = dataclasses.replace(model.prompts, texts={"query": "who plays a "}, default="query")
+    assert model.represent(texts[2:3])["vectors"][0] == pytest.approx(model.encode("a man", prompt=""), abs=1e-6)
+    model.prompts = Prompts(texts={"both": "the dog is "}, default="both")
+    assert model.represent(texts[1:2])["vectors"][0] == pytest.approx(model.encode("a man"), abs=1e-6)
+
+
+def test_rows_of_other_kinds_keep_their_keys() -> None:
+    assert RowScores("snli-2way", "test", "s", "gauss", np.ones(2)).key == "snli-2way"
+    assert RowScores("stsb", "test", "s", "cosine", np.ones(2), np.ones(2), metric="map").key == "stsb"
