@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -74,6 +75,7 @@ class Encoder(nn.Module):
         self.layers = layers
         self.heads = nn.ModuleList(heads)
         self.mask_id, self.special_ids = mask_id, special_ids
+        self.attention_dropout = True
 
     @property
     def config(self) -> Any:
@@ -93,38 +95,43 @@ class Encoder(nn.Module):
     def depth(self) -> int:
         return int(getattr(self.config, self.family.depth))
 
-    def forward(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    def forward(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Embeddings [B, D] in float32 of right-padded token ids.
 
-        Texts of similar length are padded together, so that little of the work is padding; the rows come back in their
-        own order.
-        """
-        return self.represent(ids_BT, lengths_B)["vectors"] if len(self.heads) else self.pooled(ids_BT, lengths_B)
+        The texts are packed (``raysts.models.packing``); the rows come back in their own order.
 
-    def pooled(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+        Args:
+            ids_BT: token ids.
+            lengths_B: tokens per text.
+            known: the same as the host knows them; without them a GPU is waited for.
+        """
+        if len(self.heads):
+            return self.represent(ids_BT, lengths_B, known)["vectors"]
+        return self.pooled(ids_BT, lengths_B, known)
+
+    def pooled(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Pooled token vectors [B, H], before any head."""
-        return self._pooled_layers(self._pack(ids_BT, lengths_B), (self.layers,))[0]
+        return self._pooled_layers(self._pack(ids_BT, lengths_B, known), (self.layers,))[0]
 
     def represent_layers(
-        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers]
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], known: np.ndarray | None = None
     ) -> list[dict[str, Tensor | list[Tensor]]]:
         """The representation for each choice of layers, from one pass; heads belong to one choice alone."""
         if not len(self.heads):
-            return [
-                {"vectors": vectors_BH} for vectors_BH in self._pooled_layers(self._pack(ids_BT, lengths_B), layers)
-            ]
+            packed = self._pack(ids_BT, lengths_B, known)
+            return [{"vectors": vectors_BH} for vectors_BH in self._pooled_layers(packed, layers)]
         assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
-        return [self.represent(ids_BT, lengths_B)]
+        return [self.represent(ids_BT, lengths_B, known)]
 
-    def represent(self, ids_BT: Tensor, lengths_B: Tensor) -> dict[str, Any]:
+    def represent(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> dict[str, Any]:
         """What the last head makes of the texts: arrays [B, ...], or for its ``ragged`` names one [T, ...] per text."""
         if not len(self.heads):
-            return {"vectors": self.pooled(ids_BT, lengths_B)}
+            return {"vectors": self.pooled(ids_BT, lengths_B, known)}
         first, *rest = self.heads
-        packed = self._pack(ids_BT, lengths_B)
+        packed = self._pack(ids_BT, lengths_B, known)
         if first.reads == "tokens":
             tokens_NH = self._token_layers(packed, (self.layers,))[0]
-            arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged)
+            arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged, known)
         else:
             arrays = first.represent(self._pooled_layers(packed, (self.layers,))[0])
         for head in rest:
@@ -149,23 +156,25 @@ class Encoder(nn.Module):
         for layer in next(lists, ()):
             layer.forward = partial(_recomputed, layer.forward)
 
-    def tokens(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    def tokens(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
-        return self.token_layers(ids_BT, lengths_B, (self.layers,))[0]
+        return self.token_layers(ids_BT, lengths_B, (self.layers,), known)[0]
 
-    def token_layers(self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers]) -> list[Tensor]:
+    def token_layers(
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], known: np.ndarray | None = None
+    ) -> list[Tensor]:
         """As :meth:`tokens`, for each choice of layers, from one pass."""
-        packed, longest = self._pack(ids_BT, lengths_B), ids_BT.shape[1]
+        packed, longest = self._pack(ids_BT, lengths_B, known), ids_BT.shape[1]
         padded = []
         for tokens_NH in self._token_layers(packed, layers):
             parts = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in packed.unpack(tokens_NH)]
             padded.append(packed.restore(torch.cat(parts)).float())
         return padded
 
-    def _pack(self, ids_BT: Tensor, lengths_B: Tensor) -> Packed:
+    def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # Where every group is a pass of its own, groups cost more than the padding that they save.
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed)
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known)
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         """Packed token vectors [N, H] for each choice of layers, from one pass."""
@@ -191,7 +200,8 @@ class Encoder(nn.Module):
             input_ids=packed.ids_N[None],
             position_ids=packed.positions_N[None],
             output_hidden_states=every,
-            groups=packed.groups,
+            groups=packed.row or packed.groups,
+            **({} if self.attention_dropout else {"attention_dropout": False}),
         )
 
     def _run_padded(self, packed: Packed, every: bool) -> Any:
@@ -212,7 +222,9 @@ class Encoder(nn.Module):
             first += group.rows
         return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
 
-    def _pool_each(self, packed: Packed, of_tokens: dict[str, Tensor], ragged: Sequence[str]) -> dict[str, Any]:
+    def _pool_each(
+        self, packed: Packed, of_tokens: dict[str, Tensor], ragged: Sequence[str], known: np.ndarray | None
+    ) -> dict[str, Any]:
         """The mean over each text's tokens; for ``ragged`` names its tokens themselves."""
         results: dict[str, Any] = {}
         for name, values_N in of_tokens.items():
@@ -220,7 +232,9 @@ class Encoder(nn.Module):
                 results[name] = self._pool(packed, values_N, "mean")
                 continue
             rows = [row for part_RT in packed.unpack(values_N) for row in part_RT]
-            rows = [row[:length] for row, length in zip(rows, packed.lengths_B.tolist(), strict=True)]
+            # Nothing was sorted where the batch's own lengths are known.
+            lengths = packed.lengths_B if known is None or packed.order_B is not None else known
+            rows = [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
             order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()
             results[name] = [rows[i] for i in order]
         return results

@@ -1,7 +1,8 @@
 """Many texts as one row of tokens: every layer sees all tokens at once, only attention looks at one text at a time.
 
-Texts of similar length stand in groups and are padded to the longest of their group, so that little of the work is
-padding and no kernel runs once per group but those of attention.
+On CPUs texts of similar length stand in groups and are padded to the longest of their group, so that little of the work is
+padding and no kernel runs once per group but those of attention. On GPUs, where a kernel for texts of any lengths is there,
+the row holds the texts' tokens and nothing else. What shapes are made of is known to the host: it never waits for a GPU.
 
 Shapes: B texts, N tokens of the packed row, R texts of a group, T tokens of its longest, A heads, E values a head.
 """
@@ -12,9 +13,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 
 from raysts.models import kernels
 
@@ -23,6 +26,12 @@ ATTENTION = "raysts-packed"
 
 GROUP_OVERHEAD = {"cpu": 16, "cuda": 4096}
 """Cost of one more group, in tokens of work: what a group must save in padding to be worth it."""
+
+
+_ALIGNED = 16
+"""Bytes: where the tensors of a copied batch may begin."""
+
+_LENGTH = "_length"
 
 
 class Group(NamedTuple):
@@ -36,6 +45,23 @@ class Group(NamedTuple):
     """Several members' texts under vmap."""
 
 
+class Row(NamedTuple):
+    """Texts one after the other, without padding between them."""
+
+    starts: Tensor
+    """[B + 1] int32: where each text begins, and where the last one ends."""
+    places_N: Tensor
+    """Where each token stands in the texts padded to the longest, [B * T]."""
+    texts: Group
+    """The texts when they are padded."""
+
+    def pad(self, x_NH: Tensor) -> Tensor:
+        """[N, ...] -> [B, T, ...], zero behind the texts."""
+        padded = x_NH.new_zeros(self.texts.rows * self.texts.longest, *x_NH.shape[1:])
+        # Every place is written once, and backward reads: no sums whose order a GPU chooses.
+        return padded.index_copy(0, self.places_N, x_NH).unflatten(0, (self.texts.rows, self.texts.longest))
+
+
 class Packed(NamedTuple):
     """A batch as one row."""
 
@@ -46,6 +72,8 @@ class Packed(NamedTuple):
     """Lengths in packed order."""
     order_B: Tensor | None
     """Where in the batch each packed text stood; None: in the same place."""
+    row: Row | None = None
+    """How the texts stand where there is no padding; then ``groups`` is all of them as one."""
 
     @property
     def sizes(self) -> list[int]:
@@ -54,6 +82,8 @@ class Packed(NamedTuple):
 
     def unpack(self, tokens_NH: Tensor) -> list[Tensor]:
         """[R, T, H] per group."""
+        if self.row is not None:
+            return [self.row.pad(tokens_NH)]
         parts = tokens_NH.split(self.sizes)
         return [part.unflatten(0, (g.rows, g.longest)) for part, g in zip(parts, self.groups, strict=True)]
 
@@ -62,21 +92,32 @@ class Packed(NamedTuple):
         return rows_BD if self.order_B is None else rows_BD[torch.argsort(self.order_B)]
 
 
-def pack(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: bool = True) -> Packed:
+def unpadded(device: torch.device) -> bool:
+    """Whether texts are packed there without any padding."""
+    return device.type != "cpu"
+
+
+def pack(
+    ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: bool = True, known: np.ndarray | None = None
+) -> Packed:
     """Pack right-padded token ids.
 
     Args:
         ids_BT: token ids.
         lengths_B: tokens per text.
         position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
-        split: into groups as cheap as ``GROUP_OVERHEAD`` allows; otherwise one group in the batch's order.
+        split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
+        known: the lengths as the host knows them, [B], or [M, B] of all members under vmap; None: they are read from the
+            device, which is waited for.
 
     Under vmap every member has a batch of its own, and all batches get the same groups: each is sorted by length, and
     place i has room for the longest of the members' i-th texts. No other assignment of texts to common places pads less.
     """
     device = ids_BT.device
-    ascending_MB = _Ascending.apply(lengths_B).tolist()
+    ascending_MB = (_Ascending.apply(lengths_B) if known is None else np.sort(np.atleast_2d(known))).tolist()
     members = len(ascending_MB)
+    if split and unpadded(device) and members == 1 and (known is None or known.ndim == 1):
+        return _pack_row(ids_BT, lengths_B, position_pad, ascending_MB[0])
     room = [max(place) for place in zip(*ascending_MB, strict=True)]
     least = [min(place) for place in zip(*ascending_MB, strict=True)]
     cuts = [(0, len(room))]
@@ -96,6 +137,26 @@ def pack(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: boo
         ids.append(ids_RT.reshape(-1))
         positions.append(_positions(ids_RT, column_T, position_pad).reshape(-1))
     return Packed(torch.cat(ids), torch.cat(positions), groups, lengths_B, order_B)
+
+
+def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascending_B: list[int]) -> Packed:
+    longest, device = ascending_B[-1], ids_BT.device
+    row_N, column_N = rows_and_columns(lengths_B, sum(ascending_B))
+    column_T = torch.arange(longest, device=device)
+    ids_BT = ids_BT[:, :longest]
+    positions_N = _positions(ids_BT, column_T, position_pad)[row_N, column_N]
+    mask_BT = column_T < lengths_B[:, None] if ascending_B[0] < longest else None
+    texts = Group(len(ascending_B), longest, mask_BT)
+    starts = F.pad(lengths_B.cumsum(0), (1, 0)).int()
+    row = Row(starts, row_N * longest + column_N, texts)
+    return Packed(ids_BT[row_N, column_N], positions_N, [texts], lengths_B, None, row)
+
+
+def rows_and_columns(lengths_B: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """Of each of the texts' ``tokens`` tokens, one text after the other: its text [N] and its place there [N]."""
+    row_N = torch.repeat_interleave(lengths_B, output_size=tokens)
+    first_B = lengths_B.cumsum(0) - lengths_B
+    return row_N, torch.arange(tokens, device=lengths_B.device) - first_B[row_N]
 
 
 class _Ascending(torch.autograd.Function):
@@ -131,16 +192,41 @@ def attend(
     value: Tensor,
     attention_mask: None,
     *,
-    groups: Sequence[Group],
+    groups: Sequence[Group] | Row,
     scaling: float,
     dropout: float = 0.0,
+    attention_dropout: bool = True,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of a packed row [1, A, N, E], each text to itself -> [1, N, A, E] (a transformers attention function)."""
+    dropout = dropout if attention_dropout else 0.0
+    if isinstance(groups, Row):
+        return _attend_row(groups, query[0], key[0], value[0], scaling, dropout)[None], None
     sizes = [group.rows * group.longest for group in groups]
     parts = zip(groups, *(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
     found = [_attend_group(group, q, k, v, scaling, dropout) for group, q, k, v in parts]
     return (found[0] if len(found) == 1 else torch.cat(found, dim=1)).transpose(0, 1)[None], None
+
+
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is a kernel for attention without padding: flash attention, of two bytes a number and no dropout."""
+    if dtype not in (torch.float16, torch.bfloat16) or not unpadded(device):
+        return False
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: float, dropout: float) -> Tensor:
+    """-> [N, A, E]."""
+    q_NAE, k_NAE, v_NAE = (x.transpose(0, 1) for x in (q_ANE, k_ANE, v_ANE))
+    width, longest = q_NAE.shape[-1], row.texts.longest
+    if dropout == 0.0 and width % 8 == 0 and width <= 256 and has_kernel(q_NAE.device, q_NAE.dtype):
+        mixed = varlen_attn(q_NAE, k_NAE, v_NAE, row.starts, row.starts, longest, longest, scale=scaling)
+        assert isinstance(mixed, Tensor)
+        return mixed
+    q_BATE, k_BATE, v_BATE = (row.pad(x).transpose(1, 2) for x in (q_NAE, k_NAE, v_NAE))
+    mask = None if row.texts.mask_RT is None else row.texts.mask_RT[:, None, None]
+    mixed_BATE = F.scaled_dot_product_attention(q_BATE, k_BATE, v_BATE, mask, dropout, scale=scaling)
+    return mixed_BATE.transpose(1, 2).flatten(0, 1).index_select(0, row.places_N)
 
 
 def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float) -> Tensor:
@@ -205,3 +291,24 @@ def cut(lengths: tuple[int, ...], overhead: int) -> list[tuple[int, int]]:
         cuts.append((starts[origin[j]], starts[j]))
         j = origin[j]
     return cuts[::-1]
+
+
+def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """A batch's tensors on a device, by one copy for which the host does not wait; what else it holds stays.
+
+    The host goes on knowing the lengths of texts: of ``NAME_length`` there is ``NAME_known`` as an array.
+    """
+    if device.type == "cpu":
+        return batch
+    tensors = {name: value.contiguous() for name, value in batch.items() if isinstance(value, Tensor)}
+    ends = np.cumsum([0, *(-(-value.nbytes // _ALIGNED) * _ALIGNED for value in tensors.values())]).tolist()
+    buffer = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def views(memory: Tensor) -> dict[str, Tensor]:
+        places = zip(tensors.items(), ends, strict=False)
+        return {n: memory[at : at + x.nbytes].view(x.dtype).view(x.shape) for (n, x), at in places}
+
+    for name, view in views(buffer).items():
+        view.copy_(tensors[name])
+    known = {f"{name.removesuffix(_LENGTH)}_known": x.numpy() for name, x in tensors.items() if name.endswith(_LENGTH)}
+    return batch | views(buffer.to(device, non_blocking=True)) | known

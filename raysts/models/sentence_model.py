@@ -19,6 +19,7 @@ from raysts.models.encoder import Encoder
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
+from raysts.models.packing import to_device
 from raysts.models.prompts import Asked, Kind, Prompts
 from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, lowers, tokenize
@@ -335,21 +336,31 @@ def represent_tokens(
     order = np.argsort(-lengths, kind="stable")
     budget = TOKEN_BUDGET.get(device.type, 65_536)
     training, first = encoder.training, 0
+    computed: list[tuple[np.ndarray, list[Any]]] = []
+
+    def fetch() -> None:
+        rows, parts = computed.pop(0)
+        for result, part in zip(results, parts, strict=True):
+            for name, values in part.items():
+                if name not in result:
+                    result[name] = _empty(len(tokens), values)
+                result[name][rows] = _arrays(values)
+        if progress is not None:
+            progress(len(rows))
+
     encoder.eval()
     try:
         with torch.inference_mode(), autocast(device, precision):
             while first < len(order):
                 rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
-                parts = encoder.represent_layers(ids.to(device), part_lengths.to(device), layers)
-                for result, part in zip(results, parts, strict=True):
-                    for name, values in part.items():
-                        if name not in result:
-                            result[name] = _empty(len(tokens), values)
-                        result[name][rows] = _arrays(values)
+                batch = to_device({"ids": ids, "ids_length": part_lengths}, device)
+                parts = encoder.represent_layers(batch["ids"], batch["ids_length"], layers, lengths[rows])
+                computed.append((rows, parts))
                 first += len(rows)
-                if progress is not None:
-                    progress(len(rows))
+                if len(computed) > 1:  # read while a GPU is at work on the next
+                    fetch()
+            fetch()
     finally:
         encoder.train(training)
     return results

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from raysts.ids import later
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Contrastive(Objective):
         return batch
 
     @abstractmethod
-    def embed(self, ids_RT: Tensor, lengths_R: Tensor) -> Tensor:
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """What the loss knows of texts -> [R, F], each by itself."""
 
     @abstractmethod
@@ -88,10 +89,13 @@ class Contrastive(Objective):
         """Loss and scalars of the embeddings of this process's examples."""
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        ids_BVT, lengths_BV = batch["views"], batch["views_length"]
+        ids_BVT, lengths_BV, known = texts(batch, "views")
         chunk = self.settings.grad_cache or len(ids_BVT)
         # What is recomputed has the generator's state of its first time, and so the same dropout.
         embed = self.embed if chunk >= len(ids_BVT) else partial(checkpoint, self.embed, use_reentrant=False)
-        chunks = zip(ids_BVT.split(chunk), lengths_BV.split(chunk), strict=True)
-        rows_RF = torch.cat([embed(ids.flatten(0, 1), lengths.flatten()) for ids, lengths in chunks])
-        return self.loss_of(rows_RF.unflatten(0, ids_BVT.shape[:2]), batch)
+        parts = []
+        for first in range(0, len(ids_BVT), chunk):
+            rows = slice(first, first + chunk)
+            known_R = None if known is None else known[..., rows, :].reshape(*known.shape[:-2], -1)
+            parts.append(embed(ids_BVT[rows].flatten(0, 1), lengths_BV[rows].flatten(), known_R))
+        return self.loss_of(torch.cat(parts).unflatten(0, ids_BVT.shape[:2]), batch)

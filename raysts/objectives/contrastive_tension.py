@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
 from raysts.ops import collective, losses
 
 Reduction = Literal["mean", "sum"]
@@ -108,8 +108,8 @@ class _Tension(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Binary cross-entropy; how well the sign of the logit tells identical pairs is not worth a scalar."""
-        a_BD = self.first(batch["a"], batch["a_length"])
-        b_BD = self.encoder(batch["b"], batch["b_length"])
+        a_BD = self.first(*texts(batch, "a"))
+        b_BD = self.encoder(*texts(batch, "b"))
         per_pair_B = losses.contrastive_tension(a_BD, b_BD, batch["identical"])
         loss = collective.mean(per_pair_B, batch["weight"])
         if self.settings.reduction == "sum":

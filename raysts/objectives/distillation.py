@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings
+from raysts.objectives.objective import Batch, Objective, Settings, texts
 from raysts.ops import collective, losses
 
 
@@ -44,5 +44,5 @@ class Distillation(Objective):
         super().__init__(settings, encoder)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        student_BD = self.encoder(batch["sentence"], batch["sentence_length"])
+        student_BD = self.encoder(*texts(batch, "sentence"))
         return collective.mean(losses.embedding_mse(student_BD, batch["teacher"]), batch["weight"]), {}

@@ -14,7 +14,7 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped_heads import FlowHead
-from raysts.objectives.objective import Batch, Objective, Settings
+from raysts.objectives.objective import Batch, Objective, Settings, texts
 from raysts.ops import collective
 
 
@@ -52,6 +52,8 @@ class Flow(Objective):
 
     def __init__(self, settings: FlowSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
+        self.fitted = False
+        """Whether the actnorms are known to be: what the module says lies on the device."""
         self.head = FlowHead(Glow(encoder.dim, settings.levels, settings.depth, settings.width)).double()
 
     @classmethod
@@ -67,12 +69,13 @@ class Flow(Objective):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Bits per dimension; the first call fits the actnorms to the examples of all processes."""
         with torch.no_grad():
-            x_BD = self.encoder(batch["sentence"], batch["sentence_length"]).double()
+            x_BD = self.encoder(*texts(batch, "sentence")).double()
         weight_B = batch["weight"]
         glow = self.head.glow
-        if not glow.initialized:
+        if not self.fitted and not glow.initialized:
             count = collective.total(weight_B.sum())
             glow.initialize(x_BD, lambda v_BD: collective.total((v_BD * weight_B[:, None]).sum(0)) / count)
+        self.fitted = True
         return collective.mean(glow.bits_per_dimension(x_BD), weight_B).float(), {}
 
     def candidates(self) -> dict[str, Encoder]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,9 +70,9 @@ class GaussCSE(Contrastive):
         """The Gaussian head."""
         return True
 
-    def embed(self, ids_RT: Tensor, lengths_R: Tensor) -> Tensor:
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """mu and log_var side by side, [R, 2D]."""
-        found = self.encoder.represent(ids_RT, lengths_R)
+        found = self.encoder.represent(ids_RT, lengths_R, known)
         return torch.cat([found["vectors"], found["log_var"]], -1)
 
     def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

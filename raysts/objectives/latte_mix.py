@@ -10,13 +10,15 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
+from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
 from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
 from raysts.ops import collective
 from raysts.ops.variational import (
     FreeBits,
@@ -150,30 +152,31 @@ class LatentObjective(Objective):
         return settings.dims
 
     @abstractmethod
-    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
-        """A sample of z for every token of the batch."""
+    def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
+        """A sample of z for every token of the batch, of texts of these lengths, each with its own seed."""
 
     @property
     def latent(self) -> Any:
         return self.encoder.heads[-1].latent
 
     def collate(self, local: LocalBatch) -> Batch:
-        """``sentence`` [B, T] token ids, ``sentence_length``, ``weight``, ``seed`` and ``progress`` [B]."""
+        """``sentence`` [B, T] token ids, ``sentence_length``, ``weight`` and ``progress`` [B], and as an array ``seed`` [B]."""
         return super().collate(local) | {
-            "seed": torch.from_numpy(local.seeds),
+            "seed": local.seeds,
             "progress": torch.full((len(local.examples),), local.progress),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and its parts before free bits and beta."""
+        ids_BT, lengths_B, known = texts(batch, "sentence")
+        known = lengths_B.numpy() if known is None else known
         with torch.no_grad():
-            tokens_BTH = self.encoder.tokens(batch["sentence"], batch["sentence_length"])
-        place_T = torch.arange(tokens_BTH.shape[1], device=tokens_BTH.device)
-        row_N, column_N = (place_T < batch["sentence_length"][:, None]).nonzero(as_tuple=True)
+            tokens_BTH = self.encoder.tokens(ids_BT, lengths_B, known)
+        row_N, column_N = rows_and_columns(lengths_B, int(known.sum()))
         weight_N = batch["weight"][row_N]
         u_NH = tokens_BTH[row_N, column_N].to(next(self.decoder.parameters()).dtype)
         with torch.autocast(u_NH.device.type, enabled=False):
-            code_NW, kl_NV = self.sample(u_NH, batch)
+            code_NW, kl_NV = self.sample(u_NH, batch["seed"], known)
             error_NH = (self.decoder(code_NW) - u_NH).square()
         error_N = error_NH.sum(-1) if self.settings.reconstruction == "sum" else error_NH.mean(-1)
         scalars = {"reconstruction": collective.mean(error_N.detach(), weight_N)}
@@ -212,9 +215,9 @@ class LatteMix(LatentObjective):
         """All probabilities, or the embedding of a class."""
         return settings.dims * settings.classes if settings.layout == "factorised" else settings.dims
 
-    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+    def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
         logits_NVK = self.latent.logits(u_NH)
-        uniform_NW = draw(torch.rand, batch["seed"], batch["sentence_length"], self.latent.dim, logits_NVK)
+        uniform_NW = draw(torch.rand, seeds_B, lengths_B, self.latent.dim, logits_NVK)
         z_NVK = gumbel_softmax(logits_NVK, gumbel(uniform_NW).view_as(logits_NVK), self.settings.tau)
         return Sample(z_NVK.flatten(-2), kl_to_uniform(logits_NVK))
 
@@ -228,9 +231,9 @@ class NormalVAE(LatentObjective):
     def head(settings: NormalVAESettings, width: int, hidden: int) -> LatentHead:
         return NormalHead(Normal(width, settings.dims, settings.encoder_layers, hidden))
 
-    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+    def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
         mu_NV, log_var_NV = self.latent.gaussians(u_NH)
-        noise_NV = draw(torch.randn, batch["seed"], batch["sentence_length"], self.latent.dim, mu_NV)
+        noise_NV = draw(torch.randn, seeds_B, lengths_B, self.latent.dim, mu_NV)
         return Sample(mu_NV + (log_var_NV / 2).exp() * noise_NV, kl_to_standard_normal(mu_NV, log_var_NV))
 
 
@@ -243,5 +246,5 @@ class Autoencoder(LatentObjective):
     def head(settings: AutoencoderSettings, width: int, hidden: int) -> LatentHead:
         return PointHead(Point(width, settings.dims, settings.encoder_layers, hidden))
 
-    def sample(self, u_NH: Tensor, batch: Batch) -> Sample:
+    def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
         return Sample(self.latent.embed(u_NH))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.kernels import Linear
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
 from raysts.ops import collective, losses
 
 MASKED, RANDOM = 0.8, 0.1
@@ -74,13 +74,15 @@ class MLM(Objective):
         self.decoder.weight, self.decoder.bias = words, nn.Parameter(torch.zeros(len(words)))
 
     def collate(self, local: LocalBatch) -> Batch:
-        """``ids`` [B, T] with masked tokens, ``ids_length`` [B], ``labels`` [B, T]: the token that was there."""
+        """``ids`` [B, T] with masked tokens, ``ids_length`` [B], ``labels`` [B, T]: the token that was there; and as an array
+        ``predicted`` [B]: how many of them are predicted."""
         tokens = local.rows["sentence"].take([example[0] for example in local.examples])
         batch = self.pad("ids", tokens)
         ids, labels = self.mask(batch["ids"].numpy(), tokens.lengths, local.seeds)
         return batch | {
             "ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
+            "predicted": (labels != IGNORED).sum(1),
             "weight": torch.from_numpy(local.weight),
         }
 
@@ -104,11 +106,12 @@ class MLM(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy and accuracy; logits are made of the chosen tokens alone."""
-        row_N, column_N = (batch["labels"] != IGNORED).nonzero(as_tuple=True)
+        predicted = int(batch["predicted"].sum())
+        row_N, column_N = torch.nonzero_static(batch["labels"] != IGNORED, size=predicted).unbind(1)
         # One place more, of weight 0: a process may have no token to predict, and runs the same graph.
         weight_N = F.pad(batch["weight"][row_N], (0, 1))
         row_N, column_N = F.pad(row_N, (0, 1)), F.pad(column_N, (0, 1))
-        tokens_NH = self.encoder.tokens(batch["ids"], batch["ids_length"])[row_N, column_N]
+        tokens_NH = self.encoder.tokens(*texts(batch, "ids"))[row_N, column_N]
         logits_NV = self.decoder(self.norm(F.gelu(self.dense(tokens_NH))))
         labels_N = batch["labels"][row_N, column_N].clamp(min=0)
         loss = _mean(losses.softmax_cross_entropy(logits_NV, labels_N), weight_N)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
 
-Batch = dict[str, Tensor]
+Batch = dict[str, Any]
+"""Tensors by name; what the host has to know of a batch are arrays (``raysts.models.packing.to_device``)."""
 Rows = Mapping[str, Any]
 """Rows of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
 
@@ -161,10 +162,16 @@ class Objective(nn.Module, ABC):
         }
 
 
+def texts(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:
+    """What an encoder reads of a text column: ids, lengths, and the lengths as the host knows them."""
+    return batch[name], batch[f"{name}_length"], batch.get(f"{name}_known")
+
+
 def embed_pair(encoder: Encoder, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
     """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
-    a, b = batch[first], batch[second]
+    (a, a_lengths, a_known), (b, b_lengths, b_known) = texts(batch, first), texts(batch, second)
     longest = max(a.shape[1], b.shape[1])
     ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=encoder.pad_id) for x in (a, b)])
-    both = encoder(ids, torch.cat([batch[f"{first}_length"], batch[f"{second}_length"]]))
+    known = None if a_known is None or b_known is None else np.concatenate([a_known, b_known], -1)
+    both = encoder(ids, torch.cat([a_lengths, b_lengths]), known)
     return both[: len(a)], both[len(a) :]

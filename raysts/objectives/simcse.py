@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,8 +86,8 @@ class SupervisedSimCSE(SimCSE):
         """The dense head, where it is kept."""
         return settings.head == "tanh"
 
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        return self.encoder(ids_BT, lengths_B)
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
+        return self.encoder(ids_BT, lengths_B, known)
 
 
 class UnsupervisedSimCSE(SimCSE):
@@ -107,5 +108,5 @@ class UnsupervisedSimCSE(SimCSE):
         """Only other sentences are negatives."""
         return None if batch > 1 else "must be at least 2: a sentence's negatives are the others of its batch"
 
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-        return self.head(self.encoder(ids_BT, lengths_B))
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
+        return self.head(self.encoder(ids_BT, lengths_B, known))

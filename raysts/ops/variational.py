@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,7 +43,7 @@ def free_bits(kl_NV: Tensor, threshold: float, of: FreeBits) -> Tensor:
     return kl_NV.sum(-1).clamp_min(threshold) if of == "total" else kl_NV.clamp_min(threshold).sum(-1)
 
 
-def draw(kind: Callable[..., Tensor], seeds_B: Tensor, lengths_B: Tensor, width: int, like: Tensor) -> Tensor:
+def draw(kind: Callable[..., Tensor], seeds_B: np.ndarray, lengths_B: np.ndarray, width: int, like: Tensor) -> Tensor:
     """Noise [N, width] of the texts' tokens one after the other, each text's from its own seed alone.
 
     Args:

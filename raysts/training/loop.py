@@ -17,6 +17,7 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
 from raysts.models import kernels
+from raysts.models.packing import to_device
 from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel, autocast
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
@@ -202,7 +203,7 @@ class Run:
             self.record["timings"]["startup_seconds"] = round(self.resumed - self.began, 3)
         self.examples_since += share.size
         batch = self.objective.collate(share._replace(progress=step / self.steps))
-        return {name: value.to(runtime.device, non_blocking=True) for name, value in batch.items()}
+        return to_device(batch, runtime.device)
 
     def since_checkpoint(self) -> tuple[float, float | None]:
         """Seconds since this process last wrote a checkpoint (or began to train), and what that one took."""

@@ -53,7 +53,7 @@ class UncorrectedAdamW(torch.optim.AdamW):
             for p in group["params"]:
                 if p.grad is not None and not self.state[p]:
                     self.state[p] = {
-                        "step": torch.tensor(LATE, device=p.device),
+                        "step": torch.full((), LATE, device=p.device),
                         "exp_avg": torch.zeros_like(p),
                         "exp_avg_sq": torch.zeros_like(p),
                     }
@@ -98,7 +98,7 @@ class RMSprop(Optimizer):
                     [self._scratch[p] for p in parameters],
                     [self.state[p]["square_avg"] for p in parameters],
                     [],
-                    [torch.tensor(LATE, device=p.device) for p in parameters],
+                    [torch.full((), LATE, device=parameters[0].device)] * len(parameters),  # filled there, not copied
                     amsgrad=False,
                     lr=group["lr"],
                     beta1=0.0,

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -136,9 +137,11 @@ class Stack:
         recipe = first.job.recipe
         first.seed_rng()
         first.objective.train(recipe.train.dropout)
+        batch = _common(batches, first.objective.encoder.pad_id)
+        mapped = {name: 0 if isinstance(value, Tensor) else None for name, value in batch.items()}
         with autocast(first.runtime.device, first.precision):
-            loss_K, scalars = torch.vmap(self._forward, randomness="different")(
-                self.parameters, self.buffers, _common(batches, first.objective.encoder.pad_id)
+            loss_K, scalars = torch.vmap(self._forward, (0, 0, mapped), randomness="different")(
+                self.parameters, self.buffers, batch
             )
         loss_K.sum().backward()
         if recipe.optim.clip is not None:
@@ -217,9 +220,12 @@ def clip_each(gradients: Sequence[Tensor], most: float) -> None:
 
 def _common(batches: Sequence[Batch], pad_id: int) -> Batch:
     """Batches of the same examples per member as one, [K, ...]; token ids are padded to the longest text of all."""
-    found = {}
+    found: Batch = {}
     for name, first in batches[0].items():
         parts = [batch[name] for batch in batches]
+        if not isinstance(first, Tensor):
+            found[name] = np.stack(parts)  # of all members, for each of them
+            continue
         if first.ndim > 1:
             longest = max(part.shape[-1] for part in parts)
             parts = [F.pad(part, (0, longest - part.shape[-1]), value=pad_id) for part in parts]

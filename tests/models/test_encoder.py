@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor
 from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
 from raysts.models.families import FAMILIES, without_pooler
-from raysts.models.packing import cut, pack
+from raysts.models.packing import cut, pack, to_device
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.latte_mix import NormalVAESettings
 
 POOLINGS = ("mean", "cls", "max")
 TEXTS = [
@@ -191,6 +194,71 @@ def test_families_against_transformers_own_masked_pass(family: str, tmp_path: An
     np.testing.assert_allclose(
         encoder(inputs["input_ids"], inputs["attention_mask"].sum(1)).numpy(), expected, atol=1e-5
     )
+
+
+def one_by_one(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor, *most: int, scale: float) -> Tensor:
+    """What torch says of ``varlen_attn``, which runs on GPUs alone: [N, heads, width], each text to itself."""
+    assert starts_q is starts_k and starts_q.dtype == torch.int32 and int(starts_q.diff().max()) == most[0] == most[1]
+    found = []
+    for first, last in itertools.pairwise(starts_q.tolist()):
+        weights = torch.softmax(torch.einsum("nae,mae->anm", q[first:last], k[first:last]) * scale, -1)
+        found.append(torch.einsum("anm,mae->nae", weights, v[first:last]))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_texts_without_padding_are_padded_ones(
+    family: str, kernel: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on GPUs: with the kernel for texts of any lengths, or where there is none padded for attention alone."""
+    backbone, tokenizer = load_backbone(write_backbone(tmp_path / family, family))
+    encoder = Encoder(backbone, int(tokenizer.pad_token_id), "mean+cls+max+lasttoken+weightedmean", "first_last").eval()
+    monkeypatch.setattr(packing, "has_kernel", lambda *_: kernel)
+    monkeypatch.setattr(packing, "varlen_attn", one_by_one)
+    for texts in (TEXTS, TEXTS[:1] * 2):
+        ids, lengths = tokenize(tokenizer, texts, 24).pad(encoder.pad_id)
+        found = []
+        for without in (False, True):
+            monkeypatch.setattr(packing, "unpadded", lambda _, without=without: without)
+            encoder.zero_grad()
+            vectors, tokens = encoder(ids, lengths), encoder.tokens(ids, lengths, lengths.numpy())
+            there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
+            (vectors.square().sum() + (tokens * there).cumsum(0).sum()).backward()
+            found.append((vectors.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)))
+            packed = pack(ids, lengths, None)
+            assert (len(packed.ids_N) == int(lengths.sum())) or not without
+        for padded, unpadded in zip(*found, strict=True):
+            torch.testing.assert_close(unpadded, padded, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_of_their_own_length_come_back_without_padding_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = OBJECTIVES["latte-normal"](NormalVAESettings(dims=3), tiny_encoder()).encoder.eval()
+    ids, lengths = batch()
+    with torch.no_grad():
+        padded = encoder.represent(ids, lengths)
+        monkeypatch.setattr(packing, "unpadded", lambda _: True)
+        found = encoder.represent(ids, lengths, lengths.numpy())
+    ragged = [name for name, value in padded.items() if isinstance(value, list)]
+    assert ragged
+    for name in ragged:
+        for a, b in zip(found[name], padded[name], strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+def test_a_batch_goes_to_a_device_in_one_piece() -> None:
+    given = {
+        "x": torch.randn(3, 5),
+        "flag": torch.tensor([True, False]),
+        "x_length": torch.tensor([5, 2, 1]),
+        "kept": 7,
+    }
+    assert to_device(given, torch.device("cpu")) is given
+    there = to_device(given, torch.device("meta"))
+    assert there["kept"] == 7 and there["x_known"].tolist() == [5, 2, 1]
+    for name in ("x", "flag", "x_length"):
+        assert there[name].device.type == "meta"
+        assert (there[name].shape, there[name].dtype) == (given[name].shape, given[name].dtype)  # type: ignore[attr-defined]
 
 
 def test_bulk_embedding_keeps_rows_and_modes(monkeypatch: pytest.MonkeyPatch) -> None:
