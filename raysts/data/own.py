@@ -37,7 +37,7 @@ HELD_OUT = 2_000
 SHARE = 10
 """At most one text in so many is held out."""
 
-FEWEST = 40
+FEWEST = 20
 """Fewer held-out texts say nothing."""
 
 NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")

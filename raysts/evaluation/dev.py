@@ -27,17 +27,21 @@ class Dev(Protocol):
         """Its pairs of sentences."""
         ...
 
-    @classmethod
-    def load(cls, corpus: Corpus, table: str) -> Self:
-        """Read the table."""
-        ...
-
     def scores(self, model: Model) -> dict[str, float]:
         """The model's scores by its own similarity, larger is better; the first one selects checkpoints.
 
         Raises:
             UndefinedCorrelationError: it gives the same or no finite similarity for every pair.
         """
+        ...
+
+
+class TableDev(Dev, Protocol):
+    """A development set that a table holds."""
+
+    @classmethod
+    def load(cls, corpus: Corpus, table: str) -> Self:
+        """Read the table."""
         ...
 
 
@@ -66,5 +70,5 @@ class StsDev:
         return {metric: sum(one[metric] for one in found) / len(found) for metric in self.metrics}
 
 
-DEVS: dict[str, type[Dev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}
+DEVS: dict[str, type[TableDev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}
 """The tables that select (``Objective.dev`` names one)."""

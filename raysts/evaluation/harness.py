@@ -10,6 +10,7 @@ from typing import Any
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import retrieval
+from raysts.evaluation.agreement import AgreementPairs
 from raysts.evaluation.contamination.contamination import Contamination, contamination
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
@@ -120,12 +121,14 @@ def score(
     splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
     contaminated: Contamination | None = None,
+    agreement: AgreementPairs | None = None,
 ) -> list[ResultRow]:
     """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
     each of its similarities.
 
     ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
     text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
+    ``agreement``, whose texts are among ``texts``, is measured too.
     """
     represent, known = lookup(texts, representation), tasks_of(corpus)
     rows: list[ResultRow] = []
@@ -135,6 +138,8 @@ def score(
         if clean is not None:
             apart = known[name].score(clean, splits, represent, similarities, resamples)
             rows += [{**row, "rows": "clean"} for row in apart]
+    if agreement is not None:
+        rows += agreement.rows(represent, similarities, resamples)
     return _complete(rows, context)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.evaluation import harness
+from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.compare import compare_systems
 from raysts.evaluation.results import AVERAGED
 from raysts.evaluation.row_scores import Choice, ModelScores
@@ -82,6 +83,7 @@ class Delivered:
         ci_high: the other end.
         on: the test set: the first of the user's own, else STS-B where it is measured, else the first STS set that is, else
             another; None: none is.
+        agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None where labels judge.
     """
 
     what: str
@@ -92,13 +94,20 @@ class Delivered:
     ci_low: float | None = None
     ci_high: float | None = None
     on: str | None = None
+    agreement: float | None = None
 
     @property
     def sentence(self) -> str:
         """What people must know of it."""
         who = "The input itself" if self.what == "backbone" else f"The {self.what}"
         if self.on is None or self.difference is None:
-            return f"{who} is handed over; on no test set could it be compared with the input."
+            if self.agreement is None:
+                return f"{who} is handed over; on no test set could it be compared with the input."
+            return (
+                f"{who} is handed over. Its similarities of pairs of held-out texts follow the ensemble's with a rank "
+                f"correlation of {100 * self.agreement:.2f} (x100): so much of the ensemble it keeps. Whether it is better than "
+                f"the input, or than the ensemble, no agreement can show; scored pairs can: --test NAME=FILE."
+            )
         found, on = (
             Difference(self.difference, self.ci_low, self.ci_high),
             f"{TITLES.get(self.on, self.on)} test",
@@ -119,7 +128,8 @@ class Delivered:
 
     def as_plain(self) -> dict[str, Any]:
         """Fields of the JSON line."""
-        return asdict(self)
+        plain = asdict(self)
+        return plain if self.agreement is not None else {key: plain[key] for key in plain if key != "agreement"}
 
 
 def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
@@ -128,7 +138,8 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
     if found is None:
         return None
     what, choice, by, mine = found
-    known = Delivered(what=what, layers=as_layers(choice[1]), by=by)
+    model_id = outcome.selected if what not in ("backbone", "ensemble") else None
+    known = Delivered(what=what, layers=as_layers(choice[1]), by=by, agreement=_agreement(plan, what, model_id, choice))
     theirs = _input(plan)
     on = _compared_on(mine, theirs)
     if on is None:
@@ -140,6 +151,18 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
         same = difference([mine], [theirs], [on], plan.pipeline.evaluation.resamples)
     beats = None if same.low is None else same.shown > 0
     return replace(known, beats_input=beats, difference=same.value, ci_low=same.low, ci_high=same.high, on=on)
+
+
+def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> float | None:
+    """The agreement of a model with the ensemble, by its own similarity."""
+    found = (
+        row["value"]
+        for row in plan.rows_on_record()
+        if (row["dataset"], row["metric"], row["role"]) == (AGREEMENT, "spearman", role)
+        and (row["pooling"], row["layers"]) == choice
+        and model in (None, row["run_id"])
+    )
+    return next(found, None)
 
 
 def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelScores] | None:
@@ -198,7 +221,7 @@ def _input(plan: Plan) -> ModelScores:
 def _compared_on(a: ModelScores, b: ModelScores) -> str | None:
     """The test set of the sentence: the first of the user's own, else STS-B, else the first that both have, STS sets first."""
     both = [name for name in a if name in b]
-    own = [name for name in both if name not in TITLES]
+    own = [name for name in both if name not in TITLES and a[name].gold is not None]
     return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
 
 

@@ -23,6 +23,7 @@ from raysts.data.world.backbone import write_tiny_backbone
 from raysts.data.world.generate import WORLD_VERSION
 from raysts.errors import InputError
 from raysts.evaluation import harness
+from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.dev import DEVS, Dev
@@ -63,6 +64,8 @@ class Inputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
         object.__setattr__(self, "pipeline", on_own_text(self.pipeline, self.corpus))
+        if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
+            object.__setattr__(self, "corpus", self.corpus.holding_out())
         if self._of_word_vectors:  # they have one layer
             evaluation = replace(self.pipeline.evaluation, layers=(1,), compare=1)
             object.__setattr__(self, "pipeline", replace(self.pipeline, evaluation=evaluation))
@@ -154,8 +157,15 @@ class Inputs:
         return self._devs.get(table)
 
     def dev_name(self, table: str) -> str:
-        """What results call the development set that is read as a table."""
+        """What results call the development set that is read as a table, or what selects in its place."""
+        if self.by_agreement and not self.corpus.files(table):
+            return AGREEMENT
         return self.corpus.title(table) if table in self.corpus.own else dev_name(table)
+
+    @property
+    def by_agreement(self) -> bool:
+        """Whether, for want of labelled pairs, agreement with the ensemble on held-out texts selects."""
+        return self.corpus.text is not None and self.corpus.text.held > 0
 
     @property
     def chooser(self) -> Dev | None:

@@ -8,13 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from raysts.evaluation.dev import Dev
 from raysts.ids import content_id, derive_seed
 from raysts.models import pretrained
 from raysts.models.layers import as_layers
 from raysts.models.modules import pooled_by
 from raysts.pipeline import validate
 from raysts.pipeline.inputs import Inputs
-from raysts.pipeline.nodes.evaluate import EvaluateNode
+from raysts.pipeline.nodes.agreement import AgreementNode
+from raysts.pipeline.nodes.evaluate import EvaluateNode, Role
 from raysts.pipeline.nodes.model import Model, ModelNode, candidates, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.nodes.soup import SoupNode
@@ -83,6 +85,16 @@ class Plan(Inputs):
         return TeacherNode.of(self, self.pipeline.sed, self.members) if self.pipeline.sed else None
 
     @cached_property
+    def agreement(self) -> AgreementNode | None:
+        """What judges without labels, where none are there."""
+        return AgreementNode.of(self, self.members) if self.by_agreement and self.members else None
+
+    @property
+    def chooser(self) -> Dev | None:
+        """As :attr:`Inputs.chooser`; without labels agreement with the ensemble."""
+        return super().chooser or (self.agreement.dev if self.agreement else None)
+
+    @cached_property
     def student_chains(self) -> list[list[TrainNode]]:
         """Per student its distillation, and what is fitted on it. The seed of one does not depend on their number."""
         recipe, teacher = self.pipeline.sed, self.teacher
@@ -99,6 +111,7 @@ class Plan(Inputs):
                     derive_seed(self.pipeline.seed, "sed", number),
                     self._student_parent(teacher),
                     teacher=teacher.id,
+                    agreement=self.agreement,
                     layers=self.pipeline.student_pooling,
                     after=[teacher.id],
                     before=self._write_student_start,
@@ -134,7 +147,9 @@ class Plan(Inputs):
     def soups(self) -> list[SoupNode]:
         """The weight averages of the members: the one that they are combined to, all where the best of all is wanted."""
         best = self.pipeline.deliver == "best" and len(self.members) > 1 and not validate.unmergeable(self)
-        return [SoupNode.of(self, role, self.members) for role in SOUPS if best or role == self.pipeline.combine]
+        roles = [role for role in SOUPS if best or role == self.pipeline.combine]
+        greedy = not self.by_agreement or self.pipeline.combine == "greedy-soup"  # it needs labels
+        return [SoupNode.of(self, role, self.members) for role in roles if greedy or role != "greedy-soup"]
 
     @property
     def outcomes(self) -> list[TrainNode]:
@@ -184,13 +199,11 @@ class Plan(Inputs):
     @cached_property
     def evaluations(self) -> list[EvaluateNode]:
         """Evaluation of the backbone, of the members with their ensemble, of weight averages, and of the students."""
-        evaluated = [EvaluateNode.of(self, "backbone", [], self.members)]
-        if self.members:
-            evaluated.append(EvaluateNode.of(self, "member", self.members, self.members))
-        evaluated += [EvaluateNode.of(self, soup.role, [soup], self.members) for soup in self.soups]
-        if self.outcomes:
-            evaluated.append(EvaluateNode.of(self, "student", self.outcomes, self.members))
-        return evaluated
+        by_role: list[tuple[Role, Sequence[Model]]] = [("backbone", [])]
+        by_role += [("member", self.members)] if self.members else []
+        by_role += [(soup.role, [soup]) for soup in self.soups]
+        by_role += [("student", self.outcomes)] if self.outcomes else []
+        return [EvaluateNode.of(self, role, models, self.members, self.agreement) for role, models in by_role]
 
     @cached_property
     def nodes(self) -> list[Node]:
@@ -198,7 +211,8 @@ class Plan(Inputs):
         trained = [node for chain in self.chains for node in chain]
         teacher = [self.teacher] if self.teacher is not None else []
         students = [node for chain in self.student_chains for node in chain]
-        return [*self.token_nodes, *self.teacher_models, *trained, *self.soups, *teacher, *students, *self.evaluations]
+        judged = [*self.soups, *([self.agreement] if self.agreement else [])]
+        return [*self.token_nodes, *self.teacher_models, *trained, *judged, *teacher, *students, *self.evaluations]
 
     def statuses(self) -> dict[str, str]:
         """By the id of each node whether it is ``done``, ``failed`` or ``waiting`` in the storage, as that is now."""

@@ -29,11 +29,11 @@ def check(inputs: Inputs) -> None:
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
-        if recipe.by_dev or recipe.train.patience:
+        if (recipe.by_dev or recipe.train.patience) and not (inputs.by_agreement and recipe == pipeline.sed):
             tables.append(OBJECTIVES[recipe.objective].dev)
     if pipeline.select_top is not None:
         tables.append(STSB_DEV)
-    if pipeline.combine == "greedy-soup" or pipeline.deliver == "best":
+    if pipeline.combine == "greedy-soup" or (pipeline.deliver == "best" and not inputs.by_agreement):
         tables.append(members_dev(pipeline))
     try:
         inputs.corpus.check([*tables, *([STSB_DEV] if inputs.corpus.files(STSB_DEV) else [])])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import small_runs
 
 import raysts
 from raysts.data.corpora import Corpus
+from raysts.data.own import open_text
 from raysts.errors import InputError
 
 STEPS = {"train.max_steps": 3, "train.max_length": 24, "evaluation.resamples": 20}
@@ -61,6 +65,72 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
     with pytest.raises(InputError, match="--test stsb=.*public task"):
         raysts.run("ct", test={"stsb": own / "pairs.csv"}, storage=tmp_path)
+
+
+def distilled(
+    own: Path, storage: Path, say: Callable[[str], None] = lambda text: None, **overrides: Any
+) -> dict[str, Any]:
+    return raysts.distill(
+        [str(own / "A"), str(own / "B")],
+        {"backbone": str(own / "A"), **STEPS, **{key.replace("__", "."): value for key, value in overrides.items()}},
+        text=own / "docs.csv",
+        column="text",
+        storage=storage,
+        address="none",
+        say=say,
+    )
+
+
+def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(own: Path, tmp_path: Path) -> None:
+    result = distilled(own, tmp_path / "whole", sed__train__keep="best", sed__train__eval_every=1)
+    rows = {(row["role"], row["layers"]): row for row in result["results"] if row["metric"] == "spearman"}
+    assert {row["dataset"] for row in rows.values()} == {"agreement"}
+    student = rows["student", "1"]
+    assert 0 < student["value"] < 1 and student["ci_low"] < student["value"] < student["ci_high"]
+    told = result["delivered"]
+    assert (told["what"], told["beats_input"], told["on"], told["agreement"]) == (
+        "student",
+        None,
+        None,
+        student["value"],
+    )
+    card, page = (Path(result["model"]) / "README.md").read_text(), Path(result["report"]).read_text()
+    for text in (card, page):
+        assert "no agreement can show; scored pairs can: --test NAME=FILE" in text
+    assert "No labels chose the checkpoint: agreement with the ensemble" in card and "| sed | `docs` |" in card
+    assert (
+        "There are no scored pairs to test on." in page and "Agreement with the ensemble, without labels, chose" in page
+    )
+
+    seen: list[str] = []
+
+    def killed(text: str) -> None:
+        """Dies once at each of these lines."""
+        for line in ("agreement of 2 members", "teacher: member 1", "sed: step 2", "evaluate student ..."):
+            if text.startswith(line) and line not in seen:
+                seen.append(line)
+                raise KeyboardInterrupt
+
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            distilled(own, tmp_path / "killed", killed, sed__train__keep="best", sed__train__eval_every=1)
+    again = distilled(own, tmp_path / "killed", killed, sed__train__keep="best", sed__train__eval_every=1)
+    assert Path(again["model"]).parent.name == Path(result["model"]).parent.name
+    first, second = (Path(one["model"], "model.safetensors").read_bytes() for one in (result, again))
+    assert first == second
+    values = [[(row["role"], row["value"], row["ci_low"]) for row in one["results"]] for one in (result, again)]
+    assert values[0] == values[1]
+
+    held = set(open_text(own / "docs.csv", "text").holding_out().held_out)
+    (written,) = (tmp_path / "whole" / "tables").glob("[!.]*.parquet")
+    assert held and not held & set(pq.read_table(written).column("sentence").to_pylist())
+
+
+def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
+    result = distilled(own, tmp_path, deliver="best")
+    told = result["delivered"]
+    assert (told["by"], told["beats_input"], told["on"]) == ("agreement", None, None) and 0 < told["agreement"] <= 1
+    assert "no agreement can show" in Path(result["report"]).read_text()
 
 
 def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from raysts.models.modules import pooled_by
 from raysts.models.sentence_model import Representation
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import decide, members_dev
@@ -67,6 +68,7 @@ class EvaluateNode(Node):
         role: role of the rows, but for the ensemble's.
         models: what is evaluated; none for the backbone.
         members: the members of the pipeline, whatever is evaluated.
+        agreement: what is measured beside the tasks where there are no labels to select by.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -74,6 +76,7 @@ class EvaluateNode(Node):
     role: Role
     models: tuple[Model, ...]
     members: tuple[Model, ...]
+    agreement: AgreementNode | None = None
 
     @classmethod
     def of(
@@ -82,11 +85,12 @@ class EvaluateNode(Node):
         role: Role,
         models: Sequence[Model],
         members: Sequence[Model],
+        agreement: AgreementNode | None = None,
     ) -> EvaluateNode:
         """The evaluation of ``models``, which have that role."""
         pipeline = inputs.pipeline
         (_, layers), *others = _choices(inputs, role).items()
-        dev = inputs.chooser if scored_on_dev(pipeline, role) else None
+        dev = inputs.dev(members_dev(pipeline)) if scored_on_dev(pipeline, role) else None
         node_id = content_id(
             [
                 NAMES[role],
@@ -100,20 +104,26 @@ class EvaluateNode(Node):
                 [pipeline.combine, pipeline.select_top, pipeline.name],
                 *others,
                 *([inputs.corpus.fingerprint(members_dev(pipeline))] if dev else []),
+                *([agreement.id] if agreement else []),
                 *([prompt] if (prompt := _prompt(inputs, role)) is not None else []),
             ]
         )
         return cls(
             id=node_id,
             title=f"evaluate {NAMES[role]}",
-            needs=tuple(model.id for model in models),
+            needs=(*(model.id for model in models), *([agreement.id] if agreement else [])),
             resources=embedding_resources(pipeline.resources),
-            sentences=(len(harness.sentences(inputs.corpus, inputs.tasks)) + (len(dev.pairs.sentences) if dev else 0))
+            sentences=(
+                len(harness.sentences(inputs.corpus, inputs.tasks))
+                + (len(dev.pairs.sentences) if dev else 0)
+                + (len(agreement.texts) if agreement else 0)
+            )
             * max(1, len(models)),
             inputs=inputs,
             role=role,
             models=tuple(models),
             members=tuple(members),
+            agreement=agreement,
         )
 
     @property
@@ -176,8 +186,8 @@ class EvaluateNode(Node):
     @cached_property
     def texts(self) -> list[str]:
         """The distinct sentences of the tasks, and of the development set where it is scored."""
-        dev = self.dev.pairs.sentences if self.dev else []
-        return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *dev]))
+        judged = [*(self.dev.pairs.sentences if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
+        return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
 
     @property
     def dev(self) -> Dev | None:
@@ -276,6 +286,7 @@ class EvaluateNode(Node):
                 {**context, "layers": str(layers)},
                 resamples=inputs.pipeline.evaluation.resamples,
                 contaminated=self.contamination,
+                agreement=self.agreement.test if self.agreement else None,
             )
         ]
 

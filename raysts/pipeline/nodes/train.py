@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 from raysts.data.derived import TARGETS
 from raysts.errors import RunFailed
+from raysts.evaluation.agreement import AgreementPairs
 from raysts.ids import content_id
 from raysts.models.layers import Layers
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.node import Node
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.recipes.tree import to_plain
@@ -50,6 +52,7 @@ class TrainNode(Node):
         member: int | None,
         role: str = "member",
         teacher: str | None = None,
+        agreement: AgreementNode | None = None,
         layers: Layers | None = None,
         after: Sequence[str] = (),
         before: Callable[[Store], None] | None = None,
@@ -65,6 +68,7 @@ class TrainNode(Node):
             member: number of the member or student; None where there is one alone.
             role: ``member`` or ``student``.
             teacher: id of the teacher's node, for distillation.
+            agreement: what selects where the objective's development set is not there.
             layers: layers that the written model pools; default: those it is trained with.
             after: ids of the nodes that must be done before, beside its token store.
             before: see the attribute.
@@ -73,6 +77,9 @@ class TrainNode(Node):
         recipe = inputs.resolved(recipe)
         spec, objective, corpus = inputs.store_spec(recipe), OBJECTIVES[recipe.objective], inputs.corpus
         selecting = recipe.by_dev or recipe.train.patience is not None
+        dev = inputs.dev(objective.dev)
+        if dev is None and agreement is not None:
+            dev, after = agreement.dev, (*after, agreement.id)
         run_id = content_id(
             [
                 to_plain(recipe, identity=True),
@@ -82,7 +89,9 @@ class TrainNode(Node):
                 spec.id,
                 teacher,
                 layers,
-                corpus.fingerprint(objective.dev) if selecting else None,
+                (dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(objective.dev))
+                if selecting
+                else None,
                 *([length] if (length := inputs.pipeline.max_seq_length) is not None else []),
             ]
         )
@@ -117,7 +126,7 @@ class TrainNode(Node):
                 teacher=inputs.storage / "embeddings" / teacher if teacher else None,
                 export_layers=layers,
                 max_length=length,
-                dev=inputs.dev(objective.dev),
+                dev=dev,
                 facts=facts,
             ),
         )

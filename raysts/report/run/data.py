@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from raysts.data.shards import skipped_line
+from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
@@ -217,7 +218,12 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
         names = dict.fromkeys(
             plan.dev_name(OBJECTIVES[plan.pipeline.recipes[stage].objective].dev) for stage in by_labels
         )
-        notes.append(f"Labels of {' and '.join(names)} chose the kept checkpoint in: {', '.join(by_labels)}.")
+        said = (
+            f"Labels of {' and '.join(names)}"
+            if AGREEMENT not in names
+            else "Agreement with the ensemble, without labels,"
+        )
+        notes.append(f"{said} chose the kept checkpoint in: {', '.join(by_labels)}.")
     if choice := plan.outcome.choice:
         notes.append(choice)
     for stage, recipe in plan.pipeline.recipes.items():

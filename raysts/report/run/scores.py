@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.results import AVERAGED, ROLES, Line, ResultRow, summary
 from raysts.models.layers import Layers, as_layers, in_words
-from raysts.pipeline.deliver import AVERAGE, Difference
+from raysts.pipeline.deliver import AVERAGE, TITLES, Difference
 from raysts.report.html import hundredfold, with_spread
 
 AS_DISTRIBUTED = "as distributed"
@@ -230,7 +231,9 @@ def _standing(
 def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
     """Labels or test sentences that rows say were used."""
     chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
-    said = [f"checkpoints chosen by {' and '.join(chose)} labels"] if chose else []
+    labels = [name for name in chose if name != AGREEMENT]
+    said = [f"checkpoints chosen by {' and '.join(labels)} labels"] if labels else []
+    said += ["checkpoints chosen by agreement with the ensemble"] if len(labels) < len(chose) else []
     if any(row["transductive"] for row in rows):
         said.append("fitted on the sentences of the test sets (transductive)")
     return tuple(said)
@@ -242,7 +245,15 @@ def headline(table: Table | None, differences: Differences) -> list[str]:
     subject = next((standing for role in roles if table and (standing := table.first(role))), None)
     if table is None or subject is None:
         return ["There is no result on a test set yet."]
-    main = "stsb" if "stsb" in subject.mean else next(name for name in table.columns if name in subject.mean)
+    tests = [name for name in table.columns if name in subject.mean and name != AGREEMENT]
+    if not tests:
+        return [
+            f"There are no scored pairs to test on. The similarities that the {subject.role} gives to pairs of held-out texts "
+            f"follow the ensemble's with a rank correlation of {_number(subject.mean[AGREEMENT])} (× 100): how much of the "
+            f"ensemble it keeps, and no proof that it is better."
+        ]
+    own = [name for name in tests if name not in (*TITLES, AVERAGE)]
+    main = next(name for name in (*own, "stsb", *tests) if name in tests)
     return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
 
 
