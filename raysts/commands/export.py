@@ -22,7 +22,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default=FORMATS[0],
-        help="onnx: model.onnx and the tokenizer, of an encoder with pooling and dense layers; needs raysts[onnx]",
+        help="onnx: model.onnx beside the tokenizer and the modules, which SentenceTransformer(DIR, backend='onnx') opens; of an "
+        "encoder with pooling and dense layers; needs raysts[onnx]",
     )
     add_layers(command, "the model's own")
     add(command, "--storage")

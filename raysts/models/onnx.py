@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import Dense
 from raysts.models.layers import layer_indices, layer_weights
 from raysts.models.sentence_model import SentenceModel
-from raysts.storage.atomic import atomic_write
+from raysts.storage.atomic import atomic_write, write_json
+from raysts.storage.foreign import read_json
 
 TOLERANCE = 1e-4
 """Largest difference between the graph's embeddings and the model's, relative to the largest number among them where that
@@ -51,8 +53,9 @@ class Graph(nn.Module):
         self.pooling, self.skipped = encoder.pooling, encoder.skipped
         self.normalize, self.dim = model.normalize, model.dim
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Token ids and mask, both [B, T] int64 -> embeddings [B, D]; zero where a text has no token."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Token ids and mask, both [B, T] int64 -> embeddings [B, D], zero where a text has no token, and the token vectors
+        that are pooled [B, T, H]."""
         found = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
         layers = [(weight, layer) for weight, layer in zip(self.weights, found.hidden_states, strict=True) if weight]
         tokens_BTH = torch.stack([weight * layer for weight, layer in layers]).sum(0) / sum(self.weights)
@@ -62,7 +65,7 @@ class Graph(nn.Module):
         vectors_BD = vectors_BD.masked_fill(lengths_B[:, None] == 0, 0.0)
         for head in self.heads:
             vectors_BD = head(vectors_BD)
-        return (F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD)[:, : self.dim]
+        return (F.normalize(vectors_BD, dim=-1) if self.normalize else vectors_BD)[:, : self.dim], tokens_BTH
 
 
 def _plain(backbone: Any) -> nn.Module:
@@ -107,10 +110,12 @@ def losses(model: SentenceModel) -> list[str]:
 
 
 def save(model: SentenceModel, folder: Path) -> None:
-    """Write ``model.onnx`` and the tokenizer's files, aside then renamed.
+    """Write ``model.onnx``, the tokenizer's files and what sentence-transformers asks for, aside then renamed.
 
     The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T, and gives ``sentence_embedding``
-    [B, D] float32.
+    [B, D] float32, and ``last_hidden_state`` [B, T, H]: the token vectors that are pooled, of whatever layers.
+    ``SentenceTransformer(folder, backend="onnx")`` takes those, and pools them by the modules beside the graph. Word vectors
+    have no such backend.
 
     Args:
         model: a model on the CPU that ``check`` has passed.
@@ -123,7 +128,11 @@ def save(model: SentenceModel, folder: Path) -> None:
     ids_BT, mask_BT = _texts(model, (2, 5))
     names = {0: "batch", 1: "length"}
     with atomic_write(folder) as draft:
-        draft.mkdir(parents=True)
+        if isinstance(model.encoder.backbone, static.WordVectors):
+            draft.mkdir(parents=True)
+            static.save_tokenizer(model.tokenizer.backend_tokenizer, draft)
+        else:
+            _save_modules(model, draft)
         path = draft / "model.onnx"
         try:
             with torch.inference_mode(), warnings.catch_warnings():
@@ -133,8 +142,13 @@ def save(model: SentenceModel, folder: Path) -> None:
                     (ids_BT, mask_BT),
                     str(path),
                     input_names=["input_ids", "attention_mask"],
-                    output_names=["sentence_embedding"],
-                    dynamic_axes={"input_ids": names, "attention_mask": names, "sentence_embedding": {0: "batch"}},
+                    output_names=["sentence_embedding", "last_hidden_state"],
+                    dynamic_axes={
+                        "input_ids": names,
+                        "attention_mask": names,
+                        "sentence_embedding": {0: "batch"},
+                        "last_hidden_state": names,
+                    },
                     dynamo=False,  # the other exporter needs onnxscript
                 )
             difference = _difference(model, path)
@@ -145,12 +159,19 @@ def save(model: SentenceModel, folder: Path) -> None:
                 f"the ONNX graph gives other embeddings than the model (they differ by up to {difference:.2g}, and "
                 f"{TOLERANCE:g} is allowed); nothing was written; take --format sentence-transformers"
             )
-        if isinstance(model.encoder.backbone, static.WordVectors):
-            static.save_tokenizer(model.tokenizer.backend_tokenizer, draft)
-        else:
-            tokenizer = copy.deepcopy(model.tokenizer)
-            tokenizer.model_max_length = model.max_length
-            tokenizer.save_pretrained(draft)
+
+
+def _save_modules(model: SentenceModel, draft: Path) -> None:
+    """The model's directory without its weights, and without the choice of layers, which the graph has made."""
+    model.save(draft)
+    (draft / "model.safetensors").unlink()
+    listed = read_json(draft / "modules.json", list)
+    for module in listed:
+        if module["type"].endswith("WeightedLayerPooling"):
+            shutil.rmtree(draft / module["path"])
+    kept = [module for module in listed if (draft / module["path"]).is_dir()]
+    write_json(draft / "modules.json", kept)
+    write_json(draft / "config.json", read_json(draft / "config.json") | {"output_hidden_states": False})
 
 
 def _difference(model: SentenceModel, path: Path) -> float:
@@ -165,7 +186,7 @@ def _difference(model: SentenceModel, path: Path) -> float:
     worst = 0.0
     for lengths in ((1,), (min(_LONGEST, model.max_length), 1, 3, 7)):
         ids_BT, mask_BT = _texts(model, lengths)
-        (found_BD,) = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
+        found_BD, _ = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
         with torch.inference_mode():
             expected_BD = model.encoder(ids_BT, mask_BT.sum(1))
         if model.normalize:

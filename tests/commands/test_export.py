@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def embedded(folder: Path, texts: list[str], batch: int = 4) -> np.ndarray:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     assert [each.name for each in session.get_inputs()] == ["input_ids", "attention_mask"]
-    assert [each.name for each in session.get_outputs()] == ["sentence_embedding"]
+    assert [each.name for each in session.get_outputs()] == ["sentence_embedding", "last_hidden_state"]
     found = []
     for first in range(0, len(texts), batch):
         read = tokenizer(texts[first : first + batch], padding=True, truncation=True, return_tensors="np")
@@ -117,6 +118,34 @@ def test_word_vectors(pooling: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(found, model.encode(texts), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_sentence_transformers_finds_its_modules_beside_the_graph(
+    layers: int, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Without optimum, which needs another transformers: its own modules, given the token vectors that the graph gives."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    torch.manual_seed(0)
+    heads = [Dense(HIDDEN, 24, "tanh")]
+    model = headed(tiny_backbone, *heads, normalize=True, layers=layers, pooling="max")
+    onnx.save(model, tmp_path / "out")
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"), providers=["CPUExecutionProvider"])
+    modules = json.loads((tmp_path / "out" / "modules.json").read_text())
+    assert [each["type"].rsplit(".")[-1] for each in modules] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    read = model.tokenizer(TEXTS, padding=True, return_tensors="np")
+    given = {name: read[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
+    features = {"token_embeddings": torch.tensor(session.run(["last_hidden_state"], given)[0])}
+    features["attention_mask"] = torch.tensor(given["attention_mask"])
+    for each in modules[1:]:
+        kind = getattr(sentence_transformers.models, each["type"].rsplit(".")[-1])
+        loaded = kind.load(str(tmp_path / "out" / each["path"])) if each["type"][-9:] != "Normalize" else kind()
+        features = loaded(features)
+    found = features["sentence_embedding"].detach().numpy()
+    np.testing.assert_allclose(found, model.encode(TEXTS), rtol=0, atol=2e-6)
+    backend = sentence_transformers.backend.utils.backend_should_export
+    assert backend(tmp_path / "out", True, {}, "model.onnx", "*.onnx", "ONNX")[0] is False
+
+
 # -- the command ---------------------------------------------------------------------------------------------------------
 
 
@@ -169,8 +198,9 @@ def test_a_graph_that_says_something_else_is_not_written(
 ) -> None:
     right = onnx.Graph.forward
 
-    def wrong(self: onnx.Graph, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return right(self, input_ids, attention_mask) + 1e-3
+    def wrong(self: onnx.Graph, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        vectors, tokens = right(self, input_ids, attention_mask)
+        return vectors + 1e-3, tokens
 
     monkeypatch.setattr(onnx.Graph, "forward", wrong)
     outcome = command("export", tiny_backbone, "--to", tmp_path / "out", "--format", "onnx")
