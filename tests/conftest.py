@@ -31,6 +31,7 @@ GROUPS = {
         "pipeline/test_run.py",
         "pipeline/test_plan.py",
         "pipeline/test_students.py",
+        "pipeline/test_teachers.py",
         "commands/test_api.py",
         "test_cli.py",
     ),

@@ -23,7 +23,11 @@ EXAMPLE = "raysts distill --from-run quickstart --top 3"
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "models", nargs="*", metavar="MODEL", help="members: run ids, directories or Hugging Face names"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its "
+        "'embedding' a row; of any width and tokenizer (docs/teachers.md)",
     )
     command.add_argument("--from-run", metavar="NAME", help="take the members of this run")
     command.add_argument("--from-study", metavar="NAME", help="take the best of this study ('raysts tune')")
@@ -65,10 +69,12 @@ def distill(
     keeps. The student stops early on STS-B dev, whose labels have chosen its teachers already.
 
     Args:
-        models: members: run ids, directories or Hugging Face names.
+        models: teachers: run ids, directories, Hugging Face names, ONNX directories, or Parquet with precomputed vectors.
         overrides: as :func:`raysts.run`; of models that are named, ``deliver`` is by default ``best`` where there is an STS-B
             dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
-            student starts from, is by default what the members started from, where that is on record.
+            student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
+            teachers are combined to, is by default their mean where they began with one encoder and the student has their
+            width, else ``concat``, the vectors of unit length one after the other.
         data: as :func:`raysts.run`; default that of the run or study.
         storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
@@ -115,14 +121,19 @@ def _of_models(
     options: RunOptions,
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
-    from raysts.commands.context import locate, pipeline_from, store_of
+    from raysts.commands.context import locate, pipeline_from, pipeline_of, store_of
+    from raysts.models import pretrained
+    from raysts.pipeline import teachers
+    from raysts.pipeline.inputs import TINY
+    from raysts.pipeline.validate import fitting_target
     from raysts.recipes import stages
     from raysts.recipes.tree import to_plain
 
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
     store = store_of(options.storage)
-    backbone = _common_backbone([locate(model, store) for model in models], store)
+    folders = [teachers.find(model, lambda name: locate(name, store)) for model in models]
+    backbone = _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")
     plain = {
@@ -134,7 +145,19 @@ def _of_models(
         "select_top": top,
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
-    return pipeline_from(plain)
+    pipeline = pipeline_from(plain)
+    asked = set(overrides or {})
+    if "sed" in before or asked & {"sed.target", "sed.settings.target"}:
+        return pipeline
+    start = str((overrides or {}).get("backbone") or backbone)
+    width = pretrained.width(locate(start, store)) if start != TINY else 0
+    target = fitting_target(folders, width, bool(asked & {"sed.projection", "sed.settings.projection"}))
+    if target != "mean":
+        options.say(
+            f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, so "
+            f"that their mean would be none (--set sed.target=... takes another)"
+        )
+    return pipeline_of(pipeline, {"sed.target": target})
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

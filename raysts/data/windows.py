@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 WINDOW = 8_192
 STORE_VERSION = 1
+REDUCTION = "reduction.npy"
+"""Beside teachers' shards: float32 [E, K], the map of their vectors to the student's width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
     try:
         with Store.of(folder).put(folder / name) as draft:
             writer = None
-            for first, columns in _windows(group, spec):
+            for first, columns in text_windows(group, spec):
                 batch, cut_here = _record_batch(group.first + first, columns, spec, tokenizer)
                 cut += cut_here
                 writer = writer or pyarrow.ipc.new_file(str(draft), batch.schema)
@@ -156,7 +158,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
     return {"file": name, "windows": sizes, "cut": cut}
 
 
-def _windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """(first, columns) of each window of the group's selected rows."""
     columns = [*spec.texts, *spec.values]
     pending: list[pa.Table] = []
@@ -211,7 +213,8 @@ class Windows:
 
     Args:
         folder: the token store.
-        teacher: folder of teacher-mean shards, one Parquet file a window.
+        teacher: folder of the teachers' shards, one Parquet file a window; what they hold is multiplied by what stands in
+            ``REDUCTION`` there.
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
@@ -222,6 +225,8 @@ class Windows:
         for part in manifest["parts"]:
             check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
         self.folder, self.teacher = folder, teacher
+        # Not the numbers: this object travels to whoever reads for it.
+        self.reduced = teacher is not None and self.storage.get(teacher / REDUCTION) is not None
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
 
@@ -243,13 +248,24 @@ class Windows:
             _bring(self.storage, shard)
             means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
-            table = table.append_column("teacher", means.column("embedding"))
+            target = means.column("embedding")
+            if self.reduced:
+                _bring(self.storage, self.teacher / REDUCTION)
+                whole_NE = columns_of(means, (), ("embedding",))["embedding"]
+                target = vectors_column(whole_NE @ np.load(self.teacher / REDUCTION))
+            table = table.append_column("teacher", target)
         return table
 
 
 def _bring(storage: Store, path: Path) -> None:
     if storage.get(path) is None:
         raise RunFailed(f"{path}: is not there, or was damaged; run the same command again: it is made again")
+
+
+def vectors_column(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
+    """Vectors as a column of lists of float32."""
+    values = pa.array(np.ascontiguousarray(vectors_ND, dtype=np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])
 
 
 def shard_name(window: int) -> str:

@@ -23,6 +23,7 @@ from raysts.models.packing import to_device
 from raysts.models.prompts import Asked, Kind, Prompts
 from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, lowers, tokenize
+from raysts.ops.ensemble import unit
 from raysts.storage.atomic import atomic_write, write_json
 
 Representation = dict[str, np.ndarray]
@@ -293,11 +294,6 @@ def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("encode", total=texts)
         yield lambda rows: progress.advance(task, rows)
-
-
-def unit(vectors_ND: np.ndarray) -> np.ndarray:
-    """Rows of length 1; one of zeros stays."""
-    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
 
 
 def quantize(vectors_ND: np.ndarray, precision: Precision) -> np.ndarray:

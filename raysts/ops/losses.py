@@ -87,5 +87,29 @@ def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
     return (_at_least_float32(student_BD) - _at_least_float32(teacher_BD)).square().mean(-1)
 
 
+def embedding_cosine(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
+    """1 - cos(student, teacher) -> [B]; lengths do not matter."""
+    return 1.0 - F.cosine_similarity(_at_least_float32(student_BD), _at_least_float32(teacher_BD), dim=-1)
+
+
+def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> Tensor:
+    """Mean over a batch's other examples of (cos of the student's vectors - cos of the teacher's)^2 -> [K].
+
+    The two may have any widths: what is matched is the matrix of cosines (similarity-preserving distillation, Tung and Mori
+    2019, with the cosines themselves instead of rows of unit length).
+
+    Args:
+        student_KD: the student's embeddings of a batch.
+        teacher_KE: the teacher's of the same texts.
+        weight_K: 0 where an example does not count, as one or as another's other; an example alone has no loss.
+    """
+    student_KD, teacher_KE = _at_least_float32(student_KD), _at_least_float32(teacher_KE)
+    with torch.autocast(student_KD.device.type, enabled=False):  # bf16 would keep two digits of a cosine
+        student_KD, teacher_KE = F.normalize(student_KD, dim=-1), F.normalize(teacher_KE, dim=-1)
+        error_KK = (student_KD @ student_KD.T - teacher_KE @ teacher_KE.T).square()
+    others_KK = weight_K * (1.0 - torch.eye(len(weight_K), device=weight_K.device))
+    return (error_KK * others_KK).sum(-1) / others_KK.sum(-1).clamp(min=1.0)
+
+
 def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()

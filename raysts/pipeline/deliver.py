@@ -206,7 +206,8 @@ def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
     """The scores of rows of a model (see :meth:`EvaluateNode.row_scores`) at a pooling; one with heads has one alone."""
     evaluation = _evaluation(plan, role)
     by_choice = evaluation.row_scores(model)[0] if evaluation else {}
-    return by_choice.get(choice) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
+    alike = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]  # pooled as it does by itself
+    return by_choice.get(choice) or next(iter(alike or (by_choice.values() if len(by_choice) == 1 else ())), {})
 
 
 def _as_distributed(plan: Plan) -> Choice:

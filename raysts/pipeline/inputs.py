@@ -19,7 +19,7 @@ from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS, source_of
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
-from raysts.data.world.backbone import write_tiny_backbone
+from raysts.data.world.backbone import tiny_config, write_tiny_backbone
 from raysts.data.world.generate import WORLD_VERSION
 from raysts.errors import InputError
 from raysts.evaluation import harness
@@ -28,12 +28,17 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
+from raysts.models import pretrained
+from raysts.models.encoder import pooling_modes
 from raysts.models.layers import Layers
 from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
+from raysts.objectives.distillation import DistillationSettings
+from raysts.ops.ensemble import Target
+from raysts.pipeline import teachers
 from raysts.pipeline.outcome import dev_name, members_dev
 from raysts.pipeline.own_text import on_own_text
 from raysts.recipes.recipe import Pipeline, Recipe
@@ -141,8 +146,32 @@ class Inputs:
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
-        """Folders of the models named as teachers."""
-        return [self.locate(name).absolute() for name in self.pipeline.teachers]
+        """What is named as teachers: folders of models, or Parquet (:mod:`raysts.pipeline.teachers`)."""
+        return [teachers.find(name, self.locate) for name in self.pipeline.teachers]
+
+    def tokenizer_of(self, spec: StoreSpec) -> Path:
+        """The folder of what makes the tokens of a token store: the backbone, or a teacher that reads others."""
+        if spec.tokenizer == self.tokenizer_id:
+            return self.start
+        return next(path for path in self.teacher_folders if teachers.tokenizer_id(path) == spec.tokenizer)
+
+    @property
+    def distilled(self) -> DistillationSettings | None:
+        """The settings of the distillation, if there is one."""
+        settings = self.pipeline.sed.settings if self.pipeline.sed else None
+        return settings if isinstance(settings, DistillationSettings) else None
+
+    @property
+    def target(self) -> Target:
+        """What the members or teachers are combined to."""
+        return distilled.target if (distilled := self.distilled) else "mean"
+
+    @property
+    def student_width(self) -> int:
+        """Dimensions of the student, before what may be fitted behind it."""
+        recipe = self.pipeline.sed
+        width = tiny_config().hidden_size if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
+        return int(width) * len(pooling_modes(recipe.pooling if recipe else "mean"))
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -233,9 +262,12 @@ class Inputs:
         )
 
     def teacher_specs(self, recipe: Recipe) -> list[StoreSpec]:
-        """The token stores that the models named as teachers read a distillation's rows from, each behind its prompt."""
-        prompts = [describe(folder).prompts.resolve(self.pipeline.teacher_prompt) for folder in self.teacher_folders]
-        return [replace(self.store_spec(recipe), prompt=prompt) for prompt in prompts]
+        """The token stores that the teachers read a distillation's rows from: each one's tokens, behind its prompt."""
+        own, asked = self.store_spec(recipe), self.pipeline.teacher_prompt
+        return [
+            replace(own, tokenizer=teachers.tokenizer_id(path), prompt=teachers.prompt_of(path, asked))
+            for path in self.teacher_folders
+        ]
 
     def store_folder(self, spec: StoreSpec) -> Path:
         """Folder of a token store."""

@@ -13,7 +13,7 @@ from raysts.ids import content_id, derive_seed
 from raysts.models import pretrained
 from raysts.models.layers import as_layers
 from raysts.models.modules import pooled_by
-from raysts.pipeline import validate
+from raysts.pipeline import teachers, validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.evaluate import EvaluateNode, Role
@@ -186,7 +186,8 @@ class Plan(Inputs):
         for evaluation in self.evaluations:
             models = [("backbone", self.backbone_id, "backbone", self.distributed)]
             if evaluation.models:
-                models = [(evaluation.role, m.id, m.id, pooled_by(m.model)) for m in evaluation.models]
+                encoders = [m for m in evaluation.models if teachers.kind(m.model) == "encoder"]
+                models = [(evaluation.role, m.id, m.id, pooled_by(m.model)) for m in encoders]
             for what, model_id, kept, stored in models:
                 options = [
                     Option(what=what, id=model_id, pooling=pooling, layers=as_layers(layers), score=score)
@@ -203,7 +204,12 @@ class Plan(Inputs):
         by_role += [("member", self.members)] if self.members else []
         by_role += [(soup.role, [soup]) for soup in self.soups]
         by_role += [("student", self.outcomes)] if self.outcomes else []
-        return [EvaluateNode.of(self, role, models, self.members, self.agreement) for role, models in by_role]
+        return [
+            EvaluateNode.of(
+                self, role, models, self.members, self.agreement, self.teacher if role == "member" else None
+            )
+            for role, models in by_role
+        ]
 
     @cached_property
     def nodes(self) -> list[Node]:

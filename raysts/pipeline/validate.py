@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from raysts.data.windows import text_windows
 from raysts.data.world.backbone import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
@@ -10,9 +14,10 @@ from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
-from raysts.models.pretrained import tokenizer_id
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.distillation import DistillationSettings
+from raysts.objectives.distillation import AGREEMENT, DistillationSettings
+from raysts.ops.ensemble import Target
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.recipes.recipe import SOUPS, Pipeline
@@ -75,7 +80,9 @@ def _misfits(inputs: Inputs) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
     pipeline = inputs.pipeline
     width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
-    after = _projection(pipeline) or width
+    distilled = inputs.distilled
+    kept = distilled.projection if distilled and distilled.target != "concat" else None
+    after = kept or width
     found = [
         (stage, OBJECTIVES[recipe.objective].misfit(recipe.settings, after if stage in pipeline.post else width))
         for stage, recipe in pipeline.recipes.items()
@@ -137,44 +144,129 @@ def _word_vector_problems(pipeline: Pipeline) -> list[str]:
 
 
 def _teacher_problems(inputs: Inputs) -> list[str]:
-    if not inputs.pipeline.teachers:
-        asked = _projection(inputs.pipeline)
-        width = tiny_config().hidden_size if inputs.pipeline.backbone == TINY else pretrained.width(inputs.backbone)
-        if asked in (None, width):
-            return []
-        return [
-            f"sed.settings.projection={asked}: the members give {width} dimensions; leave it out, or set it to that"
-        ]
-    if inputs.pipeline.backbone == TINY:
-        return [
-            "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME"
-        ]
+    """What is wrong with the teachers, or with what they are combined to."""
+    pipeline, settings = inputs.pipeline, inputs.distilled
+    if settings is None:
+        return []
     problems = []
-    asked, width = _projection(inputs.pipeline), pretrained.width(inputs.backbone)
-    for name, folder in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
+    if isinstance(settings.weights, tuple) and len(settings.weights) != (
+        count := len(pipeline.teachers) or pipeline.members
+    ):
+        problems.append(
+            f"sed.weights={list(settings.weights)}: there are {count} teachers; give one weight for each, in their order"
+        )
+    if settings.weights and (pipeline.min_members or (pipeline.select_top and settings.weights != AGREEMENT)):
+        problems.append(
+            "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out"
+        )
+    if settings.in_batch and pipeline.sed and pipeline.sed.batch == 1:
+        problems.append(f"sed.batch=1: loss={settings.matched} compares the sentences of a batch; take more of them")
+    if not pipeline.teachers:
+        dims = [inputs.student_width] * pipeline.members
+    elif pipeline.backbone == TINY:
+        return [
+            *problems,
+            "backbone=tiny: a student of models that are there needs their backbone; --set backbone=DIRECTORY_OR_NAME",
+        ]
+    else:
+        dims, wrong = _teachers(inputs)
+        problems += wrong
+        if wrong:
+            return problems
+        problems += _common_start_problems(inputs, settings)
+    return problems + _width_problems(inputs, settings, dims)
+
+
+def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
+    """The widths of the models named as teachers, and what is wrong with these."""
+    dims, problems = [], []
+    for name, path in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
         try:
-            pretrained.check(folder)
-            theirs = pretrained.dim(folder)
-            describe(folder).prompts.resolve(inputs.pipeline.teacher_prompt)
+            teachers.check(path)
+            dims.append(teachers.dim(path))
+            teachers.prompt_of(path, inputs.pipeline.teacher_prompt)
+            if teachers.kind(path) == "vectors":
+                _check_every_text(inputs, teachers.PrecomputedVectors(path))
         except InputError as error:
             problems += error.problems
             continue
-        if theirs != (asked or width):
-            gives = f"projects to {asked}" if asked else f"has {width}"
-            problems.append(
-                f"model '{name}' gives {theirs} dimensions and the student, which starts from "
-                f"'{inputs.pipeline.backbone}', {gives}: they must be of one width; choose another backbone, leave the model "
-                f"out, or give the student a linear layer with --set sed.settings.projection={theirs}"
-            )
-        elif tokenizer_id(folder) != inputs.tokenizer_id:
-            problems.append(
-                f"model '{name}' has another tokenizer than the student's backbone '{inputs.pipeline.backbone}': members "
-                f"and student must read the same tokens"
-            )
-        dev = RunFolder(folder.parent).record().get("dev") or {}
+        dev = RunFolder(path.parent).record().get("dev") or {}
         if inputs.pipeline.select_top is not None and not dev.get("kept"):
             problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
+    return dims, problems
+
+
+def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> None:
+    """Check that there is a vector of every sentence of the distillation, and of those held out of it.
+
+    Raises:
+        InputError: naming the first row that has none.
+    """
+    assert inputs.pipeline.sed is not None
+    spec, text = inputs.store_spec(inputs.pipeline.sed), inputs.corpus.text
+    if inputs.by_agreement and text and (number := vectors.missing(text.held_out)) is not None:
+        raise InputError(
+            f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
+        )
+    for group in inputs.groups(spec):
+        for first, columns in text_windows(group, spec):
+            texts = columns[spec.texts[0]].to_pylist()
+            if (number := vectors.missing(texts)) is not None:
+                raise InputError(
+                    f"teacher '{vectors.path}' has no vector of row {group.first + first + number:,} of {spec.table} "
+                    f"({texts[number]!r:.70}); embed all of the text, or take less of it with --set sed.data.sample=N"
+                )
+
+
+def _width_problems(inputs: Inputs, settings: DistillationSettings, dims: list[int]) -> list[str]:
+    """Where vectors of these teachers cannot be combined, or a student cannot be matched to them."""
+    asked, width = settings.projection, inputs.student_width
+    named = inputs.pipeline.teachers or ["the members"]
+    if settings.target == "concat":
+        if asked not in (None, sum(dims)):
+            return [
+                f"sed.projection={asked}: the teachers' vectors have {sum(dims)} dimensions one after the other; set it to "
+                f"that, or leave it out to reduce them to the student's {width}"
+            ]
+        return []
+    if settings.target == "similarity":
+        return []
+    wanted = dims[0] if settings.matched == "similarity" else asked or width
+    gives = "has that of the others" if settings.matched == "similarity" else "is projected to" if asked else "has"
+    return [
+        f"model '{name}' gives {dim} dimensions and the student, which starts from '{inputs.pipeline.backbone}', {gives} "
+        f"{wanted}: for sed.target={settings.target} they must be of one width; take --set sed.target=concat, which needs "
+        f"none, choose another backbone, or give the student a linear layer with --set sed.projection={dim}"
+        for name, dim in zip(named, dims, strict=False)
+        if dim != wanted
+    ]
+
+
+def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> list[str]:
+    """Where the teachers must have begun with one encoder, and it is not on record that they did."""
+    pipeline, together = inputs.pipeline, common_start(inputs.teacher_folders)
+    problems = []
+    if settings.target == "mean" and len(pipeline.teachers) > 1 and not together:
+        problems.append(
+            f"sed.target=mean: it is not on record that {', '.join(pipeline.teachers)} began with one encoder, and the mean of "
+            f"vectors of different spaces means nothing; take --set sed.target=concat, or unit-mean for models of one space"
+        )
+    if pipeline.student_start != "backbone" and (wrong := unmergeable(inputs) if len(pipeline.teachers) > 1 else []):
+        problems += [f"student_start={pipeline.student_start}: {problem}" for problem in wrong]
     return problems
+
+
+def fitting_target(folders: Sequence[Path], width: int, projected: bool) -> Target:
+    """What teachers are best combined to where nobody says it: the mean where that means something and the student has its
+    width, or is ``projected`` to it."""
+    alike = len(folders) == 1 or common_start(folders)
+    return "mean" if alike and (projected or {teachers.dim(folder) for folder in folders} == {width}) else "concat"
+
+
+def common_start(folders: Sequence[Path]) -> bool:
+    """Whether it is on record that these models began with one encoder."""
+    starts = {RunFolder(folder.parent).record().get("backbone_id") for folder in folders}
+    return len(starts) == 1 and None not in starts
 
 
 def unmergeable(inputs: Inputs) -> list[str]:
@@ -187,8 +279,7 @@ def unmergeable(inputs: Inputs) -> list[str]:
                 f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
                 f"heads is none; {instead}"
             ]
-    starts = {RunFolder(folder.parent).record().get("backbone_id") for folder in inputs.teacher_folders}
-    if inputs.teacher_folders and (len(starts) > 1 or None in starts):
+    if inputs.teacher_folders and not common_start(inputs.teacher_folders):
         return [
             f"models {', '.join(pipeline.teachers)}: it is not on record that they began with one encoder; {instead}"
         ]
@@ -196,12 +287,6 @@ def unmergeable(inputs: Inputs) -> list[str]:
     if any(each.heads for each in asked) or len({(each.pooling, each.layers) for each in asked}) > 1:
         return [f"models {', '.join(pipeline.teachers)}: they have heads, or do not pool alike; {instead}"]
     return []
-
-
-def _projection(pipeline: Pipeline) -> int | None:
-    """Dimensions that the student is projected to, if it is."""
-    settings = pipeline.sed.settings if pipeline.sed else None
-    return settings.projection if isinstance(settings, DistillationSettings) else None
 
 
 def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:

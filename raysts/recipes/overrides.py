@@ -22,8 +22,9 @@ MOST_BYTES = 1 << 20
 def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline:
     """A pipeline with values replaced.
 
-    A key is a dotted path of the tree (``seed``, ``evaluation.tasks``), a path below a stage (``nli.batch``), or a path
-    inside a recipe, which then holds for every stage that has it (``batch``, ``optim.lr``, ``train.max_steps``).
+    A key is a dotted path of the tree (``seed``, ``evaluation.tasks``), a path below a stage (``nli.batch``) or below its
+    settings (``sed.target``), or a path inside a recipe, which then holds for every stage that has it (``batch``,
+    ``optim.lr``, ``train.max_steps``).
 
     Raises:
         InputError: unknown keys (the nearest is named), values of the wrong type or out of range; all in one message.
@@ -115,6 +116,8 @@ def _targets(plain: dict[str, Any], key: str) -> list[str]:
     places |= {"sed": "sed"} if "sed" in places else {}
     if stage in places and rest and has_path(_recipes(plain)[stage], rest):
         return [f"{places[stage]}.{rest}"]
+    if stage in places and rest and has_path(_recipes(plain)[stage], f"settings.{rest}"):
+        return [f"{places[stage]}.settings.{rest}"]
     if key in field_types(Recipe, {}) or "." in key:
         return [f"{places[name]}.{key}" for name, recipe in _recipes(plain).items() if has_path(recipe, key)]
     return []

@@ -442,7 +442,10 @@ class Pipeline:
     def delivered(self) -> Layers:
         """The choice of layers of the model that the system delivers: unless asked for, that of its training."""
         if self.sed is not None and not self.post:
-            return self.student_pooling or self.sed.layers
+            headed = OBJECTIVES[self.sed.objective].adds_head(
+                self.sed.settings
+            )  # which belongs to the layers of its training
+            return self.sed.layers if headed else self.student_pooling or self.sed.layers
         trained = list(self.post.values()) or list(self.stages.values())
         return trained[-1].layers if trained else self.evaluation.layers[0]
 

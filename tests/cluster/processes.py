@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from raysts.storage.atomic import ASIDE, read_json
+from raysts.storage.atomic import ASIDE
+from raysts.storage.foreign import read_json
 
 TAG = "RAYSTS_TEST_TAG"
 

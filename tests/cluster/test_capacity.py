@@ -141,7 +141,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     from raysts.cluster.capacity import at_once
     from raysts.commands.options import RunOptions
     from raysts.commands.study import planned as planned_study
-    from raysts.pipeline.nodes.teacher import AddMember
+    from raysts.pipeline.nodes.teacher import EmbedTeachers
     from raysts.search.queue import TrialQueue
 
     one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
@@ -189,5 +189,5 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     monkeypatch.setattr(executor, "start_actors", looked)
     for count, expected in ((4, 4), (100, 15)):
         with pytest.raises(Looked):
-            list(executor.RayExecutor().map(AddMember, (), range(count), wide, lambda text: None))
+            list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide, lambda text: None))
         assert asked["actors"] == expected

@@ -49,7 +49,7 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     models, store = made
     torch.set_num_threads(1)
     sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
-    teacher.write_means(LocalExecutor(threads=1), sources, tmp_path / "here", Resources(), lambda text: None)
+    teacher.write_targets(LocalExecutor(threads=1), sources, tmp_path / "here", Resources(), lambda text: None)
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})
 
     there, said = tmp_path / "there", []
@@ -58,18 +58,18 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     dead.wait()
 
     def kill() -> None:
-        """All actors of the last pass, as if in the middle of writing a shard."""
+        """All actors, as if in the middle of writing a shard."""
         wait_until(lambda: len(list(there.glob("shard-*"))) >= 3, pause=0.002)
         (there / f"{ASIDE}shard-00018.parquet.{os.uname().nodename}.{dead.pid}.1").write_bytes(b"half a shard")
-        killed.extend(family_of_title("ray::AddMember", os.getpid()))
+        killed.extend(family_of_title("ray::EmbedTeachers", os.getpid()))
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    teacher.write_means(RayExecutor(), sources, there, Resources(), said.append)
+    teacher.write_targets(RayExecutor(), sources, there, Resources(), said.append)
     killer.join()
-    assert killed and len(said) == 2
+    assert killed and said[-1] == "teachers: 19 of 19 shards"
     teacher.finish(Windows(store), there, ["a", "b"], {})
     here = _bytes(tmp_path / "here")
     assert len(here) == len(Windows(store)) + 1
@@ -83,9 +83,8 @@ def test_a_shard_that_fails_says_why(made: tuple[list[Path], Path], tmp_path: Pa
 
     models, store = made
     target = tmp_path / "cache"
-    target.mkdir()
-    (teacher.sum_folder(target, 1)).write_text("a file where a folder is to be")
+    target.write_text("a file where a folder is to be")
     with pytest.raises(RunFailed, match="FileExistsError|NotADirectoryError"):
         sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
-        teacher.write_means(RayExecutor(), sources, target, Resources(cpus=2), lambda text: None)
+        teacher.write_targets(RayExecutor(), sources, target, Resources(cpus=2), lambda text: None)
     assert ray.is_initialized()

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from small_runs import share_of, tiny_encoder
 
+from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation, DistillationSettings
+from raysts.recipes import names
+from raysts.recipes.overrides import apply_overrides
 
 TEXTS = Tokens(np.arange(1, 22, dtype=np.int32), np.array([0, 3, 8, 15, 21]))
 
@@ -51,3 +54,76 @@ def test_a_teacher_of_another_width_is_no_silent_match() -> None:
         )
         with pytest.raises(RuntimeError, match="size"):
             objective(found)
+
+
+def step(teacher: np.ndarray, weight: list[float] | None = None, **settings: object) -> tuple[Distillation, float]:
+    """An objective after one backward, and its loss."""
+    objective = Distillation(DistillationSettings(**settings), tiny_encoder())  # type: ignore[arg-type]
+    examples = [(row,) for row in range(4)]
+    counted = np.array(weight or [1, 1, 1, 1], np.float32)
+    loss, _ = objective(objective.collate(share_of({"sentence": TEXTS, "teacher": teacher}, examples, counted)))
+    loss.backward()
+    return objective, float(loss.detach())
+
+
+@pytest.mark.parametrize("loss", ["cosine", "similarity", "infonce"])
+def test_losses_of_directions_know_no_lengths_and_no_fillers(loss: str) -> None:
+    teacher = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
+    objective, found = step(teacher, loss=loss)
+    assert found > 0 and all(p.grad is not None for p in objective.parameters() if p.requires_grad)
+    assert step(teacher * 7, loss=loss)[1] == pytest.approx(found, rel=1e-5)
+    changed = teacher.copy()
+    changed[1] += 5
+    few = [1.0, 0.0, 1.0, 1.0]
+    assert step(changed, few, loss=loss)[1] == pytest.approx(step(teacher, few, loss=loss)[1], rel=1e-6)
+    assert step(changed, loss=loss)[1] != pytest.approx(found, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["cosine", "similarity", "infonce"])
+def test_a_student_that_points_as_its_teacher_has_the_least_loss(loss: str) -> None:
+    encoder = tiny_encoder()
+    ids, lengths = TEXTS.pad(0)
+    teacher = 3 * encoder(ids, lengths).detach().numpy()
+    other = np.random.default_rng(0).normal(size=teacher.shape).astype(np.float32)
+    assert step(teacher, loss=loss)[1] < step(other, loss=loss)[1]
+    assert loss == "infonce" or step(teacher, loss=loss)[1] < 1e-6
+
+
+def test_cosines_are_matched_at_any_width() -> None:
+    for settings in ({"target": "similarity"}, {"target": "concat", "loss": "similarity"}):
+        assert step(np.random.default_rng(0).normal(size=(4, 40)).astype(np.float32), **settings)[1] > 0
+
+
+def test_a_projection_to_concatenated_vectors_is_no_part_of_the_student() -> None:
+    objective, _ = step(np.ones((4, 40), np.float32), target="concat", projection=40)
+    assert objective.projection.weight.shape == (40, 16) and objective.projection.weight.grad is not None
+    (kept,) = objective.candidates().values()
+    assert kept.dim == 16 and not len(kept.heads)
+    kept_by_mean, _ = step(np.ones((4, 40), np.float32), projection=40)
+    assert next(iter(kept_by_mean.candidates().values())).dim == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"target": "similarity", "loss": "mse"}, "no vectors that could be matched"),
+        ({"target": "similarity", "loss": "infonce"}, "no vectors that could be matched"),
+        ({"target": "similarity", "projection": 8}, "need no common width"),
+        ({"loss": "similarity", "projection": 8}, "need no common width"),
+        ({"temperature": 0.1}, "of loss=infonce alone"),
+        ({"loss": "infonce", "temperature": 0.0}, "must be above 0"),
+        ({"weights": "equal"}, "or agreement"),
+        ({"weights": (1.0, 0.0)}, "one number above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        DistillationSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_settings_are_set_by_their_short_names() -> None:
+    asked = {"sed.target": "concat", "sed.loss": "infonce", "sed.weights": [2, 1], "sed.temperature": 0.1}
+    settings = apply_overrides(names.pipeline("nli-sed", {"members": 2}), asked).sed.settings  # type: ignore[union-attr]
+    assert settings == DistillationSettings(target="concat", loss="infonce", weights=(2.0, 1.0), temperature=0.1)
+    with pytest.raises(InputError, match="must be one of mean, unit-mean, concat, similarity"):
+        apply_overrides(names.pipeline("nli-sed"), {"sed.target": "median"})

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.spatial.distance
 import scipy.special
 import scipy.stats
 import torch
@@ -58,6 +59,15 @@ def info_nce_restated(views: np.ndarray, temperature: float = 0.05) -> np.ndarra
     return np.array(found)
 
 
+def similarity_mse_restated(student: np.ndarray, teacher: np.ndarray) -> np.ndarray:
+    """Of cosines; the teacher may have another width. Example 2 is nobody's other."""
+    errors = [
+        scipy.spatial.distance.cdist(vectors, vectors, "cosine") for vectors in (student, teacher)
+    ]  # fmt: skip
+    found = (errors[0] - errors[1]) ** 2
+    return np.array([np.mean([found[i, j] for j in range(5) if j != i and COUNTED[j]]) for i in range(5)])
+
+
 CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
     "softmax_cross_entropy": (
         lambda x: losses.softmax_cross_entropy(x, torch.tensor(LABELS)), LOGITS, cross_entropy_by_scipy(LOGITS, LABELS),
@@ -79,6 +89,14 @@ CASES: dict[str, tuple[Callable[..., Tensor], np.ndarray, np.ndarray]] = {
     ),
     "info_nce": (lambda x: info_nce(x, 0.5), VIEWS[:2], info_nce_restated(VIEWS[:2], 0.5)),
     "info_nce with hard negatives": (info_nce, VIEWS, info_nce_restated(VIEWS)),
+    "embedding_cosine": (
+        lambda x: losses.embedding_cosine(x, torch.tensor(V)), U,
+        np.array([scipy.spatial.distance.cosine(u, v) for u, v in zip(U, V, strict=True)]),
+    ),
+    "similarity_mse": (
+        lambda x: losses.similarity_mse(x, torch.tensor(V[:, :3]), torch.tensor(COUNTED)), U,
+        similarity_mse_restated(U, V[:, :3]),
+    ),
     "embedding_mse": (lambda x: losses.embedding_mse(x, torch.tensor(V)), U, ((U - V) ** 2).mean(axis=1)),
 }  # fmt: skip
 

@@ -54,11 +54,13 @@ def test_members_of_another_width_need_a_projection(
     common = ["distill", *members, *finished.options(), "--address", "none", "--name", "narrow"]
     common += overrides({"train.max_steps": 3, "backbone": tiny_backbone, "deliver": "system"}, EVALUATION)
     wide = load(finished.storage / "runs" / members[0] / "model", device="cpu").dim
-    refused = raysts(*common)
-    assert refused.code == 2 and f"--set sed.settings.projection={wide}" in refused.err
-    wrong = raysts(*common, "--set", "sed.settings.projection=7")
-    assert wrong.code == 2 and "projects to 7" in wrong.err
-    found = result(*common, "--set", f"sed.settings.projection={wide}")
+    refused = raysts(*common, "--set", "sed.target=mean")
+    assert refused.code == 2 and f"--set sed.projection={wide}" in refused.err
+    wrong = raysts(*common, "--set", "sed.projection=7")
+    assert wrong.code == 2 and "is projected to 7" in wrong.err
+    found = result(*common, "--set", f"sed.projection={wide}", "--set", "student_pooling=2")
+    page = Path(found["report"]).read_text(encoding="utf-8")
+    assert "the student scores" in page.lower() and "last layer pooled" in page, "a projection belongs to its layers"
     student = load(found["model"], device="cpu")
     assert student.encoder.width == small_runs.HIDDEN and student.dim == wide
     sentence_transformers = pytest.importorskip("sentence_transformers")

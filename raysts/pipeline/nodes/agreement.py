@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, AgreementPairs, pairs_of
 from raysts.ids import content_id
-from raysts.models import pretrained
+from raysts.ops.ensemble import unit
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, embedding_resources, selected
@@ -33,13 +34,9 @@ class Cosines:
         self.device, self.texts, self.prompt = device, texts, prompt
 
     def __call__(self, model: Path) -> list[np.ndarray]:
-        loaded = pretrained.load(model, prompt=self.prompt, device=self.device)
-        found = []
-        for texts in self.texts:
-            vectors_ND = loaded.encode(list(texts))
-            unit_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
-            found.append(unit_ND @ unit_ND.T)
-        return found
+        teacher = teachers.load(model, prompt=self.prompt, device=self.device)
+        units = [unit(teacher.vectors(teacher.tokenize(texts))) for texts in self.texts]
+        return [unit_ND @ unit_ND.T for unit_ND in units]
 
 
 @dataclass(frozen=True, kw_only=True)

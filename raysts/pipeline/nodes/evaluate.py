@@ -28,11 +28,15 @@ from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
 from raysts.models.sentence_model import Representation
+from raysts.ops import ensemble
+from raysts.ops.ensemble import Target
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.nodes.teacher import TeacherNode, foreign
 from raysts.pipeline.outcome import decide, members_dev
 from raysts.recipes.recipe import Pipeline
 from raysts.schema import RESULTS
@@ -48,15 +52,20 @@ NAMES: dict[Role, str] = {
 
 
 class EmbedTexts:
-    """Represents the texts of an evaluation at several choices of layers; units are model folders."""
+    """Represents the texts of an evaluation at several choices of layers; units are model folders and their pooling."""
 
-    def __init__(
-        self, device: str | None, texts: Sequence[str], pooling: str, layers: Sequence[Layers], prompt: str | None
-    ) -> None:
-        self.device, self.texts, self.pooling, self.layers, self.prompt = device, texts, pooling, layers, prompt
+    def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:
+        self.device, self.texts, self.layers, self.prompt = device, texts, layers, prompt
 
-    def __call__(self, model: Path) -> dict[Layers, Representation]:
-        loaded = pretrained.load(model, pooling=self.pooling, prompt=self.prompt, device=self.device)
+    def __call__(self, unit: tuple[Path, str]) -> dict[Layers, Representation]:
+        """None for vectors that are there, where they are not of all of the texts."""
+        model, pooling = unit
+        if teachers.kind(model) != "encoder":  # it pools as it does
+            other = teachers.load(model, prompt=self.prompt, device=self.device)
+            if isinstance(other, teachers.PrecomputedVectors) and other.missing(self.texts) is not None:
+                return {}
+            return {self.layers[0]: {"vectors": other.vectors(other.tokenize(self.texts))}}
+        loaded = pretrained.load(model, pooling=pooling, prompt=self.prompt, device=self.device)
         return loaded.represent_layers(self.texts, self.layers)
 
 
@@ -69,6 +78,7 @@ class EvaluateNode(Node):
         models: what is evaluated; none for the backbone.
         members: the members of the pipeline, whatever is evaluated.
         agreement: what is measured beside the tasks where there are no labels to select by.
+        teacher: of the students, which knows how much each member counts; None: all do alike.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -77,6 +87,7 @@ class EvaluateNode(Node):
     models: tuple[Model, ...]
     members: tuple[Model, ...]
     agreement: AgreementNode | None = None
+    teacher: TeacherNode | None = None
 
     @classmethod
     def of(
@@ -86,9 +97,12 @@ class EvaluateNode(Node):
         models: Sequence[Model],
         members: Sequence[Model],
         agreement: AgreementNode | None = None,
+        teacher: TeacherNode | None = None,
     ) -> EvaluateNode:
-        """The evaluation of ``models``, which have that role."""
-        pipeline = inputs.pipeline
+        """The evaluation of ``models``, which have that role; of members that ``teacher`` combines it is given."""
+        pipeline, settings = inputs.pipeline, inputs.distilled
+        unlike = role == "member" and settings is not None and (settings.target != "mean" or settings.weights)
+        own = [pooled_by(m.model) for m in models if foreign(inputs, m) and teachers.kind(m.model) == "encoder"]
         (_, layers), *others = _choices(inputs, role).items()
         dev = inputs.dev(members_dev(pipeline)) if scored_on_dev(pipeline, role) else None
         node_id = content_id(
@@ -106,12 +120,18 @@ class EvaluateNode(Node):
                 *([inputs.corpus.fingerprint(members_dev(pipeline))] if dev else []),
                 *([agreement.id] if agreement else []),
                 *([prompt] if (prompt := _prompt(inputs, role)) is not None else []),
+                *([[settings.target, settings.weights]] if unlike and settings else []),
+                *([own] if own else []),
             ]
         )
         return cls(
             id=node_id,
             title=f"evaluate {NAMES[role]}",
-            needs=(*(model.id for model in models), *([agreement.id] if agreement else [])),
+            needs=(
+                *(model.id for model in models),
+                *([agreement.id] if agreement else []),
+                *([teacher.id] if teacher and unlike else []),
+            ),
             resources=embedding_resources(pipeline.resources),
             sentences=(
                 len(harness.sentences(inputs.corpus, inputs.tasks))
@@ -124,6 +144,7 @@ class EvaluateNode(Node):
             models=tuple(models),
             members=tuple(members),
             agreement=agreement,
+            teacher=teacher,
         )
 
     @property
@@ -151,8 +172,8 @@ class EvaluateNode(Node):
         done = PartialResults(store, self.id)
         kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], str]] = []
         for pooling, layers in choices.items() if self.role == "backbone" else ():
-            args = (self.texts, pooling, layers, self.inputs.pipeline.prompt)
-            embedded = executor.map(EmbedTexts, args, [self.inputs.start], resources, say)
+            args = (self.texts, layers, self.inputs.pipeline.prompt)
+            embedded = executor.map(EmbedTexts, args, [(self.inputs.start, pooling)], resources, say)
             (representations,) = embedded
             similarities = pretrained.similarities(self.inputs.backbone)
             kept.append((representations, similarities, pooling))
@@ -162,24 +183,58 @@ class EvaluateNode(Node):
         summed = (
             {member.id for member in self.chosen} if self.role == "member" and self.inputs.pipeline.combine else set()
         )
+        target, weights = self.inputs.target, self._weights(store)
         waiting = self.models[done.count :]
-        args = (self.texts, self.pooling, choices[self.pooling], _prompt(self.inputs, self.role))
-        of_models = executor.map(EmbedTexts, args, [model.model for model in waiting], resources, say)
-        for model, of_model in zip(waiting, of_models if waiting else (), strict=True):
+        args = (self.texts, choices[self.pooling], _prompt(self.inputs, self.role))
+        units = [(model.model, self._pooled_by(model)[0]) for model in waiting]
+        of_models = executor.map(EmbedTexts, args, units, resources, say)
+        for (model, (_, pooling)), of_model in zip(
+            zip(waiting, units, strict=True), of_models if waiting else (), strict=True
+        ):
             representations = self._as_trained(model, of_model)
-            similarities = pretrained.similarities(model.model)
-            rows = self._rows(representations, similarities, self.role, model)
-            self._keep_row_scores(model.id, (representations, similarities, self.pooling))
-            vectors = {k: values["vectors"] for k, values in representations.items()} if model.id in summed else {}
-            done.add(rows, vectors)
+            similarities = (
+                pretrained.similarities(model.model)
+                if teachers.kind(model.model) == "encoder"
+                else {"cosine": cosine_of_vectors}
+            )
+            rows = self._rows(representations, similarities, self.role, model, pooling)
+            self._keep_row_scores(model.id, (representations, similarities, pooling))
+            vectors = self._as_taught(model, representations) if model.id in summed else {}
+            done.add(rows, vectors, target, weights.get(model.id, 1.0))
             say(f"{self.title}: {done.count} of {len(self.models)}")
-        if done.sums:
-            count = np.float32(len(self.chosen))
-            means: dict[Layers, Representation] = {k: {"vectors": total / count} for k, total in done.sums.items()}
+            if not representations:
+                say(
+                    f"{self.title}: {model.model} has no vectors of the test texts; neither it nor an ensemble is measured"
+                )
+        if done.sums and done.complete:
+            means: dict[Layers, Representation] = {
+                layers: {"vectors": ensemble.combined(target, total, list(weights.values()))}
+                for layers, total in done.sums.items()
+            }
             done.rows += self._rows(means, {"cosine": cosine_of_vectors}, "ensemble", None)
             self._keep_row_scores("ensemble", (means, {"cosine": cosine_of_vectors}, self.pooling))
         results.write(self.inputs.storage, self.id, done.rows)
         done.close()
+
+    def _weights(self, store: Store) -> dict[str, float]:
+        """Of the models that form the ensemble, by their ids."""
+        found = self.teacher.weights(store) if self.teacher else [1.0] * len(self.chosen)
+        return dict(zip((model.id for model in self.chosen), found, strict=True))
+
+    def _pooled_by(self, model: Model) -> tuple[str, Layers | None]:
+        """Pooling of a model's token vectors, and the layers; those are None where the recipes say it."""
+        if self.role == "member" and foreign(self.inputs, model) and teachers.kind(model.model) == "encoder":
+            return pooled_by(model.model)
+        return self.pooling, None
+
+    def _as_taught(self, model: Model, representations: Mapping[Layers, Representation]) -> dict[Layers, np.ndarray]:
+        """The vectors of a member as they are combined: of one that was not trained here those that it gives by itself."""
+        if foreign(self.inputs, model):
+            own = self._pooled_by(model)[1]
+            first = next(iter(representations.values()), None)
+            found = first if own is None else representations.get(own, first)
+            return {self.inputs.pipeline.compared: found["vectors"]} if found else {}
+        return {layers: values["vectors"] for layers, values in representations.items()}
 
     # -- what all rows have in common; read when the members are done --------------------------------------------------
 
@@ -309,7 +364,8 @@ def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
     pipeline = inputs.pipeline
     recipes = (pipeline.sed if role == "student" else None, *reversed(pipeline.stages_of(0).values()))
     pooling: str = next((recipe.pooling for recipe in recipes if recipe), "mean")
-    if role == "member" and len(theirs := {pooled_by(folder)[0] for folder in inputs.teacher_folders}) == 1:
+    encoders = [path for path in inputs.teacher_folders if teachers.kind(path) == "encoder"]
+    if role == "member" and len(theirs := {pooled_by(folder)[0] for folder in encoders}) == 1:
         (pooling,) = theirs
     found = {pooling: pipeline.measured}
     if role == "backbone":
@@ -323,7 +379,8 @@ class PartialResults:
 
     Attributes:
         rows: their results rows.
-        sums: per choice of layers the sum of their vectors, float32 [N, D].
+        sums: per choice of layers what :func:`raysts.ops.ensemble.added` makes of their vectors, float32.
+        complete: whether all of them have rows.
     """
 
     def __init__(self, store: Store, node: str) -> None:
@@ -331,20 +388,29 @@ class PartialResults:
         self.rows: list[Row] = []
         self.sums: dict[Layers, np.ndarray] = {}
         self.count = 0
+        self.complete = True
         remove_drafts(self.folder)
         parts: list[Path] = []
         while part := store.get(self.folder / f"model-{len(parts):03d}.parquet"):
             parts.append(part)
         if sums := store.get(self._sums_of(len(parts))):  # without it these models would be missing in the ensemble
             self.count = len(parts)
-            self.rows = [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
+            of_models = [pq.ParquetFile(part).read().to_pylist() for part in parts]
+            self.rows, self.complete = [row for rows in of_models for row in rows], all(of_models)
             with np.load(sums) as arrays:
                 self.sums = {as_layers(name): arrays[name] for name in arrays.files}
 
-    def add(self, rows: Sequence[Mapping[str, Any]], vectors: Mapping[Layers, np.ndarray]) -> None:
+    def add(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        vectors: Mapping[Layers, np.ndarray],
+        target: Target = "mean",
+        weight: float = 1.0,
+    ) -> None:
         """Keep the rows of the next model, and add its vectors (those of a member of the ensemble; else none)."""
         for layers, values in vectors.items():
-            self.sums[layers] = self.sums.get(layers, np.float32(0)) + values
+            self.sums[layers] = ensemble.added(target, self.sums.get(layers), values, weight)
+        self.complete = self.complete and bool(rows)
         totals: dict[str, Any] = {str(layers): total for layers, total in self.sums.items()}
         with self.store.put(self._sums_of(self.count + 1)) as draft, draft.open("wb") as file:
             np.savez(file, **totals)

@@ -1,4 +1,4 @@
-"""Models that later nodes read: those that a pipeline names as teachers, which were there before it."""
+"""Models that later nodes read: what a pipeline names as teachers, which was there before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from raysts.errors import InputError
-from raysts.ids import folder_id
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.node import Node
@@ -48,7 +48,7 @@ class ModelNode(Node):
     def of(cls, inputs: Inputs, name: str, folder: Path) -> ModelNode:
         """The node of the model that the pipeline calls ``name``."""
         return cls(
-            id=folder_id(folder),
+            id=teachers.content(folder),
             title=f"model {name}",
             needs=(),
             resources={"workers": 0, "cpus": 0, "gpus": 0},
@@ -62,6 +62,8 @@ class ModelNode(Node):
         return RunFolder(self.model.parent).record()
 
     def is_done(self, store: Store) -> bool:
+        if teachers.kind(self.model) != "encoder":
+            return True
         return Store.of(self.model).get(self.model / "config.json") is not None
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:

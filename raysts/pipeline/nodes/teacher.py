@@ -1,12 +1,13 @@
-"""Mean embeddings of an ensemble, computed once and cached: one pass per member, one shard per window.
+"""What the teachers give of the student's sentences, computed once and cached: one shard per window.
 
-While members pass, the running sums stand in ``sum-<members so far>/``; the last pass divides and writes the shards of
-the finished cache. A shard is complete or absent, so a killed pass goes on where it was.
+All teachers that fit stand in one process, which embeds a window with one after the other and writes what they are combined
+to: nothing stands between. A shard is complete or absent, so a killed pass goes on where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -14,13 +15,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-from raysts.data.windows import Windows, columns_of, shard_name
-from raysts.ids import content_id
+from raysts.data.windows import REDUCTION, Windows, columns_of, shard_name, vectors_column
+from raysts.errors import InputError
+from raysts.ids import content_id, derive_seed
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
-from raysts.models.pretrained import load
-from raysts.models.sentence_model import represent_tokens
+from raysts.objectives.distillation import AGREEMENT, DistillationSettings
+from raysts.ops import ensemble
+from raysts.ops.ensemble import Target
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, embedding_resources, selected
@@ -30,76 +35,37 @@ from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
 
+SAMPLE = 512
+"""Sentences on which teachers are compared before anything is embedded."""
+MOST_APART = 1.2
+"""Ratio of mean norms above which the mean of vectors is that of the longer ones alone."""
+FITTED_ON = 4
+"""Windows that the reduction to the student's width is fitted to, at most."""
+OF_MEMORY = 0.5
+"""Share of a process's memory that teachers' weights may take; the rest is for what they compute."""
 
-def sum_folder(folder: Path, members: int) -> Path:
-    """Where the sums over the first ``members`` members stand."""
-    return folder / f"sum-{members:03d}"
+
+WEIGHTS = "weights.json"
+"""Beside the shards: the weights that were found by agreement."""
+TITLES: Mapping[Target, str] = {
+    "mean": "mean embeddings",
+    "unit-mean": "mean unit embeddings",
+    "concat": "concatenated unit embeddings",
+    "similarity": "cosines",
+}
+"""What a target is called."""
 
 
-class AddMember:
-    """Writes a shard: the sum so far plus a member's embeddings, in float32; the mean after the last member.
+class Source(NamedTuple):
+    """A teacher and how it reads the student's sentences.
 
-    Units are windows. Members are summed in their order, so sums are reproducible.
-
-    Args:
-        device: where the member runs.
-        model: member number ``member`` (0-based) of ``members``.
-        tokens: token store of the student's sentences, behind the member's prompt.
-        folder: the cache.
-        member: see above.
-        members: size of the ensemble.
+    Attributes:
+        model: a folder, or Parquet.
+        tokens: token store of the student's sentences as it reads them, behind its prompt.
         pooling: of the token vectors; None: the model's own.
         layers: which layers are pooled; None: the model's own.
         prompt: what the token store has before every text.
     """
-
-    def __init__(
-        self,
-        device: str | None,
-        model: Path,
-        tokens: Path,
-        folder: Path,
-        member: int,
-        members: int,
-        pooling: str | None,
-        layers: Layers | None,
-        prompt: str,
-    ) -> None:
-        self.model = load(model, pooling=pooling, layers=layers, prompt=prompt, device=device)
-        self.windows = Windows(tokens)
-        self.last, self.members = member + 1 == members, members
-        self.sums = sum_folder(folder, member) if member else None
-        self.target = folder if self.last else sum_folder(folder, member + 1)
-
-    def __call__(self, window: int) -> None:
-        shard, store = self.target / shard_name(window), Store.of(self.target)
-        if store.get(shard):
-            store.upload(shard)  # a killed process may not have come to it
-            return
-        table = self.windows.read(window)
-        tokens = columns_of(table, ("sentence",), ())["sentence"]
-        (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,))
-        total_ND = self.model.finished(found)["vectors"]
-        if self.sums is not None:
-            before = store.get(self.sums / shard_name(window))
-            assert before is not None, f"the sums of window {window} are gone"
-            total_ND = columns_of(pq.read_table(before), (), ("embedding",))["embedding"] + total_ND
-        if self.last:
-            total_ND = total_ND / np.float32(self.members)
-        write_embeddings(shard, table.column("row"), total_ND)
-
-
-def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
-    """One Parquet file with columns ``row`` and ``embedding`` (fixed-size list of float32)."""
-    values = pa.array(np.ascontiguousarray(embeddings_ND, dtype=np.float32).reshape(-1))
-    lists = pa.FixedSizeListArray.from_arrays(values, embeddings_ND.shape[1])
-    with Store.of(path).put(path) as draft:
-        # Floats do not compress: plain pages are written and read at memory speed.
-        pq.write_table(pa.table({"row": rows, "embedding": lists}), draft, compression="none", use_dictionary=False)
-
-
-class Source(NamedTuple):
-    """A member and how it reads the student's sentences; see :class:`AddMember`."""
 
     model: Path
     tokens: Path
@@ -107,59 +73,159 @@ class Source(NamedTuple):
     layers: Layers | None
     prompt: str
 
+    def load(self, device: str | None) -> teachers.Teacher:
+        """The teacher."""
+        how = {"pooling": self.pooling, "layers": self.layers}
+        return teachers.load(self.model, prompt=self.prompt, device=device, **how)  # type: ignore[arg-type]
 
-def write_means(
+
+class EmbedTeachers:
+    """Writes a shard: what the teachers of an ensemble give of a window, combined in their order.
+
+    Units are windows. Teachers that do not fit beside those before them are loaded for each window.
+
+    Args:
+        device: where they run.
+        sources: the teachers.
+        folder: the cache.
+        target: what they are combined to.
+        weights: of the teachers.
+        resources: of the process, which say how much memory it may take.
+    """
+
+    def __init__(
+        self,
+        device: str | None,
+        sources: Sequence[Source],
+        folder: Path,
+        target: Target,
+        weights: Sequence[float],
+        resources: Resources,
+    ) -> None:
+        self.device, self.sources, self.folder, self.target, self.weights = device, sources, folder, target, weights
+        self.windows = [Windows(source.tokens) for source in sources]
+        held, room = 0, room_on(device, resources)
+        self.held: dict[int, teachers.Teacher] = {}
+        for number, source in enumerate(sources):
+            held += teachers.weight_bytes(source.model)
+            if number == 0 or held <= room:
+                self.held[number] = source.load(device)
+
+    def __call__(self, window: int) -> None:
+        shard, store = self.folder / shard_name(window), Store.of(self.folder)
+        if store.get(shard):
+            store.upload(shard)  # a killed process may not have come to it
+            return
+        total: np.ndarray | None = None
+        rows: Any = None
+        for number, (source, windows) in enumerate(zip(self.sources, self.windows, strict=True)):
+            table = windows.read(window)
+            assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
+            rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
+            vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
+            total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
+        assert total is not None
+        write_embeddings(shard, rows, ensemble.combined(self.target, total, self.weights))
+
+
+def room_on(device: str | None, resources: Resources) -> float:
+    """Bytes that the weights of teachers may take in a process with these resources, of its share of the device."""
+    if device != "cpu" and torch.cuda.is_available():
+        return OF_MEMORY * torch.cuda.mem_get_info()[1] * min(1.0, resources.gpus or 1.0)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return OF_MEMORY * memory * min(1.0, resources.cpus / (os.cpu_count() or 1))
+
+
+class SampleTeachers:
+    """What teachers give of the same few sentences; units are numbers of teachers."""
+
+    def __init__(self, device: str | None, sources: Sequence[Source]) -> None:
+        self.device, self.sources = device, sources
+
+    def __call__(self, number: int) -> np.ndarray:
+        source = self.sources[number]
+        windows = Windows(source.tokens)
+        draw = np.random.default_rng(derive_seed(0, "teachers"))
+        parts, left = [], SAMPLE
+        for window in draw.permutation(len(windows))[:FITTED_ON]:
+            rows = np.sort(draw.permutation(int(windows.sizes[window]))[:left])
+            parts.append(columns_of(windows.read(int(window)), ("sentence",), ())["sentence"].take(rows))
+            left -= len(rows)
+        teacher = source.load(self.device)
+        return np.concatenate([teacher.vectors(part) for part in parts if len(part)])
+
+
+class FitReduction:
+    """Writes the map of the shards' vectors to the student's width, fitted to some of them; the unit is the width."""
+
+    def __init__(self, device: str | None, folder: Path, shards: int) -> None:
+        self.folder, self.shards = folder, shards
+
+    def __call__(self, width: int) -> None:
+        store, parts = Store.of(self.folder), []
+        for window in np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)):
+            shard = store.get(self.folder / shard_name(int(window)))
+            assert shard is not None, f"shard {window} is gone"
+            parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
+        with store.put(self.folder / REDUCTION) as draft, draft.open("wb") as file:
+            np.save(file, ensemble.reduction(parts, width))
+
+
+def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
+    """One Parquet file with columns ``row`` and ``embedding`` (fixed-size list of float32)."""
+    with Store.of(path).put(path) as draft:
+        # Floats do not compress: plain pages are written and read at memory speed.
+        table = pa.table({"row": rows, "embedding": vectors_column(embeddings_ND)})
+        pq.write_table(table, draft, compression="none", use_dictionary=False)
+
+
+def write_targets(
     executor: Executor,
-    models: Sequence[Source],
+    sources: Sequence[Source],
     folder: Path,
     resources: Resources,
     say: Say,
+    target: Target = "mean",
+    weights: Sequence[float] | None = None,
 ) -> None:
-    """Write what is left of the shards: one pass per member over the windows that it has not done."""
-    windows, members = Windows(models[0].tokens), len(models)
-    for member in range(first_pass(windows, folder, members), members):
-        source = models[member]
-        args = (source.model, source.tokens, folder, member, members, source.pooling, source.layers, source.prompt)
-        for _ in executor.map(AddMember, args, windows_left(windows, folder, member, members), resources, say):
-            pass
-        end_pass(folder, member)
-        say(f"teacher: member {member + 1} of {members} embedded {windows.rows:,} sentences")
+    """Write what is left of the shards; arguments as of :class:`EmbedTeachers`, the weights by default equal."""
+    windows = Windows(sources[0].tokens)
+    args = (sources, folder, target, weights or [1.0] * len(sources), resources)
+    left = windows_left(windows, folder)
+    for done, _ in enumerate(executor.map(EmbedTeachers, args, left, resources, say), 1):
+        if done % max(1, len(left) // 10) == 0:
+            say(f"teachers: {len(windows) - len(left) + done} of {len(windows)} shards")
 
 
-def windows_left(windows: Windows, folder: Path, member: int, members: int) -> list[int]:
-    """Windows that this member's pass has still to do: of those that the mean lacks."""
-    left = _lacking(folder, range(len(windows)))
-    return left if member + 1 == members else _lacking(sum_folder(folder, member + 1), left)
-
-
-def _lacking(folder: Path, windows: Iterable[int]) -> list[int]:
-    """Those of the windows of which a folder has no shard, or a damaged one."""
+def windows_left(windows: Windows, folder: Path) -> list[int]:
+    """Windows of which there is no shard, or a damaged one."""
     store = Store.of(folder)
     there = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
-    return [window for window in windows if shard_name(window) not in there]
-
-
-def first_pass(windows: Windows, folder: Path, members: int) -> int:
-    """The first member whose pass is not complete (earlier sums may be gone already)."""
-    for member in reversed(range(members)):
-        if not windows_left(windows, folder, member, members):
-            return member + 1
-    return 0
-
-
-def end_pass(folder: Path, member: int) -> None:
-    """Forget the sums that the finished pass of ``member`` was built on."""
-    Store.of(folder).delete(sum_folder(folder, member))
+    return [window for window in range(len(windows)) if shard_name(window) not in there]
 
 
 def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
     """Write the manifest: the cache is complete."""
-    store = Store.of(folder)
-    for member in range(1, len(member_ids)):
-        store.delete(sum_folder(folder, member))
     remove_drafts(folder)
     manifest = {"members": list(member_ids), "rows": windows.rows, "shards": len(windows), **facts}
-    store.write_json(folder / "manifest.json", manifest)
+    Store.of(folder).write_json(folder / "manifest.json", manifest)
+
+
+def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
+    """Why the mean of vectors of these lengths is no ensemble, or None.
+
+    Args:
+        names: of the teachers.
+        vectors: of each [N, D] of the same texts.
+    """
+    norms = [float(np.linalg.norm(of_teacher, axis=1).mean()) for of_teacher in vectors]
+    if max(norms) <= MOST_APART * min(norms):
+        return None
+    found = ", ".join(f"{name} {norm:.2f}" for name, norm in zip(names, norms, strict=True))
+    return (
+        f"sed.target=mean: the teachers' vectors are of different lengths (in the mean {found}), so that the longest would "
+        f"count alone; take --set sed.target=unit-mean for models of one space, or --set sed.target=concat for any"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +240,20 @@ class TeacherNode(Node):
     @classmethod
     def of(cls, inputs: Inputs, recipe: Recipe, members: Sequence[Model]) -> TeacherNode:
         """The teacher of a distillation by ``recipe``."""
-        top, spec = inputs.pipeline.select_top, inputs.store_spec(recipe)
+        top, spec, settings = inputs.pipeline.select_top, inputs.store_spec(recipe), recipe.settings
+        assert isinstance(settings, DistillationSettings)
         identity: list[Any] = [[member.id for member in members], top, spec.id, recipe.pooling, recipe.layers]
         if top is not None:
             identity.append(inputs.corpus.fingerprint(STSB_DEV))
         own = [read for member in members if (read := _reads(inputs, recipe, member))]
         identity += [own] if own else []
+        if settings.target != "mean" or settings.weights:
+            width = inputs.student_width if settings.reduced else None
+            identity.append([settings.target, settings.weights, width])
         count = top or len(members)
         return cls(
             id=content_id(identity),
-            title=f"mean embeddings of {count} members",
+            title=f"{TITLES[settings.target]} of {count} {'teachers' if inputs.pipeline.teachers else 'members'}",
             needs=tuple(
                 dict.fromkeys([*(m.id for m in members), spec.id, *(s.id for s in inputs.teacher_specs(recipe))])
             ),
@@ -199,36 +269,80 @@ class TeacherNode(Node):
         """Folder of the shards."""
         return self.inputs.storage / "embeddings" / self.id
 
+    @property
+    def settings(self) -> DistillationSettings:
+        """What is asked of the distillation."""
+        assert isinstance(self.recipe.settings, DistillationSettings)
+        return self.recipe.settings
+
     def _manifest(self, store: Store) -> dict[str, Any]:
         return store.read_json(self.folder / "manifest.json", fresh=True) or {}
 
+    def weights(self, store: Store) -> list[float]:
+        """Of the chosen teachers; those by agreement are known once :meth:`run` has found them."""
+        given = self.settings.weights
+        if isinstance(given, tuple):
+            return list(given)
+        if given == AGREEMENT:
+            return list((store.read_json(self.folder / WEIGHTS, fresh=True) or {})["weights"])
+        return [1.0] * (self.inputs.pipeline.select_top or len(self.members))
+
     def written(self, store: Store) -> list[Path]:
-        return [self.folder / shard_name(window) for window in range(self._manifest(store).get("shards", 0))]
+        shards = [self.folder / shard_name(window) for window in range(self._manifest(store).get("shards", 0))]
+        return [*shards, self.folder / REDUCTION] if shards and self.settings.reduced else shards
 
     def is_done(self, store: Store) -> bool:
         return bool(self._manifest(store)) and self.is_sound(store)
 
-    def leftovers(self) -> list[Path]:
-        return [sum_folder(self.folder, member) for member in range(1, len(self.members))]
-
-    def run(self, executor: Executor, store: Store, say: Say) -> None:
+    def sources(self, chosen: Sequence[Model]) -> list[Source]:
+        """The teachers that were chosen, as they read."""
         recipe, inputs = self.recipe, self.inputs
-        spec = inputs.store_spec(recipe)
-        tokens = inputs.store_folder(spec)
-        chosen = selected(self.members, inputs.pipeline.select_top)
-        remove_drafts(self.folder)
+        spec, found = inputs.store_spec(recipe), []
         specs = dict(zip(inputs.teacher_folders, inputs.teacher_specs(recipe), strict=True))
-        sources = []
         for member in chosen:
             read = specs.get(member.model, spec)
-            tokens_read, foreign = inputs.store_folder(read), _foreign(inputs, member)
-            pooling, layers = (None, None) if foreign else (recipe.pooling, recipe.layers)
-            sources.append(Source(member.model, tokens_read, pooling, layers, read.prompt))
-        write_means(executor, sources, self.folder, inputs.pipeline.resources, say)
-        finish(Windows(tokens), self.folder, [member.id for member in chosen], {"store": tokens.name})
+            pooling, layers = (None, None) if foreign(inputs, member) else (recipe.pooling, recipe.layers)
+            found.append(Source(member.model, inputs.store_folder(read), pooling, layers, read.prompt))
+        return found
+
+    def run(self, executor: Executor, store: Store, say: Say) -> None:
+        inputs, settings, resources = self.inputs, self.settings, self.inputs.pipeline.resources
+        chosen = selected(self.members, inputs.pipeline.select_top)
+        remove_drafts(self.folder)
+        sources = self.sources(chosen)
+        self._compare(executor, store, sources, say)
+        weights = self.weights(store)
+        write_targets(executor, sources, self.folder, resources, say, settings.target, weights)
+        windows = Windows(sources[0].tokens)
+        if settings.reduced:
+            for _ in executor.map(FitReduction, (self.folder, len(windows)), [inputs.student_width], resources, say):
+                pass
+        facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
+        finish(windows, self.folder, [member.id for member in chosen], facts)
+
+    def _compare(self, executor: Executor, store: Store, sources: Sequence[Source], say: Say) -> None:
+        """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample of the sentences."""
+        settings, inputs = self.settings, self.inputs
+        by_agreement = settings.weights == AGREEMENT and not store.exists(self.folder / WEIGHTS)
+        unlike = settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
+        if not (by_agreement or unlike):
+            return
+        numbers = range(len(sources))
+        found = list(executor.map(SampleTeachers, (sources,), numbers, inputs.pipeline.resources, say))
+        called = dict(zip(inputs.teacher_folders, inputs.pipeline.teachers, strict=True))
+        if unlike and (problem := norms_problem([called[source.model] for source in sources], found)):
+            raise InputError(problem)
+        if by_agreement:
+            weights = ensemble.agreement(found)
+            if not any(weights):
+                raise InputError(
+                    "sed.weights=agreement: no two teachers agree on the text; name the weights, or leave it out"
+                )
+            store.write_json(self.folder / WEIGHTS, {"weights": weights})
+            say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in weights)}")
 
 
-def _foreign(inputs: Inputs, member: Model) -> bool:
+def foreign(inputs: Inputs, member: Model) -> bool:
     """Whether a member was not trained here, and so pools as its directory says."""
     return member.model in inputs.teacher_folders and not member.record
 
@@ -237,8 +351,12 @@ def _reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any]:
     """What its directory says of how a model named as teacher gives vectors; empty where that is as members are read."""
     if member.model not in inputs.teacher_folders:
         return []
+    if teachers.kind(member.model) == "vectors":
+        return ["vectors"]
     said = describe(member.model)
     prompt = said.prompts.resolve(inputs.pipeline.teacher_prompt)
-    given = [said.pooling, said.layers] if _foreign(inputs, member) else [recipe.pooling, recipe.layers]
+    given = [said.pooling, said.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
     found = [*given, prompt, said.prompts.pooled, said.normalize, said.truncate_dim]
+    if teachers.tokenizer_id(member.model) != inputs.tokenizer_id:
+        found.append("own tokens")
     return [] if found == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None] else found

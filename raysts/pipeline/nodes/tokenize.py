@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
-from raysts.models.pretrained import load_tokenizer
+from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.node import Node
@@ -20,7 +20,7 @@ class TokenizeGroup:
     """Writes file ``number`` of a token store; units are (number, row group)."""
 
     def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, folder: Path) -> None:
-        self.spec, self.tokenizer, self.folder = spec, load_tokenizer(tokenizer), folder
+        self.spec, self.tokenizer, self.folder = spec, teachers.load_tokenizer(tokenizer), folder
 
     def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:
         number, group = unit
@@ -63,7 +63,7 @@ class TokenizeNode(Node):
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         remove_drafts(self.folder)
         self.inputs.corpus.write_derived(self.spec.table)
-        args = (self.spec, self.inputs.start, self.folder)
+        args = (self.spec, self.inputs.tokenizer_of(self.spec), self.folder)
         units = list(enumerate(self.inputs.groups(self.spec)))
         parts = list(executor.map(TokenizeGroup, args, units, Resources(cpus=1, gpus=0), say))
         finish_store(self.folder, self.spec, parts)

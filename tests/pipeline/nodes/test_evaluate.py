@@ -42,7 +42,7 @@ class Short(LocalExecutor):
             if worker is EmbedTexts:
                 if number == self.most:
                     raise Interrupted
-                self.begun.append(units[number].parent.name)
+                self.begun.append(units[number][0].parent.name)
             yield made
 
 

@@ -1,0 +1,81 @@
+"""What several teachers together give of a text: the target of a distillation, and what is measured as their ensemble.
+
+Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+Target = Literal["mean", "unit-mean", "concat", "similarity"]
+"""``mean``: sum of w v / sum of w over the teachers (SED equation 1). ``unit-mean``: the same of v / |v|. ``concat``: sqrt(w /
+sum of w) v / |v|, one after the other; its cosines are the weighted means of the teachers'. ``similarity``: those cosines,
+kept as the same vectors."""
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+
+def unit(vectors_ND: np.ndarray) -> np.ndarray:
+    """Rows of length 1; one of zeros stays."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
+
+
+def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weight: float = 1.0) -> np.ndarray:
+    """The vectors of one more teacher beside those before it (None: it is the first), float32.
+
+    Bit for bit what it was before there were weights where all are 1: ((v0 + v1) + v2) / 3.
+    """
+    part = vectors_ND if target == "mean" else unit(vectors_ND)
+    if target in ("mean", "unit-mean"):
+        part = part if weight == 1.0 else part * np.float32(weight)
+        return part if total is None else total + part
+    part = part * np.float32(np.sqrt(weight))
+    return part if total is None else np.concatenate([total, part], axis=1)
+
+
+def combined(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """What :func:`added` has made of teachers with these weights, as the target -> float32 [N, D], of ``concat`` and
+    ``similarity`` [N, E] of unit length."""
+    whole = float(sum(weights))
+    return total / np.float32(whole if target in ("mean", "unit-mean") else np.sqrt(whole))
+
+
+def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """The map to ``width`` dimensions that keeps most of the vectors' second moment -> float32 [E, width].
+
+    Not centred: then of all maps of that width it changes their dot products, and so the cosines that they are compared by,
+    least (Eckart and Young). Deterministic: an eigenvector's largest number is positive. Dimensions beyond E are zero.
+
+    Args:
+        parts: vectors [N, E] that it is fitted to.
+        width: of the student.
+    """
+    moment_EE = np.zeros((parts[0].shape[1],) * 2)
+    for part in parts:
+        moment_EE += part.T.astype(np.float64) @ part.astype(np.float64)
+    vectors_EE: np.ndarray = np.linalg.eigh(moment_EE).eigenvectors
+    largest_EK = vectors_EE[:, ::-1][:, :width]
+    signs_K = np.sign(largest_EK[np.abs(largest_EK).argmax(0), np.arange(largest_EK.shape[1])])
+    return np.pad(largest_EK * signs_K, ((0, 0), (0, width - largest_EK.shape[1]))).astype(np.float32)
+
+
+def agreement(vectors: Sequence[np.ndarray]) -> list[float]:
+    """How well each teacher's cosines of all pairs of texts rank them as each other teacher's do: the mean Spearman
+    correlation with the others; 0 where it is below. 1 for one that is alone.
+
+    Args:
+        vectors: of each of M teachers [N, D] of the same texts.
+    """
+    ranks = []
+    for of_teacher in vectors:
+        units_ND = unit(of_teacher.astype(np.float64))
+        cosines = (units_ND @ units_ND.T)[np.triu_indices(len(units_ND), 1)]
+        rank = np.empty(len(cosines))
+        rank[np.argsort(cosines, kind="stable")] = np.arange(len(cosines))  # numbers of real texts hardly ever tie
+        ranks.append(rank)
+    if len(ranks) == 1:
+        return [1.0]
+    found_MM: np.ndarray = np.atleast_2d(np.corrcoef(ranks))
+    return [float(max(0.0, np.delete(found_MM[m], m).mean())) for m in range(len(ranks))]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.spatial.distance
+import scipy.stats
+import sklearn.decomposition
+
+from raysts.ops import ensemble
+
+GENERATOR = np.random.default_rng(0)
+VECTORS = [GENERATOR.normal(size=(9, 6)).astype(np.float32) * length for length in (1, 3, 0.5)]
+
+
+def of(target: ensemble.Target, vectors: list[np.ndarray], weights: list[float]) -> np.ndarray:
+    total = None
+    for each, weight in zip(vectors, weights, strict=True):
+        total = ensemble.added(target, total, each, weight)
+    assert total is not None
+    return ensemble.combined(target, total, weights)
+
+
+def test_the_mean_of_equal_weights_is_summed_in_order() -> None:
+    a, b, c = VECTORS
+    np.testing.assert_array_equal(of("mean", VECTORS, [1.0, 1.0, 1.0]), ((a + b) + c) / np.float32(3))
+
+
+@pytest.mark.parametrize("target", ensemble.TARGETS)
+def test_a_weight_is_how_often_a_teacher_counts(target: ensemble.Target) -> None:
+    twice = of(target, [VECTORS[0], *VECTORS], [1.0] * 4)
+    weighted = of(target, VECTORS, [2.0, 1.0, 1.0])
+    np.testing.assert_allclose(weighted @ weighted.T, twice @ twice.T, atol=1e-5)
+    assert twice.dtype == weighted.dtype == np.float32
+
+
+def test_cosines_of_concatenated_vectors_are_the_mean_of_the_teachers_cosines() -> None:
+    wide = [VECTORS[0], GENERATOR.normal(size=(9, 11)).astype(np.float32)]
+    found = of("concat", wide, [3.0, 1.0])
+    assert found.shape == (9, 17)
+    cosines = [1 - scipy.spatial.distance.cdist(each, each, "cosine") for each in wide]
+    np.testing.assert_allclose(found @ found.T, 0.75 * cosines[0] + 0.25 * cosines[1], atol=1e-6)
+
+
+def test_a_reduction_is_that_of_scikit_learn() -> None:
+    x = GENERATOR.normal(size=(40, 10)).astype(np.float32) * np.arange(1, 11, dtype=np.float32)
+    expected = sklearn.decomposition.TruncatedSVD(3, algorithm="arpack", random_state=0).fit(x).components_.T
+    found = ensemble.reduction([x[:25], x[25:]], 3)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-5)
+    assert (found[np.abs(found).argmax(0), range(3)] > 0).all()
+    more = ensemble.reduction([x], 12)
+    assert more.shape == (10, 12) and not more[:, 10:].any()
+    np.testing.assert_allclose((x @ more) @ (x @ more).T, x @ x.T, atol=1e-3)
+
+
+def test_agreement_is_the_mean_rank_correlation_with_the_others() -> None:
+    good = GENERATOR.normal(size=(30, 8))
+    vectors = [good, good + 0.3 * GENERATOR.normal(size=good.shape), GENERATOR.normal(size=(30, 5))]
+    pairs = np.triu_indices(30, 1)
+    cosines = [(1 - scipy.spatial.distance.cdist(each, each, "cosine"))[pairs] for each in vectors]
+    rho = scipy.stats.spearmanr(np.stack(cosines, 1)).statistic
+    expected = [max(0.0, np.delete(rho[m], m).mean()) for m in range(3)]
+    found = ensemble.agreement(vectors)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert found[2] < 0.2 < found[0] and ensemble.agreement(vectors[:1]) == [1.0]

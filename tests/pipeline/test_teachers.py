@@ -1,0 +1,123 @@
+"""Teachers that are no members: of other widths and tokenizers, ONNX, and vectors that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import run_commands
+import scipy.stats
+from run_commands import EVALUATION, overrides, raysts
+from small_runs import write_backbone
+
+from raysts.errors import InputError, RunFailed
+from raysts.models import onnx
+from raysts.models.pretrained import load
+from raysts.pipeline import teachers
+
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
+
+
+def write_vectors(path: Path, texts: list[str], vectors: np.ndarray, **options: Any) -> Path:
+    """Precomputed vectors, in row groups of two."""
+    table = pa.table({"sentence": texts, "embedding": vectors.tolist()} | options)
+    pq.write_table(table, path, row_group_size=2)
+    return path
+
+
+def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    path = write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors)
+    teacher = teachers.load(path)
+    assert teachers.kind(path) == teachers.kind(tmp_path) == "vectors" and teachers.dim(path) == 5
+    np.testing.assert_array_equal(teacher.vectors(teacher.tokenize([TEXTS[2], TEXTS[0], TEXTS[2]])), vectors[[2, 0, 2]])
+    with pytest.raises(RunFailed, match="no vector of 'a mouse'"):
+        teacher.tokenize(["a cat", "a mouse"])
+    write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors[::-1])
+    assert teachers.content(path) != teachers.content(write_vectors(tmp_path / "b.parquet", TEXTS, vectors))
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"sentence": ["a", "b", "a"], "embedding": [[1.0]] * 3}, "rows 0 and 2 are of one text"),
+        ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
+        ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
+        ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
+        ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
+    ],
+)
+def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(table), tmp_path / "vectors.parquet")
+    with pytest.raises(InputError, match=why):
+        teachers.check(tmp_path / "vectors.parquet")
+        teachers.dim(tmp_path / "vectors.parquet")
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models without a record: a BERT pooled by its first token, and a DistilBERT that gives vectors of unit length."""
+    folder = tmp_path_factory.mktemp("unlike")
+    first = load(write_backbone(folder / "bert", "bert", seed=1), pooling="cls", device="cpu")
+    second = load(write_backbone(folder / "distilbert", "distilbert", seed=2), device="cpu")
+    second.normalize = True
+    for name, model in {"first": first, "second": second}.items():
+        model.save(folder / name)
+    return [folder / "first", folder / "second"]
+
+
+def test_a_graph_gives_the_vectors_of_its_model(unlike: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    model = load(unlike[1], device="cpu")
+    onnx.save(model, tmp_path / "graph")
+    assert teachers.kind(tmp_path / "graph") == "onnx" and teachers.dim(tmp_path / "graph") == model.dim
+    teacher = teachers.load(tmp_path / "graph", device="cpu")
+    np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(finished: run_commands.Finished, tiny_backbone: Path) -> list[str]:
+    """Of a distillation that takes seconds."""
+    small = {
+        "sed.data.sample": 60,
+        "sed.batch": 8,
+        "train.max_steps": 3,
+        "backbone": tiny_backbone,
+        "deliver": "system",
+    }
+    return [*finished.options(), "--address", "none", *overrides(small, EVALUATION)]
+
+
+def rows_of(found: dict[str, Any], role: str) -> list[dict[str, Any]]:
+    wanted = {"role": role, "metric": "spearman", "dataset": "stsb", "aggregation": "all", "rows": "all"}
+    return [row for row in found["results"] if all(row[key] == value for key, value in wanted.items())]
+
+
+def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) -> None:
+    """Their mean is refused; what fits is taken unasked, and the ensemble is measured as the target is made."""
+    refused = raysts("distill", *unlike, *options, "--set", "sed.target=mean")
+    assert refused.code == 2 and "--set sed.target=concat" in refused.err
+    found = raysts("distill", *unlike, *options, "--name", "unlike", "--json")
+    assert found.code == 0 and "sed.target=concat" in found.err
+    done = json.loads(found.out)
+    members, (ensemble,) = rows_of(done, "member"), rows_of(done, "ensemble")
+    assert [row["pooling"] for row in members if row["layers"] == "1"] == ["cls", "mean"]
+    assert len(rows_of(done, "student")) == 2 and load(done["model"], device="cpu").dim == 32
+
+    world = pq.read_table(Path(options[options.index("--data") + 1]) / "sts" / "stsb_test.parquet").to_pydict()
+    cosines = []
+    for folder in unlike:
+        model = load(folder, device="cpu")
+        a, b = model.encode(world["sentence1"]), model.encode(world["sentence2"])
+        cosines.append((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
+    expected = scipy.stats.spearmanr(np.mean(cosines, axis=0), world["score"]).statistic
+    assert ensemble["value"] == pytest.approx(expected, abs=1e-4)
