@@ -1,6 +1,6 @@
 """raysts: Ray distributed training, distillation and tuning of sentence embeddings.
 
-``raysts.run``, ``raysts.tune``, ``raysts.distill``, ``raysts.evaluate``, ``raysts.compare``, ``raysts.embed``,
+``raysts.run``, ``raysts.tune``, ``raysts.distill``, ``raysts.claims``, ``raysts.evaluate``, ``raysts.compare``, ``raysts.embed``,
 ``raysts.export`` and ``raysts.load`` do what the commands of the same name do. They are imported when first used, so that
 ``import raysts`` stays cheap.
 """
@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"]
+__all__ = ["claims", "compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,13 +14,27 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from raysts import __version__
-from raysts.commands import compare, data, distill, embed, evaluate, export, plan, recipes, report, run, show, tune
+from raysts.commands import (
+    claims,
+    compare,
+    data,
+    distill,
+    embed,
+    evaluate,
+    export,
+    plan,
+    recipes,
+    report,
+    run,
+    show,
+    tune,
+)
 from raysts.commands.options import Command, Result
 from raysts.errors import InputError, RunFailed, without_secrets
 
 COMMANDS: dict[str, Command] = {
     command.name: command
-    for module in (recipes, show, plan, run, tune, distill, evaluate, compare, embed, export, report, data)
+    for module in (recipes, show, plan, run, tune, distill, claims, evaluate, compare, embed, export, report, data)
     for command in module.COMMANDS
 }
 GROUPS = {"data": "fetch, prepare and check data"}

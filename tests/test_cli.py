@@ -36,7 +36,7 @@ RUN = {
     "skipped",
 }
 FIELDS = {
-    "recipes": {"status", "recipes"},
+    "recipes": {"status", "recipes", "tables"},
     "show": {"status", "recipe"},
     "plan": {"status", "storage", "name", "backbone", "skipped", "nodes"},
     "run": RUN,
@@ -82,7 +82,7 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare", "tune"}
+    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare", "tune", "claims"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

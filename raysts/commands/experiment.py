@@ -19,6 +19,8 @@ from raysts.pipeline.plan import Plan, describe
 from raysts.recipes import experiments
 from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
+from raysts.report.claims import page as claims
+from raysts.report.claims.data import claims_data
 from raysts.report.merging import page as merging
 from raysts.report.merging.data import merging_data
 from raysts.report.paper.data import report_data
@@ -136,9 +138,15 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
         report = write_report(report_data(entry.paper, store.root, entry.tables), folder)
     if failures:
         raise RunFailed("\n".join(failures))
-    if not entry.paper:
-        report = merging.write_report(merging_data(plans, name, options.command or f"raysts run {recipe}"), folder)
+    command, more = options.command or f"raysts run {recipe}", {}
+    if entry.claims:
+        judged = claims_data(entry.claims, plans, name, command)
+        report = claims.write_report(judged, folder)
+        more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims.text(judged)}
+    elif not entry.paper:
+        report = merging.write_report(merging_data(plans, name, command), folder)
     return {
+        **more,
         "status": "done",
         "storage": store.uri,
         "name": name,
@@ -152,7 +160,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
 
 def _distances(experiment: str, plans: Mapping[str, Plan]) -> list[DistancesNode]:
     """Of an experiment about merging, how far the members of its pipelines are from each other."""
-    if experiments.EXPERIMENTS[experiment].paper:
+    if experiments.EXPERIMENTS[experiment].paper or experiments.EXPERIMENTS[experiment].claims:
         return []
     found = (DistancesNode.of(plan, plan.members) for plan in plans.values())
     return list({node.id: node for node in found}.values())

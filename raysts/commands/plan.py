@@ -82,7 +82,8 @@ def described(
     return {"status": "done", "storage": Store.of(checked.storage).uri, **describe(checked)}
 
 
-def _text(result: Result) -> str:
+def plan_text(result: Result) -> str:
+    """The nodes for people."""
     from raysts.data.shards import skipped_line
 
     lines = [f"{result['name']}: backbone {result['backbone']['name']} ({result['backbone']['id']})"]
@@ -105,4 +106,4 @@ def _text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("plan", HELP, EXAMPLE, _arguments, described, _text),)
+COMMANDS = (Command("plan", HELP, EXAMPLE, _arguments, described, plan_text),)

@@ -109,6 +109,35 @@ def compare_systems(
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
 
+def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
+    """How much more the models of A differ from each other than those of B: the standard deviation (ddof 1) over models of
+    their mean over the sets, by rank correlation (else accuracy).
+
+    Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
+
+    Args:
+        a: two models at least.
+        b: two models at least.
+        resamples: 0 leaves the interval out.
+
+    Raises:
+        InputError: a set of A is not the same rows as that of B.
+    """
+    for name in a[0]:
+        _same_rows(a[0][name], b[0][name])
+    spreads = []
+    for side in (a, b):
+        sampled = [_sampled([one[name] for one in side], "spearman", resamples) for name in a[0]]
+        values_M, samples_MR = (np.mean([getattr(s, what) for s in sampled], axis=0) for what in ("values", "samples"))
+        spreads.append((float(values_M.std(ddof=1)), samples_MR.std(axis=0, ddof=1)))
+    (of_a, samples_a), (of_b, samples_b) = spreads
+    low, high = percentile_interval(samples_a - samples_b) or (None, None)
+    return {
+        "a": of_a, "b": of_b, "a_models": len(a), "b_models": len(b), "difference": of_a - of_b, "ci_low": low,
+        "ci_high": high, "p": bootstrap_p(samples_a - samples_b), "n": sum(len(s.values) for s in a[0].values()),
+    }  # fmt: skip
+
+
 def _counts(row: ComparisonRow, metric: str, sets: Sequence[str]) -> bool:
     return row["metric"] == metric and (row["dataset"] not in APART or not set(sets) - APART)
 

@@ -10,7 +10,7 @@ from raysts.objectives.nli import NLI
 from raysts.objectives.objective import Batch, LocalBatch, Objective, Rows, Settings
 from raysts.objectives.simcse import SupervisedSimCSE, UnsupervisedSimCSE
 from raysts.objectives.sts_regression import STSRegression
-from raysts.objectives.whiten import Whiten
+from raysts.objectives.whiten import Centre, Whiten
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "mlm": MLM,
@@ -23,6 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "sed": Distillation,
     "flow": Flow,
     "whiten": Whiten,
+    "centre": Centre,
     "latte": LatteMix,
     "latte-ae": Autoencoder,
     "latte-normal": NormalVAE,

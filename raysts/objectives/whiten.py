@@ -5,7 +5,9 @@ Shapes: B texts, D dimensions, E dimensions kept.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,13 +50,12 @@ def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
     return directions_DD[:, :dimensions] * torch.where(known_E, variance_E, torch.inf).rsqrt()
 
 
-class Whiten(Objective):
+class _Moments(Objective):
     """One pass over the sentences sums what mean and covariance need; nothing is trained.
 
     The loss it reports is the variance per dimension of the sentences so far.
     """
 
-    settings_type = WhitenSettings
     table = "targets"
     texts = ("sentence",)
     keeps = ("last",)
@@ -64,7 +65,7 @@ class Whiten(Objective):
     sum_D: Tensor
     products_DD: Tensor
 
-    def __init__(self, settings: WhitenSettings, encoder: Encoder) -> None:
+    def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
         dim = encoder.dim
         if settings.dimensions is not None and settings.dimensions > dim:
@@ -74,7 +75,7 @@ class Whiten(Objective):
         self.register_buffer("products_DD", torch.zeros(dim, dim, dtype=torch.float64))
 
     @classmethod
-    def misfit(cls, settings: WhitenSettings, dim: int) -> str | None:
+    def misfit(cls, settings: Any, dim: int) -> str | None:
         wanted = settings.dimensions or dim
         return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
 
@@ -91,6 +92,11 @@ class Whiten(Objective):
         variance_D = self.products_DD.diagonal() / self.count - mean_D.square()
         return variance_D.mean().float(), {}
 
+    @staticmethod
+    @abstractmethod
+    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
+        """What vectors without their mean are multiplied by [D, E], float64."""
+
     @torch.no_grad()
     def candidates(self) -> dict[str, Encoder]:
         """The model with the whitening behind it; before two sentences are known it leaves vectors as they are."""
@@ -100,8 +106,36 @@ class Whiten(Objective):
         mean_D, matrix_DE = torch.zeros_like(self.sum_D), torch.eye(dim, kept).to(self.sum_D)
         if self.count > 1:
             mean_D = self.sum_D / self.count
-            covariance_DD = (self.products_DD - torch.outer(mean_D, self.sum_D)) / (self.count - 1)
-            matrix_DE = whitening_matrix(covariance_DD, kept)
+            matrix_DE = self.matrix((self.products_DD - torch.outer(mean_D, self.sum_D)) / (self.count - 1), kept)
         head.linear.weight.copy_(matrix_DE.T)
         head.linear.bias.copy_(-mean_D @ matrix_DE)
         return {"encoder": self.encoder.followed_by(head)}
+
+
+class Whiten(_Moments):
+    """Embeddings get mean 0 and covariance I (Su et al. 2021)."""
+
+    settings_type = WhitenSettings
+
+    @staticmethod
+    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
+        """:func:`whitening_matrix`."""
+        return whitening_matrix(covariance_DD, kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentreSettings(Settings):
+    """Settings of ``centre``: none."""
+
+    dimensions: ClassVar[None] = None
+
+
+class Centre(_Moments):
+    """The mean of the sentences is taken away, and no more: the least that whitening and flows must be better than."""
+
+    settings_type = CentreSettings
+
+    @staticmethod
+    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
+        """The identity."""
+        return torch.eye(kept).to(covariance_DD)

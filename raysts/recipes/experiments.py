@@ -26,6 +26,7 @@ class Point(NamedTuple):
         label: what it is called; empty: the system and what is different in it.
         on: the backbones that it is made of.
         searched: whether it takes what the experiment's search has found.
+        alone: one model, however many members are asked for: nothing in it is random.
     """
 
     system: str
@@ -33,6 +34,7 @@ class Point(NamedTuple):
     label: str = ""
     on: Literal["encoders", "words", "any"] = "encoders"
     searched: bool = False
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -55,6 +57,7 @@ class Experiment(NamedTuple):
             something else.
         backbones: those of the paper's tables, which the scale ``paper`` takes where no other is asked for; none: that of
             the systems.
+        claims: the paper whose claims it is run for; its report says what was seen of them.
         search: what is searched on every backbone before its points are run, at what is ``usual``.
     """
 
@@ -65,6 +68,7 @@ class Experiment(NamedTuple):
     usual: Mapping[str, Any] = {}
     backbones: tuple[str, ...] = ()
     search: str | None = None
+    claims: str | None = None
 
 
 BERT, BERT_LARGE = "bert-base-uncased", "bert-large-uncased"
@@ -185,6 +189,46 @@ FROM_SOUP = ".from-soup"
 """Ends the label of a point whose student starts from the members' average."""
 
 
+OTHER_TEXT = {"data.table": "nli/sentences", "data.sample": 10_000}
+"""What is fitted on the sentences of the test sets, fitted on other ones."""
+
+
+def _fitted(kind: str, alone: bool, on: Literal["encoders", "any"] = "encoders") -> list[Point]:
+    """Fitted on the sentences of the test sets, and on other text."""
+    other = {f"{kind}.{key}": value for key, value in OTHER_TEXT.items()}
+    return [Point(kind, on=on, alone=alone), Point(kind, other, f"{kind}.other-text", on, alone=alone)]
+
+
+def _claims_sed(depth: int) -> list[Point]:
+    """Members, flows, students and soups of ``ct``, ``nli-ct`` and ``sts``, which trains at a bound in the middle."""
+    bound = {"sts.settings.lower_bound": 0.5}
+    return [
+        *_fitted("flow", False),
+        *_fitted("whiten", True),
+        Point("centre", alone=True),
+        *(Point(members + rest) for members in ("ct", "nli-ct") for rest in ("-flow", "-sed", "-sed-flow", "-soup")),
+        *(Point(system) for system in ("nli", "nli-flow")),
+        *(Point(system, bound, system) for system in ("sts-sed", "sts-flow")),
+    ]
+
+
+UNTRAINED = {"train.epochs": 0.02, "optim.lr": 1e-9, "optim.floor": 0.0, "train.keep": "last"}
+"""A head as it was drawn: no weight moves by more than 1e-7."""
+
+
+def _claims_latte(depth: int) -> list[Point]:
+    untrained = {f"latte.{key}": value for key, value in UNTRAINED.items()}
+    return [
+        Point("latte", on="any"),
+        Point("latte", untrained, "latte.untrained", "any"),
+        Point("latte", {"latte.settings.encoder_layers": 2}, "latte.two-layers", "any"),
+        Point("latte", {"latte.settings.tau": 1.0}, "latte.tau-1", "any"),
+        *(Point(system, on="any") for system in ("latte-ae", "latte-normal")),
+        Point("centre", on="any", alone=True),
+        *(Point(system) for system in ("nli", "nli-latte")),
+    ]
+
+
 def _measured_at(layers: int | str) -> dict[str, Any]:
     return {"evaluation.layers": [layers], "evaluation.compare": layers}
 
@@ -292,6 +336,42 @@ EXPERIMENTS: dict[str, Experiment] = {
         (1, 2),
         _gausscse,
     ),
+    "claims-sed": Experiment(
+        Entry(
+            "SED: what 'raysts claims sed' runs",
+            "which claims of the paper are seen",
+            "5 x ct, nli, nli-ct, sts, 5 students of each, a flow on every model",
+        ),
+        None,
+        (),
+        _claims_sed,
+        {"members": 5, "students": 5},
+        claims="sed",
+    ),
+    "claims-gausscse": Experiment(
+        Entry(
+            "GaussCSE: what 'raysts claims gausscse' runs",
+            "which claims of the paper are seen",
+            "5 x 5 x 3 epochs of NLI triplets",
+        ),
+        None,
+        (),
+        _gausscse,
+        {"members": 5},
+        claims="gausscse",
+    ),
+    "claims-latte-mix": Experiment(
+        Entry(
+            "Latte-Mix: what 'raysts claims latte-mix' runs",
+            "which claims of the paper are seen",
+            "5 seeds of 6 x NLI's sentences once, and of nli",
+        ),
+        None,
+        (),
+        _claims_latte,
+        {"members": 5},
+        claims="latte-mix",
+    ),
     "merge-rules": Experiment(
         Entry(
             "own: weight averages, ensembles and students against how far members are from each other",
@@ -398,6 +478,7 @@ def _on_backbone(
     problems: list[str] = []
     for point, base in zip(points, before, strict=True):
         own = {key: value for key, value in overrides.items() if key not in varied and _takes(base, key)}
+        own |= {"members": 1} if point.alone else {}
         try:
             found[point.name] = made = apply_overrides(base, own)
         except InputError as error:

@@ -29,7 +29,7 @@ from raysts.objectives.nli import NLISettings
 from raysts.objectives.objective import Settings
 from raysts.objectives.simcse import SimCSESettings
 from raysts.objectives.sts_regression import STSRegressionSettings
-from raysts.objectives.whiten import WhitenSettings
+from raysts.objectives.whiten import CentreSettings, WhitenSettings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 
 
@@ -148,6 +148,11 @@ def whiten() -> Recipe:
     return _isotropic("whiten", WhitenSettings(), batch=64)
 
 
+def centre() -> Recipe:
+    """The mean of the sentences of the target sets, from one pass."""
+    return _isotropic("centre", CentreSettings(), batch=64)
+
+
 def latte() -> Recipe:
     """Latte-Mix: the Categorical VAE, 64 variables of 100 classes at temperature 0.3.
 
@@ -186,7 +191,7 @@ def _latent(objective: str, settings: Settings) -> Recipe:
     )
 
 
-_ALL = (mlm, nli, ct, sts, simcse_sup, simcse_unsup, gausscse, sed, flow, whiten, latte, latte_ae, latte_normal)
+_ALL = (mlm, nli, ct, sts, simcse_sup, simcse_unsup, gausscse, sed, flow, whiten, centre, latte, latte_ae, latte_normal)
 
 RECIPES: dict[str, Callable[[], Recipe]] = {recipe().objective: recipe for recipe in _ALL}
 """The default recipe of every objective, by its name."""

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from raysts.errors import InputError
-from raysts.evaluation.compare import COLUMNS, OVERALL, compare_systems, conclusion, format_comparison
+from raysts.evaluation.compare import COLUMNS, OVERALL, compare_spread, compare_systems, conclusion, format_comparison
 from raysts.evaluation.statistics import mcnemar, resample_counts, williams
 from raysts.evaluation.sts import correlation_rows, pairs_from_table
 from raysts.evaluation.tasks import RowScores
@@ -160,3 +160,22 @@ def test_the_table_shows_every_row() -> None:
     text = format_comparison("x", "y (2 models, mean ± std)", compare_systems([a], [b, b], 50))
     lines = text.splitlines()
     assert lines[0] == "A: x" and len(lines) == 5 + 3 + 3 and lines[5].startswith("sts12") and "±0.00 (2)" in lines[5]
+
+
+def test_spread_of_models() -> None:
+    """Standard deviations of the means over the sets; the interval is that of other rows, with the same models."""
+    far, near = (
+        [{name: outcome(name, 1 + width * i, 10 * i + len(name)) for name in ("sts12", "stsb")} for i in range(4)]
+        for width in (1.0, 0.01)
+    )
+    found = compare_spread(far, near, 200)
+    means = [
+        [np.mean([stats.spearmanr(o.values, o.gold).statistic for o in model.values()]) for model in side]
+        for side in (far, near)
+    ]
+    of_a, of_b = (np.std(side, ddof=1) for side in means)
+    assert (found["a"], found["b"], found["difference"]) == pytest.approx((of_a, of_b, of_a - of_b))
+    assert 0 < found["ci_low"] < found["difference"] < found["ci_high"] and found["p"] == pytest.approx(2 / 201)
+    assert compare_spread(near, far, 0)["ci_low"] is None
+    with pytest.raises(InputError, match="different rows"):
+        compare_spread([{"stsb": outcome("stsb", 1, 1, sha256="x")}] * 2, [{"stsb": near[0]["stsb"]}] * 2, 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from raysts.models.head import Dense
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
-from raysts.objectives.whiten import Whiten, WhitenSettings, whitening_matrix
+from raysts.objectives.whiten import Centre, CentreSettings, Whiten, WhitenSettings, whitening_matrix
 from raysts.training.loop import train
 
+T = TypeVar("T", Whiten, Centre)
 DIM = 16
 LENGTHS = np.random.default_rng(1).integers(2, 9, 80)
 TEXTS = Tokens(np.random.default_rng(0).integers(1, 50, LENGTHS.sum()).astype(np.int32), np.r_[0, np.cumsum(LENGTHS)])
@@ -33,7 +35,7 @@ def made(dimensions: int | None = None, layers: int = 2) -> Whiten:
     return Whiten(WhitenSettings(dimensions=dimensions), encoder(layers))
 
 
-def fitted(objective: Whiten, rows: int = 80, batch: int = 33) -> Whiten:
+def fitted(objective: T, rows: int = 80, batch: int = 33) -> T:
     """After one pass in batches; every batch ends with a filler, which does not count."""
     for first in range(0, rows, batch):
         examples = [(row,) for row in [*range(first, min(first + batch, rows)), 0]]
@@ -130,3 +132,11 @@ def test_wrong_dimensions_are_refused() -> None:
         WhitenSettings(dimensions=0)
     with pytest.raises(ValueError, match="dimensions=17 .* 16"):
         made(dimensions=17)
+
+
+def test_centred_vectors_keep_their_differences() -> None:
+    objective = Centre(CentreSettings(), encoder())
+    before = objective.encoder(*TEXTS.pad(0))
+    (centred,) = fitted(objective).candidates().values()
+    after = centred(*TEXTS.pad(0))
+    torch.testing.assert_close(after, before - before.mean(0), atol=1e-5, rtol=0)

@@ -78,7 +78,7 @@ def expected_roles(name: str) -> dict[str, int]:
 def expected_transductive(name: str) -> set[str]:
     """The roles that have seen the sentences of the test sets."""
     _, combine, post = parts_of(name)
-    if post not in ("flow", "whiten"):
+    if post not in ("flow", "whiten", "centre"):
         return set()
     return {"student"} if combine == "sed" else {"member", "ensemble"} & set(expected_roles(name))
 

@@ -1,0 +1,120 @@
+"""``raysts claims``: what is seen of the claims of the papers, and of the baselines that they must be held against."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
+from raysts.errors import InputError, nearest
+from raysts.recipes.claims import CLAIMS
+
+HELP = "test the papers' claims, each with a paired interval and a verdict"
+EXAMPLE = "raysts claims sed --data DATA --set backbone=MODEL --seeds 5"
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paper", nargs="?", metavar="PAPER", help=f"{', '.join(CLAIMS)} (default: all of them)")
+    command.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        metavar="N",
+        help="members of every system, and students of each ensemble (default 5)",
+    )
+    command.add_argument(
+        "--scale", default="small", metavar="NAME", help="size of the runs, small or paper (default small)"
+    )
+    command.add_argument(
+        "--plan", action="store_true", help="print every node, its cost and what is done; starts nothing"
+    )
+    add(command, "--set", "--data", "--storage", "--address", "--strict-contamination", "--skip-bad")
+
+
+def claims(
+    paper: str | None = None,
+    *,
+    seeds: int = 5,
+    scale: str = "small",
+    plan: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    storage: str | Path | None = None,
+    address: str | None = None,
+    command: str | None = None,
+    strict_contamination: bool = False,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = say_on_stderr,
+) -> Result:
+    """Run what a paper's claims are about, and compare the systems of each claim on the same rows.
+
+    The runs are ordinary pipelines, those of ``raysts run claims-PAPER``: what is done is not done again, and what was cut
+    off goes on with the same command.
+
+    Args:
+        paper: ``sed``, ``gausscse`` or ``latte-mix``; none: all of them.
+        seeds: members of every system, and students of each ensemble, two at least.
+        scale: ``small``, or ``paper`` with the papers' backbones and sizes.
+        plan: start nothing, and say what there is to do.
+        overrides: of every pipeline that has the option; ``backbone`` above all.
+        data: as :func:`raysts.run`, as the options that follow.
+        storage: where the runs are.
+        address: of a Ray cluster, or ``none``.
+        command: what the report shows as the exact command.
+        strict_contamination: as :func:`raysts.run`.
+        skip_bad: as :func:`raysts.run`.
+        say: takes progress, a line at a time.
+
+    Returns:
+        status, storage, claims (rows: :meth:`raysts.report.claims.data.Verdict.as_plain` and ``paper``), reports (paths), text;
+        with ``plan`` status, storage, nodes (as :func:`raysts.plan`).
+
+    Raises:
+        InputError: anything that would stop one of the runs, before anything starts.
+        RunFailed: some of them failed.
+    """
+    from raysts.commands import experiment
+    from raysts.recipes.experiments import EXPERIMENTS
+
+    if paper is not None and paper not in CLAIMS:
+        raise InputError(f"paper '{paper}'{nearest(paper, CLAIMS)}: must be one of {', '.join(CLAIMS)}")
+    if seeds < 2:
+        raise InputError(f"--seeds {seeds}: must be at least 2, for claims are about what differs between seeds too")
+    given = dict(overrides or {})
+    if counted := [key for key in given if key in ("members", "students")]:
+        raise InputError(f"{', '.join(counted)}: is what --seeds says; leave it out")
+    line = command or f"raysts.claims({paper!r}, seeds={seeds}, scale={scale!r}, overrides={dict(overrides or {})!r})"
+    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say)
+    recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
+    counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
+    planned = {name: experiment.described(recipe, given | counts[name], options) for name, recipe in recipes.items()}
+    if plan:
+        first = next(iter(planned.values()))
+        nodes = {node["id"]: node for each in planned.values() for node in each["nodes"]}
+        return {
+            "status": "done",
+            **first,
+            "name": ", ".join(each["name"] for each in planned.values()),
+            "nodes": [*nodes.values()],
+        }
+    found = {name: experiment.run(recipe, given | counts[name], options) for name, recipe in recipes.items()}
+    return {
+        "status": "done",
+        "storage": next(iter(found.values()))["storage"],
+        "claims": [{"paper": name, **row} for name, each in found.items() for row in each["claims"]],
+        "reports": [each["report"] for each in found.values()],
+        "text": "\n".join(each["text"] for each in found.values()),
+    }
+
+
+def _text(result: Result) -> str:
+    from raysts.commands.plan import plan_text
+
+    if "nodes" in result:
+        return plan_text(result)
+    return "\n".join([str(result.pop("text")), *(f"report: {path}" for path in result["reports"])])
+
+
+COMMANDS = (Command("claims", HELP, EXAMPLE, _arguments, claims, _text),)

@@ -1,0 +1,207 @@
+"""What was seen of a paper's claims: of each the difference of two systems with its paired interval, and a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from raysts.data.derived import TARGETS
+from raysts.evaluation.baselines import baseline_scores
+from raysts.evaluation.compare import compare_spread, compare_systems
+from raysts.evaluation.row_scores import ModelScores
+from raysts.evaluation.statistics import CORRELATIONS, holm
+from raysts.evaluation.tasks import RowScores
+from raysts.pipeline.nodes.evaluate import EvaluateNode
+from raysts.pipeline.plan import Plan
+from raysts.recipes.claims import CLAIMS, Claim, Side
+from raysts.report.paper.match import BACKBONES
+from raysts.report.run.data import environment
+from raysts.storage.store import Store
+
+SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One claim and what was measured of it. Values are not times 100.
+
+    Attributes:
+        claim: the claim.
+        a: of the system that is claimed to be above: mean over its models and the sets, or their standard deviation.
+        b: of the other.
+        models: of A and of B.
+        on: the sets that were compared on; empty where it could not be compared.
+        difference: A - B.
+        low: end of its paired 95 % interval, over rows and models.
+        high: the other end.
+        p: of no difference: Williams' (McNemar's) where one model meets one on one set, else the bootstrap's.
+        p_holm: the same, adjusted for the claims of its table.
+        transductive: whether a system of the two was fitted on the sentences of the test sets.
+        verdict: ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: nothing was concluded.
+        why: why nothing was.
+    """
+
+    claim: Claim
+    a: float | None = None
+    b: float | None = None
+    models: tuple[int, int] = (0, 0)
+    on: tuple[str, ...] = ()
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    transductive: bool = False
+    verdict: str | None = None
+    why: str | None = None
+
+    def as_plain(self) -> dict[str, Any]:
+        """Fields of the JSON line."""
+        claim = self.claim
+        known = {
+            "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
+            "printed": claim.printed, "holds": claim.holds,
+        }  # fmt: skip
+        own = {key: value for key, value in asdict(self).items() if key not in ("claim", "a", "b", "models")}
+        counts = {"a_models": self.models[0], "b_models": self.models[1]}
+        return known | {"a_value": self.a, "b_value": self.b} | counts | own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsData:
+    """Everything the page shows: a verdict for each claim of a paper, and how they were come by."""
+
+    paper: str
+    name: str
+    command: str
+    created_at: str
+    backbone: str
+    seeds: int
+    verdicts: Sequence[Verdict]
+    environment: Mapping[str, str]
+
+
+def claims_data(paper: str, plans: Mapping[str, Plan], name: str, command: str) -> ClaimsData:
+    """The claims of a paper by the finished pipelines of its experiment, by their points."""
+    first = next(iter(plans.values()))
+    sets = {on for claim in CLAIMS[paper] for on in claim.on}
+    baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
+    verdicts = [_compared(claim, plans, baselines) for claim in CLAIMS[paper]]
+    return ClaimsData(
+        paper=paper,
+        name=name,
+        command=command,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        backbone=first.pipeline.backbone,
+        seeds=max(plan.pipeline.members for plan in plans.values()),
+        verdicts=concluded(verdicts),
+        environment=environment(first.members[0].record, data=first.corpus.where, storage=Store.of(first.storage).uri),
+    )
+
+
+def concluded(verdicts: Sequence[Verdict], level: float = LEVEL) -> list[Verdict]:
+    """The verdicts, with p values adjusted table by table: a difference is shown where interval and p both say so."""
+    adjusted: dict[int, float] = {}
+    for table in dict.fromkeys(each.claim.table for each in verdicts):
+        tested = [(i, each.p) for i, each in enumerate(verdicts) if each.claim.table == table and each.p is not None]
+        adjusted |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
+    return [
+        replace(each, p_holm=adjusted[i], verdict=_verdict(each, adjusted[i], level)) if i in adjusted else each
+        for i, each in enumerate(verdicts)
+    ]
+
+
+def _verdict(found: Verdict, p: float, level: float) -> str | None:
+    if found.low is None or found.high is None:
+        return None
+    shown = p < level and not found.low <= 0 <= found.high
+    above = shown and found.low > 0
+    if not found.claim.holds:
+        return CONTRADICTED if above else AS_NO
+    return SEEN if above else CONTRADICTED if shown else NOT_SEEN
+
+
+def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
+    """The difference of the two systems of a claim; without p values of other claims."""
+    first = next(iter(plans.values())).pipeline
+    named = Path(first.backbone).name.lower()
+    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone], named):
+        return Verdict(claim=claim, why=f"the paper says it of {claim.backbone}")
+    for side in (claim.a, claim.b):
+        if side.point not in plans and side.point not in baselines:
+            return Verdict(claim=claim, why=f"'{side.point}' cannot be made of word vectors")
+    sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
+    on = [name for name in claim.on if all(models and all(name in one for one in models) for models in sides)]
+    if not on:
+        return Verdict(claim=claim, why=f"no data, or no scores at these layers: {', '.join(claim.on)}")
+    a, b = (
+        _best(models, on) if side.role == "best member" else [{name: one[name] for name in on} for one in models]
+        for side, models in zip((claim.a, claim.b), sides, strict=True)
+    )
+    if claim.of == "spread" and min(len(a), len(b)) < 2:
+        return Verdict(claim=claim, why="models of several seeds are needed: --seeds 2 or more")
+    if claim.of == "spread":
+        row = compare_spread(a, b, first.evaluation.resamples)
+    else:
+        single, *rest = compare_systems(a, b, first.evaluation.resamples, ("spearman",))
+        row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
+    return Verdict(
+        claim=claim,
+        a=row["a"],
+        b=row["b"],
+        models=(len(a), len(b)),
+        on=tuple(on),
+        difference=row["difference"],
+        low=row["ci_low"],
+        high=row["ci_high"],
+        p=row["p"] if row.get("test_p") is None else row["test_p"],
+        transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
+    )
+
+
+def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> list[ModelScores]:
+    """The scores of rows of the models of a system, at its choice of layers; none where there are none."""
+    if side.point in baselines:
+        return [baselines[side.point]] if baselines[side.point] else []
+    plan = plans[side.point]
+    role = {"model": _outcome(plan), "members": "member", "best member": "member", "ensemble": "member"}.get(
+        side.role, side.role
+    )
+    node = next(node for node in plan.evaluations if node.role == role)
+    kept = [model.id for model in node.models]
+    if side.role in ("ensemble", "backbone"):
+        kept = [side.role]
+    found = [_at(node, model, str(side.layers or plan.pipeline.compared)) for model in kept]
+    return found if all(found) else []
+
+
+def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:
+    by_choice, _ = node.row_scores(model)
+    return by_choice.get((node.pooling, layers)) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
+
+
+def _outcome(plan: Plan) -> str:
+    """The role of what comes out of a pipeline."""
+    return "student" if plan.outcomes else plan.soups[0].role if plan.soups else "member"
+
+
+def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
+    """The model with the highest mean over the sets."""
+
+    def mean(model: ModelScores) -> float:
+        rows = [model[name] for name in on]
+        return fmean(r.values.mean() if r.gold is None else CORRELATIONS["spearman"](r.values, r.gold) for r in rows)
+
+    best = max(models, key=mean)
+    return [{name: best[name] for name in on}]
+
+
+def _transductive(plan: Plan, side: Side) -> bool:
+    recipes = plan.pipeline.recipes if side.role == "model" else plan.pipeline.stages
+    return side.role != "backbone" and any(recipe.table == TARGETS for recipe in recipes.values())

@@ -1,0 +1,71 @@
+"""The page about a paper's claims: a forest plot and a table, and the table as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raysts.report import html
+from raysts.report.charts.forest import Estimate, forest_plot
+from raysts.report.claims.data import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict
+from raysts.storage.store import Store
+
+HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
+VERDICTS = {
+    SEEN: "the difference is shown, in the paper's direction",
+    NOT_SEEN: "no difference is shown",
+    CONTRADICTED: "a difference is shown that the paper's words exclude",
+    AS_NO: "the paper says that it does not help, and no help is shown",
+}
+
+
+def write_report(data: ClaimsData, folder: Path) -> Path:
+    """Write the page, and ``claims.md`` beside it, into ``folder``; the page's path."""
+    with Store.of(folder).put(folder / "claims.md") as draft:
+        draft.write_text(markdown(data), encoding="utf-8")
+    return html.write_page(render(data), folder)
+
+
+def render(data: ClaimsData) -> str:
+    """The page as HTML."""
+    estimates = [
+        Estimate(each.claim.says, 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
+        for each in data.verdicts
+        if each.difference is not None and each.low is not None and each.high is not None
+    ]
+    chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
+    rows = [(row(each), each.verdict or "none") for each in data.verdicts]
+    return html.render("claims/page.html", data=data, chart=chart, rows=rows, heads=HEADS, verdicts=VERDICTS)
+
+
+def row(found: Verdict) -> Sequence[str]:
+    """A claim in words, times 100."""
+    claim = found.claim
+    says = claim.says + (" (transductive)" if found.transductive else "")
+    if found.a is None or found.b is None or found.difference is None:
+        return says, claim.source, claim.printed, "", "", "", f"not measured: {found.why}"
+    counts = " and ".join(str(count) for count in (found.models[1], found.models[0]))
+    measured = f"{100 * found.b:.2f} -> {100 * found.a:.2f} ({counts} models; {', '.join(found.on)})"
+    interval = "" if found.low is None or found.high is None else f" [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+    p = "" if found.p_holm is None else "<1e-4" if found.p_holm < 1e-4 else f"{found.p_holm:.2g}"
+    verdict = found.verdict or "nothing is concluded without resamples"
+    return says, claim.source, claim.printed, measured, f"{100 * found.difference:+.2f}{interval}", p, verdict
+
+
+def markdown(data: ClaimsData) -> str:
+    """The table to be pasted."""
+    lines = [f"`{data.command}`", "", f"{data.seeds} seeds from {data.backbone}, {data.created_at}", ""]
+    lines += [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
+    lines += [f"| {' | '.join(row(each))} |" for each in data.verdicts]
+    return "\n".join(lines) + "\n"
+
+
+def text(data: ClaimsData) -> str:
+    """The claims of a paper for a terminal, one a line."""
+    shown = [row(each) for each in data.verdicts]
+    width = max(len(each[-1].partition(":")[0]) for each in shown)
+    lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
+    for says, source, printed, _, difference, _, verdict in shown:
+        paper = f"; {printed}" if printed else ""
+        lines.append(f"  {verdict.partition(':')[0]:<{width}}  {says}  {difference}  ({source}{paper})")
+    return "\n".join(lines)

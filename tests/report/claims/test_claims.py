@@ -1,0 +1,97 @@
+"""Verdicts by hand, that every claim has the pipelines it is about, and the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raysts.evaluation.baselines import LONGER, OVERLAP
+from raysts.recipes.claims import BASELINES, CLAIMS, Claim, Side
+from raysts.recipes.experiments import EXPERIMENTS, pipelines
+from raysts.report.claims.data import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
+from raysts.report.claims.page import markdown, render, text, write_report
+from raysts.report.paper.match import BACKBONES
+
+CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")
+
+
+def found(difference: float, p: float | None, holds: bool = True, source: str = CLAIM.source) -> Verdict:
+    low, high = (None, None) if p is None else (difference - 0.01, difference + 0.01)
+    claim = CLAIM._replace(holds=holds, source=source)
+    return Verdict(
+        claim=claim,
+        a=0.5 + difference,
+        b=0.5,
+        models=(2, 3),
+        on=("stsb",),
+        difference=difference,
+        low=low,
+        high=high,
+        p=p,
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "holds", "expected"),
+    [
+        (0.05, 0.01, True, SEEN),
+        (-0.05, 0.01, True, CONTRADICTED),
+        (0.005, 0.4, True, NOT_SEEN),
+        (0.05, 0.2, True, NOT_SEEN),  # the interval lies above 0, and p says no
+        (0.05, 0.01, False, CONTRADICTED),
+        (-0.05, 0.01, False, AS_NO),
+        (0.005, 0.4, False, AS_NO),
+        (0.05, None, True, None),
+    ],
+)
+def test_verdicts(difference: float, p: float | None, holds: bool, expected: str | None) -> None:
+    (judged,) = concluded([found(difference, p, holds)])
+    assert (judged.verdict, judged.p_holm) == (expected, p)
+
+
+def test_p_is_adjusted_within_a_table_alone() -> None:
+    of_table = [found(0.05, 0.03), found(0.05, 0.04), Verdict(claim=CLAIM, why="no data")]
+    other = found(0.05, 0.03, source="SED 5.3, Table 2")
+    judged = concluded([*of_table, other])
+    assert [each.p_holm for each in judged] == pytest.approx([0.06, 0.06, None, 0.03])
+    assert [each.verdict for each in judged] == [NOT_SEEN, NOT_SEEN, None, SEEN]
+
+
+@pytest.mark.parametrize("paper", CLAIMS)
+def test_every_claim_is_of_systems_that_its_command_runs(paper: str) -> None:
+    counts = dict.fromkeys(EXPERIMENTS[f"claims-{paper}"].usual, 5)
+    made = pipelines(f"claims-{paper}@small", counts, lambda backbone: 3)
+    for claim in CLAIMS[paper]:
+        for side in (claim.a, claim.b):
+            assert side.point in made or side.point in (OVERLAP, LONGER), side
+            if side.role not in ("model", "backbone"):
+                assert made[side.point].members == 5
+        assert claim.backbone is None or claim.backbone in BACKBONES
+        assert bool(claim.printed) == (claim.source != BASELINES)
+    assert {one.members for one in made.values()} <= {1, 5} and {one.students for one in made.values()} <= {1, 5}
+    assert any(not claim.holds for claim in CLAIMS[paper])
+
+
+def test_every_point_is_of_use() -> None:
+    for paper, claims in CLAIMS.items():
+        made = pipelines(f"claims-{paper}@small", {}, lambda backbone: 3)
+        assert {*made} == {side.point for claim in claims for side in (claim.a, claim.b)} - {OVERLAP, LONGER}
+
+
+def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
+    verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
+    data = ClaimsData(
+        paper="sed", name="claims-sed", command="raysts claims sed", created_at="2026-01-01T00:00:00+00:00",
+        backbone="<tiny>", seeds=3, verdicts=[replace(verdicts[0], transductive=True), *verdicts[1:]], environment={},
+    )  # fmt: skip
+    page = render(data)
+    assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
+    for shown in (markdown(data), text(data)):
+        assert "+5.00 [+4.00, +6.00]" in shown and "as the paper says no" in shown and "(transductive)" in shown
+        assert "not measured" in shown
+    assert "50.00 -> 55.00 (3 and 2 models; stsb)" in markdown(data)
+    plain = verdicts[0].as_plain()
+    assert (plain["verdict"], plain["a"], plain["a_value"], plain["p_holm"]) == (SEEN, "ct", 0.55, 0.02)
+    assert write_report(data, tmp_path).parent == tmp_path and (tmp_path / "claims.md").exists()
