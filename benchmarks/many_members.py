@@ -39,7 +39,8 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.head, self.over = head, threading.Event()
         self.seconds: dict[tuple[int, float], float] = {}
-        self.most, self.before, self.controllers = 0, self._memory(), 0
+        self.most: dict[str, int] = {}
+        self.before, self.controllers = sum(self._memory().values()), 0
         self._look()
         self.cpu_before = dict(self.seconds)
 
@@ -49,7 +50,7 @@ class Watch(threading.Thread):
             self._look()
             looks += 1
             if looks % MEMORY_EVERY == 0:
-                self.most = max(self.most, self._memory())
+                self.most = max(self.most, self._memory(), key=lambda found: sum(found.values()))
 
     def cpu(self) -> float:
         """CPU seconds since the beginning."""
@@ -64,12 +65,18 @@ class Watch(threading.Thread):
                 controllers += "TrainController" in " ".join(process.cmdline())
         self.controllers = max(getattr(self, "controllers", 0), controllers)
 
-    def _memory(self) -> int:
-        total = 0
+    def above(self) -> float:
+        """MB of the head at its peak above what they were at the beginning."""
+        return (sum(self.most.values()) - self.before) / 1e6
+
+    def _memory(self) -> dict[str, int]:
+        """Private bytes by the names of processes."""
+        found: dict[str, int] = {}
         for process in [psutil.Process(), *psutil.Process(self.head).children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().uss
-        return total
+                name = (process.cmdline() or [""])[0].partition(".")[0]
+                found[name] = found.get(name, 0) + process.memory_full_info().uss
+        return found
 
 
 def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
@@ -130,12 +137,13 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]
     finally:
         ray.shutdown()
         cluster.shutdown()
+    measure.say(f"  MB by process: { {name: round(size / 1e6) for name, size in watch.most.items()} }")
     if any(reasons):
         raise SystemExit(f"{next(filter(None, reasons))}")
     return {
         "members": members,
         "slots": nodes,
-        "head, MB above idle": (watch.most - watch.before) / 1e6,
+        "head, MB above idle": watch.above(),
         "controllers at once": watch.controllers,
         "CPU s": watch.cpu(),
         "CPU s a member": watch.cpu() / members,

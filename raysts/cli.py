@@ -31,6 +31,7 @@ from raysts.commands import (
 )
 from raysts.commands.options import Command, Result
 from raysts.errors import InputError, RunFailed, without_secrets
+from raysts.ids import sources
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -121,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
         description="Train, distil and evaluate sentence embeddings on Ray.",
         epilog="example: raysts run quickstart",
     )
-    top.add_argument("--version", action="version", version=f"raysts {__version__}")
+    top.add_argument("--version", action="version", version=f"raysts {__version__} (sources {sources()})")
     groups = {"": top.add_subparsers(dest="command", required=True, metavar="COMMAND")}
     for command in COMMANDS.values():
         group, _, word = command.name.rpartition(" ")

@@ -32,6 +32,11 @@ SETTINGS = {
 """Environment of the driver, which Ray Train hands on to its processes. What the user has set stays."""
 
 REACHABLE_SECONDS = 3.0
+HEAD_SECONDS = 20.0
+
+PROBE = "import sys, ray._raylet as r; r.GcsClient(address=sys.argv[1]).internal_kv_keys(b'raysts', namespace=None)"
+"""Ask a head for nothing in particular. In a process of its own: what is wrong with a token ends it, and where no head
+answers it waits for most of a minute."""
 
 
 @contextlib.contextmanager
@@ -134,19 +139,45 @@ def find_cluster(address: str | None) -> str:
     given = address or os.environ.get("RAY_ADDRESS")
     if given == "local":
         return given
+    if given and given.startswith("ray://"):
+        raise InputError(
+            f"--address '{given}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
+            f"command on the head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
+        )
     if given and given != "auto":
-        if not given.startswith("ray://") and not _answers(given):
+        if not _answers(given):
             raise InputError(
                 f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
                 f"running head (6379 unless said otherwise), or leave the option out to use this machine"
             )
+        _check_head(given)
         return given
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     try:
         started = (folder / CURRENT_CLUSTER).read_text(encoding="utf-8").strip()
     except OSError:
         return "local"
-    return started if _answers(started) else "local"
+    if not _answers(started):
+        return "local"
+    _check_head(started)
+    return started
+
+
+def _check_head(address: str) -> None:
+    """Refuse what is no head, or one that wants another token."""
+    command = [sys.executable, "-c", PROBE, address]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            f"--address '{address}': something listens there, but no Ray head answered within {HEAD_SECONDS:g} s; give "
+            f"host:port of a running head (6379 unless said otherwise)"
+        ) from None
+    if asked.returncode and "auth" in asked.stderr.lower():
+        raise InputError(
+            f"--address '{address}': the cluster asks for a token, and none or another one was shown; set "
+            f"RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        )
 
 
 def _answers(address: str) -> bool:

@@ -12,6 +12,7 @@ import ray
 
 from raysts.cluster import capacity
 from raysts.cluster.members import train_members
+from raysts.cluster.preflight import Seen, here, unfit
 from raysts.errors import InputError, RunFailed
 from raysts.pipeline.local import Say, Worker
 from raysts.recipes.recipe import Resources
@@ -20,12 +21,22 @@ from raysts.training.job import Job
 KERNELS = "64"
 """Kernels of oneDNN that an embedding process keeps: those of one batch."""
 
+UNFIT = "unfit"
+"""In place of a unit's value: its node cannot take part."""
+
 IN_FLIGHT = 2
 """Units that an actor holds at once, so that it never waits for whoever takes the results."""
 
 
 class RayExecutor:
-    """Runs the nodes of a pipeline on the connected Ray cluster."""
+    """Runs the nodes of a pipeline on the connected Ray cluster.
+
+    Args:
+        seen: what nodes that join must see to take part; none: nobody looks.
+    """
+
+    def __init__(self, seen: Seen | None = None) -> None:
+        self.seen = seen
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
@@ -37,12 +48,13 @@ class RayExecutor:
 
         Raises:
             RunFailed: a unit failed for a reason of its own.
+            InputError: a node that joined is not fit to take part.
         """
         resources = with_gpus(resources)
         if not units:
             return
         capacity.announce(resources, say)
-        actors = start_actors(worker, min(len(units), capacity.at_once(resources)), resources)
+        actors = start_actors(worker, min(len(units), capacity.at_once(resources)), resources, self.seen)
         try:
             yield from _results(actors, ray.put(args), units)
         finally:
@@ -51,19 +63,22 @@ class RayExecutor:
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """As :meth:`raysts.pipeline.local.Executor.train`, by Ray Train workers that take chains from a queue."""
-        return train_members(chains, with_gpus(resources), say)
+        return train_members(chains, with_gpus(resources), say, self.seen)
 
 
 class _Process:
     """An actor that makes its worker when it gets its first unit, so that a failure is a result of that unit."""
 
-    def __init__(self, worker: Worker, resources: Resources) -> None:
+    def __init__(self, worker: Worker, resources: Resources, seen: Seen | None) -> None:
         set_threads(resources)
+        self.unfit = f"node {here()}: {problem}" if seen is not None and (problem := unfit(seen)) else None
         self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
         self.work: Any = None
 
     def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
         """What the worker makes of a unit, or why it failed: as text, not as a traceback on every log."""
+        if self.unfit is not None:
+            return UNFIT, self.unfit
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
             self.work = self.work or self.worker(self.device, *ray.get(args[0]))
@@ -72,13 +87,13 @@ class _Process:
             return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"
 
 
-def start_actors(worker: Worker, count: int, resources: Resources) -> list[Any]:
+def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | None = None) -> list[Any]:
     """Ask for ``count`` actors that bear the worker's name."""
     name = getattr(worker, "__name__", "Worker")
     kind = ray.remote(type(name, (_Process,), {})).options(
         num_cpus=resources.cpus, num_gpus=resources.gpus or None, max_restarts=-1, max_task_retries=-1
     )
-    return [kind.remote(worker, resources) for _ in range(count)]
+    return [kind.remote(worker, resources, seen) for _ in range(count)]
 
 
 def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator[Any]:
@@ -91,7 +106,7 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator
         if taken in results:
             value, error = ray.get(results.pop(taken))
             if error is not None:
-                raise RunFailed(error)
+                raise (InputError if value == UNFIT else RunFailed)(error)
             yield value
             taken += 1
             continue

@@ -30,6 +30,7 @@ from torch import nn
 from raysts.cluster.capacity import PendingReporter, at_once, may_grow, node_types
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
+from raysts.cluster.preflight import Seen, here, unfit
 from raysts.cluster.queue import Piece, QueueState, WorkQueue, tell_death, widths
 from raysts.cluster.ray_internals import (
     OwnCallbacks,
@@ -40,7 +41,7 @@ from raysts.cluster.ray_internals import (
     node_is_drained,
     told_to_end,
 )
-from raysts.errors import RunFailed, StoreFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.pipeline.local import Say, fail, train_chains
 from raysts.recipes.recipe import Resources
 from raysts.training import checkpoint
@@ -108,16 +109,30 @@ class _TorchTrainer(OwnCallbacks, TorchTrainer):
     """A run of several workers."""
 
 
-def train_members(chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
+def train_members(
+    chains: Sequence[Sequence[Job]], resources: Resources, say: Say, seen: Seen | None = None
+) -> list[str | None]:
     """Train every chain, alone or stacked with others of its shape; per chain None or the reason it failed. The others go
-    on."""
+    on.
+
+    Args:
+        chains: of jobs.
+        resources: of a worker, GPUs decided.
+        say: takes progress.
+        seen: what nodes must see to take part; None: nobody looks.
+
+    Raises:
+        InputError: a node that joined is not fit for it.
+    """
     stacked = stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources)))
     work = [[list(chains[index]) for index in stack] for stack in stacked]
     reasons: dict[int, str | None] = {}
     pending = PendingReporter(resources, say)
-    with (_Slots if resources.workers == 1 else _Groups)(work, resources) as runs, RunMonitor(say) as monitor:
+    with (_Slots if resources.workers == 1 else _Groups)(work, resources, seen) as runs, RunMonitor(say) as monitor:
         while len(reasons) < len(chains):
             state = runs.state()
+            if state.refused:
+                raise InputError(state.refused)
             for number, found in state.ended:
                 reasons |= zip(stacked[number], found, strict=True)
                 for reason in filter(None, found):
@@ -144,16 +159,16 @@ class _Slots:
     """Workers that train apart: each is a slot that takes pieces of work, stacks of chains, from one queue; few Ray Train
     runs hold all of them."""
 
-    def __init__(self, work: list[list[list[Job]]], resources: Resources) -> None:
-        self.work, self.resources = work, resources
+    def __init__(self, work: list[list[list[Job]]], resources: Resources, seen: Seen | None) -> None:
+        self.work, self.resources, self.seen = work, resources, seen
         first = work[0][0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.placement = f"{self.name}-{secrets.token_hex(3)}"
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
 
     def __enter__(self) -> _Slots:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=here, name=f"{self.placement}-queue")
+        driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=driver, name=f"{self.placement}-queue")
         self.queue = kind.remote(len(self.work))
         self.shared = ray.put(self.work)  # once for all workers: members have much in common, such as the dev set
         self.threads = [
@@ -205,7 +220,7 @@ class _Slots:
     def _trainer(self, number: int, width: int) -> SlotsTrainer:
         died = partial(tell_death, self.queue, number)
         return SlotsTrainer(
-            partial(_take_work, self.queue, number, [self.shared], self.resources),
+            partial(_take_work, self.queue, number, [self.shared], self.resources, self.seen),
             backend_config=WorkersApart(),
             scaling_config=_scaling(self.resources, width),
             run_config=_run_config(
@@ -218,9 +233,11 @@ class _Slots:
         )
 
 
-def _take_work(pieces: Any, run: int, shared: list[Any], resources: Resources) -> None:
+def _take_work(pieces: Any, run: int, shared: list[Any], resources: Resources, seen: Seen | None) -> None:
     """The train function of a worker that trains apart: one piece of work after the other, as long as there are any."""
     _quiet()
+    if seen is not None and (problem := unfit(seen)):
+        return ray.get(pieces.refuse.remote(f"node {here()}: {problem}"))
     slot, work = (run, ray.train.get_context().get_world_rank()), ray.get(shared[0])
     try:
         while (taken := ray.get(pieces.take.remote(slot))) is not None:
@@ -266,8 +283,8 @@ class _Groups:
     """Members of several workers that train together: each has a Ray Train run of its own; as many at once as there is room
     for, and at most :data:`MOST_GROUPS`."""
 
-    def __init__(self, work: list[list[list[Job]]], resources: Resources) -> None:
-        self.work, self.resources = work, resources
+    def __init__(self, work: list[list[list[Job]]], resources: Resources, seen: Seen | None) -> None:
+        self.work, self.resources, self.seen = work, resources, seen
         self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.ended: queue.SimpleQueue[tuple[int, list[str | None]]] = queue.SimpleQueue()
         self.training: set[int] = set()
@@ -299,14 +316,14 @@ class _Groups:
                 self.training.add(number)
                 (chain,) = self.work[number]
                 try:
-                    reason = _fit(chain, self.resources)
+                    reason = _fit(chain, self.resources, self.seen)
                 except BaseException as error:
                     reason = f"run {chain[0].id}: {type(error).__name__}: {error}"
                 self.training.discard(number)
                 self.ended.put((number, [reason]))
 
 
-def _fit(chain: list[Job], resources: Resources) -> str | None:
+def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | None:
     """Train the chain to its end, however often processes die, as long as it gets on in between; None or the reason it
     failed."""
     deaths = 0
@@ -314,7 +331,7 @@ def _fit(chain: list[Job], resources: Resources) -> str | None:
     while True:
         before = _stand([chain])
         try:
-            return _trainer(chain, resources).fit().return_value["reason"]
+            return _trainer(chain, resources, seen).fit().return_value["reason"]
         except WorkerGroupError as error:
             cause, times = next(iter(error.worker_failures.values()), error), DEATHS + 1  # Ray has tried that often
         except (ControllerError, ray.exceptions.RayActorError) as error:
@@ -330,12 +347,12 @@ def _fit(chain: list[Job], resources: Resources) -> str | None:
         time.sleep(1)
 
 
-def _trainer(chain: list[Job], resources: Resources) -> _TorchTrainer:
+def _trainer(chain: list[Job], resources: Resources, seen: Seen | None) -> _TorchTrainer:
     """One Ray Train run over the chain."""
     facts = chain[0].facts
     who = facts["stage"] if facts.get("member") is None else f"{facts.get('role', 'member')}-{facts['member']}"
     return _TorchTrainer(
-        partial(_train_with_others, chain, resources),
+        partial(_train_with_others, chain, resources, seen),
         torch_config=TorchConfig(backend="nccl" if resources.gpus else "gloo"),
         scaling_config=_scaling(
             resources, (resources.min_workers, resources.workers) if resources.min_workers else resources.workers
@@ -375,7 +392,7 @@ def _quiet() -> None:
     quiet_data()
 
 
-def _train_with_others(chain: list[Job], resources: Resources) -> dict[str, Any]:
+def _train_with_others(chain: list[Job], resources: Resources, seen: Seen | None) -> dict[str, Any]:
     """The train function of one of several workers.
 
     Only what all of them find at the same step is a result, for it would come again. Anything else may be the echo of
@@ -384,6 +401,8 @@ def _train_with_others(chain: list[Job], resources: Resources) -> dict[str, Any]
     _quiet()
     runtime = RayRuntime(resources)
     try:
+        if seen is not None and (problem := unfit(seen)):
+            raise StoreFailed(f"node {here()}: {problem}")
         for job in chain:
             train(job, runtime)
     except Preempted:

@@ -37,12 +37,14 @@ class QueueState(NamedTuple):
         training: the pieces that are being worked on.
         waiting: how many are not.
         restarts: how often a worker died, so far.
+        refused: why nodes that joined cannot take part.
     """
 
     ended: list[tuple[int, Any]]
     training: list[int]
     waiting: int
     restarts: int
+    refused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,6 +64,7 @@ class WorkQueue:
     ended: list[tuple[int, Any]] = field(default_factory=list)
     begun: dict[int, int] = field(default_factory=dict)
     restarts: int = 0
+    refused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.waiting = deque(range(self.count))
@@ -96,6 +99,10 @@ class WorkQueue:
             known.deaths, known.cause = known.deaths + 1, cause
         self._put_back(slot)
 
+    def refuse(self, why: str) -> None:
+        """A worker takes nothing, for its node is not fit for it."""
+        self.refused += (why,)
+
     def release(self, run: int) -> tuple[bool, int]:
         """Nothing is left of a run's workers; whether work is left, and how many pieces they have begun so far."""
         for slot in [slot for slot in self.taken if slot[0] == run]:
@@ -104,7 +111,7 @@ class WorkQueue:
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []
-        return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts)
+        return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts, self.refused)
 
     def _put_back(self, slot: Slot) -> None:
         number = self.taken.pop(slot, None)

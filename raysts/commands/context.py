@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import raysts.pipeline.run
 from raysts.commands.options import Result, RunOptions, say_on_stderr
@@ -29,6 +29,9 @@ from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.cluster.preflight import Seen
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
@@ -199,7 +202,32 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 
         for resources in dict.fromkeys(plan.pipeline.resources for plan in plans):
             check_resources(resources, private)
-        yield RayExecutor()
+        with preflight(private, *plans) as seen:
+            yield RayExecutor(seen)
+
+
+@contextlib.contextmanager
+def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
+    """Make sure that every node of a cluster that is not ours alone sees what the plans read and write.
+
+    Raises:
+        InputError: one does not.
+    """
+    from raysts.cluster.capacity import node_types, nodes
+    from raysts.cluster.preflight import checked
+
+    if private or not plans:
+        yield None
+        return
+    if _home_storage.cache_info().currsize and (len(nodes()) > 1 or node_types()):
+        raise InputError(
+            f"--storage is missing: the home folder of this job, {plans[0].storage}, is that of one node, and the cluster "
+            f"has {len(nodes())} and may have more; give --storage with a bucket (s3://..., gs://...), or with a folder of "
+            f"a file system that is mounted on all nodes"
+        )
+    read = [folder for plan in plans for folder in (("--data", plan.corpus.root), ("backbone", plan.start))]
+    with checked(plans[0].storage, [*read, *(("teacher", f) for plan in plans for f in plan.teacher_folders)]) as seen:
+        yield seen
 
 
 @contextlib.contextmanager

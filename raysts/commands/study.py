@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, on_ray, pipeline_from, plan_of
+from raysts.commands.context import IN_PROCESS, check_name, on_ray, pipeline_from, plan_of, preflight
 from raysts.commands.options import Result, RunOptions
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
@@ -126,7 +126,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
         _prepare(study, LocalExecutor(threads=cpus), 1, say)
         yield lambda queue, progress: run_locally(queue, progress, cpus)
         return
-    with on_ray(address) as private:
+    with on_ray(address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor, check_resources
@@ -136,7 +136,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
         check_resources(resources, private)
         capacity.announce(resources, say)
         at_once = capacity.at_once(resources)
-        _prepare(study, RayExecutor(), min(at_once, study.search.concurrency or at_once), say)
+        _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
         yield lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
 
 

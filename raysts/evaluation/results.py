@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError
+from raysts.ids import sources
 from raysts.schema import RESULTS, SCHEMA_VERSION
 from raysts.storage.store import Store
 
@@ -82,13 +84,17 @@ def _part(path: Path) -> pa.Table:
     return result
 
 
-def git_commit() -> str | None:
-    """Commit of the source tree raysts runs from; none when it is installed without one."""
+def git_commit() -> str:
+    """What ran: the commit of the source tree raysts runs from, or ``$RAYSTS_COMMIT``; without either (clusters get copies
+    of the tree) ``sources-`` and the digest that ``raysts --version`` shows."""
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    found = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    if (root / ".git").exists():
+        found = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+        if found.stdout.strip():
+            return found.stdout.strip()
+    return os.environ.get("RAYSTS_COMMIT") or f"sources-{sources()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import pytest
 from heads import TOKEN, Head, running_head
 from processes import wait_until
 
+from raysts.errors import InputError
 from raysts.storage.atomic import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
@@ -60,6 +61,21 @@ def test_without_the_token_nothing_is_answered(head: Head) -> None:
     assert head.ask("/api/jobs/", None)[0] == head.ask("/api/version", None)[0] == 401
     assert head.ask("/api/jobs/", "another token")[0] in (401, 403)
     assert head.ask("/api/jobs/", TOKEN)[0] == 200
+
+
+def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.cluster.connect import find_cluster
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in ({}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}):
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(InputError, match=r"asks for a token.*RAY_AUTH_MODE=token"):
+            find_cluster(head.gcs)
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    for name, value in head.environment.items():
+        monkeypatch.setenv(name, value)
+    assert find_cluster(head.gcs) == head.gcs
 
 
 def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(head: Head, small_world: Path) -> None:

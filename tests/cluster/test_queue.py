@@ -10,12 +10,12 @@ from raysts.cluster.queue import Piece, WorkQueue, widths
 def test_pieces_are_handed_out_once_and_in_order() -> None:
     queue = WorkQueue(3)
     assert [queue.take((run, 0)) for run in (0, 1)] == [(0, Piece()), (1, Piece())]
-    assert queue.state() == ([], [0, 1], 1, 0)
+    assert queue.state() == ([], [0, 1], 1, 0, ())
     queue.end((1, 0), ["it cannot be learned"])
     assert queue.take((1, 0)) == (2, Piece()) and queue.take((2, 0)) is None
     queue.end((0, 0), [None])
-    assert queue.state() == ([(1, ["it cannot be learned"]), (0, [None])], [2], 0, 0)
-    assert queue.state() == ([], [2], 0, 0)  # what ended is told once
+    assert queue.state() == ([(1, ["it cannot be learned"]), (0, [None])], [2], 0, 0, ())
+    assert queue.state() == ([], [2], 0, 0, ())  # what ended is told once
 
 
 def test_what_a_dead_worker_had_is_next_and_its_deaths_are_counted() -> None:

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from processes import wait_until
+
+from raysts.commands.options import RunOptions
+from raysts.errors import InputError
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Any:
+    """A storage and a data folder as their driver sees them."""
+    from raysts.cluster.preflight import Seen, listed, versions
+
+    for file in ("storage/.preflight-1", "data/sts/stsb_dev.parquet"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("x")
+    data = tmp_path / "data"
+    return Seen(str(tmp_path / "storage"), ".preflight-1", (("--data", str(data), listed(data)),), versions())
+
+
+def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
+    from raysts.cluster.preflight import unfit
+
+    assert unfit(seen, "n") is None and (tmp_path / "storage/.preflight-1-n").exists()
+
+
+def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.cluster import preflight
+
+    def said(**other: Any) -> str:
+        return preflight.unfit(replace(seen, **other)) or ""
+
+    here = seen.versions
+    assert said(versions={**here, "torch": "1.0"}).startswith(f"torch is {here['torch']} there and 1.0 where")
+    assert "raysts is" in said(versions={**here, "raysts": "0.1.0 (sources 0123)"})
+    assert f"does not see --storage {tmp_path}/storage" in said(nonce=".preflight-2")
+    (tmp_path / "data/sts/stsb_dev.parquet").write_text("more")
+    assert f"same files in --data {tmp_path}/data" in said()
+    shutil.rmtree(tmp_path / "data")
+    assert f"same files in --data {tmp_path}/data" in said()
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    assert "its disk has 0.0 GB left" in said(folders=())
+
+
+def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, small_world: Path, tmp_path: Path) -> None:
+    from raysts.cluster import preflight
+
+    world = tmp_path / "cache" / "world"
+    assert preflight.unfit(replace(seen, folders=((preflight.WORLD, str(world), ""),))) is None
+    assert next((tmp_path / "cache").iterdir()).is_dir()
+
+
+def test_a_job_without_storage_on_several_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from raysts.cluster import capacity
+    from raysts.commands import context
+
+    job = tmp_path / context.JOB_COPIES / "copy"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(capacity, "nodes", lambda: [{}, {}])
+    monkeypatch.setattr(capacity, "node_types", lambda: [])
+    context._home_storage.cache_clear()
+    try:
+        plan = context.plan_of(context.pipeline_of("quickstart", {}), RunOptions())
+        with (
+            pytest.raises(InputError, match=r"--storage is missing.*is that of one node.*has 2.*s3://"),
+            context.preflight(False, plan),
+        ):
+            pass
+    finally:
+        context._home_storage.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("ray://127.0.0.1:10001", "run the command on the head"), ("127.0.0.1:1", "no Ray cluster answers")],
+)
+def test_addresses_that_are_none(address: str, said: str) -> None:
+    from raysts.cluster.connect import find_cluster
+
+    with pytest.raises(InputError, match=said):
+        find_cluster(address)
+
+
+def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysts.cluster import connect
+
+    monkeypatch.setattr(connect, "HEAD_SECONDS", 2.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(InputError, match="something listens there, but no Ray head"),
+    ):
+        connect.find_cluster(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Path]:
+    """A folder of which the second node of a cluster sees another one, empty; Ray is connected to the cluster."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    folder = tmp_path / "apart"
+    folder.mkdir()
+    small = {"object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+    start = (
+        f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} && exec {shlex.quote(sys.executable)} -m ray.scripts.scripts "
+        f"start --address {cluster.address} --num-cpus 1 --object-store-memory {100 << 20} --disable-usage-stats --block"
+    )
+    second = subprocess.Popen(
+        ["unshare", "-m", "bash", "-c", start], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2 or second.poll() is not None)
+        yield folder
+    finally:
+        ray.shutdown()
+        second.terminate()
+        second.wait(60)
+        cluster.shutdown()
+
+
+def test_a_node_with_another_file_system_is_named(
+    apart: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysts.cluster import preflight
+    from raysts.cluster.members import train_members
+    from raysts.commands.plan import plan
+    from raysts.commands.run import run
+    from raysts.recipes.recipe import Resources
+
+    given = {"backbone": str(tiny_backbone), "members": 1, "train.max_steps": 2}
+    with pytest.raises(InputError, match=rf"node .*\): it does not see --storage {apart}/s"):
+        run("nli", given, small_world, apart / "s", say=lambda text: None)
+    assert not [path for path in apart.rglob("*") if path.is_file()], "nothing is left behind"
+
+    shared, inside = tmp_path / "shared", apart / "inside"
+    for folder in (small_world, tiny_backbone):
+        shutil.copytree(folder, inside / folder.name)
+    for option, folder in (("--data", inside / small_world.name), ("backbone", inside / tiny_backbone.name)):
+        said = rf"node .*same files in {option} {folder}"
+        with pytest.raises(InputError, match=said), preflight.checked(shared, [(option, folder)]):
+            pass
+    with monkeypatch.context() as patch:
+        other = {**preflight.versions(), "transformers": "4.0"}
+        patch.setattr(preflight, "versions", lambda: other)
+        said = r"node .*transformers is .* there and 4.0 where the command runs"
+        with pytest.raises(InputError, match=said), preflight.checked(shared, []):
+            pass
+
+    with preflight.checked(shared, [("--data", small_world), ("backbone", tiny_backbone)]) as seen:
+        assert list(shared.iterdir())
+        # A node that had not been there: whoever trains on it looks first.
+        made = plan("nli", given, small_world, shared)
+        chains = [[node.job for node in chain] for chain in made.chains]
+        unseen = replace(seen, folders=(("--data", str(inside), "as the driver sees it"),))
+        with pytest.raises(InputError, match=r"node .*same files in --data"):
+            train_members(chains, Resources(gpus=0), lambda text: None, unseen)
+    assert not list(shared.glob(".preflight*"))
