@@ -31,7 +31,8 @@ from kill_quickstart import weights
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 from processes import Command, finished_files, trainer, wait_until  # noqa: E402
 
-from raysts.storage.atomic import ASIDE, read_json  # noqa: E402
+from raysts.storage.atomic import ASIDE
+from raysts.storage.foreign import read_json  # noqa: E402
 from raysts.training import checkpoint  # noqa: E402
 
 KINDS = ("worker", "node", "driver", "head")

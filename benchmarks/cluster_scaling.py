@@ -24,7 +24,7 @@ from typing import Any
 from chaos import Driver, Nodes, committed
 from processes import trainer, wait_until  # on the path since chaos is imported
 
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 CHECKPOINTS = (1, 10, 100, None)
 

@@ -20,7 +20,7 @@ import measure
 import workload
 
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training.job import Job
 
 MEMBERS = 2

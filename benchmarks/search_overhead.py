@@ -95,7 +95,7 @@ class Ends:
 
 def rates(ends: Ends, folder: Path, at_once: int) -> dict[str, float]:
     """Trials a minute between the end of the first and of the last, and what a trial takes beside its training."""
-    from raysts.storage.atomic import read_json
+    from raysts.storage.foreign import read_json
 
     trained = [read_json(path)["timings"]["train_seconds"] for path in folder.glob("runs/*/run.json")]
     each = ends.each(ends.times, at_once)

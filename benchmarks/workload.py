@@ -134,6 +134,6 @@ def sentences(data: str | None, count: int) -> list[str]:
 
 
 def _config(model: Path) -> dict[str, Any]:
-    from raysts.storage.atomic import read_json
+    from raysts.storage.foreign import read_json
 
     return read_json(model / "config.json") or {}

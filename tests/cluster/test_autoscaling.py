@@ -17,7 +17,7 @@ from heads import Head, running_head
 from processes import Command, describe, wait_until, writer_of
 
 from raysts.commands.run import run as run_recipe
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 SMALL = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "min_workers": 0}
 GROWING = {

@@ -16,7 +16,7 @@ from small_runs import tokenize_table
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training import checkpoint
 from raysts.training.job import Job
 from raysts.training.record import read_metrics

@@ -16,7 +16,7 @@ from heads import TOKEN, Head, running_head
 from processes import wait_until
 
 from raysts.errors import InputError
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
 TINY = ["--set", "backbone=tiny", "--set", "members=1", "--set", "resources.cpus=2"]

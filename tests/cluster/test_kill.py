@@ -14,7 +14,8 @@ from processes import Command, finished_files, progress, trainer, wait_until
 
 from raysts.commands.embed import embed as embed_files
 from raysts.commands.run import run as run_recipe
-from raysts.storage.atomic import ASIDE, read_json
+from raysts.storage.atomic import ASIDE
+from raysts.storage.foreign import read_json
 
 SHORT = {
     "members": 2,

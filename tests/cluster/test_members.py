@@ -20,7 +20,7 @@ from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training.job import Job
 from raysts.training.record import read_metrics
 

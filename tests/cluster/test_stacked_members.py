@@ -14,7 +14,7 @@ from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import read_json
+from raysts.storage.foreign import read_json
 from raysts.training.job import Job
 
 # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.

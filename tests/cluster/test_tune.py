@@ -19,7 +19,8 @@ from raysts.cluster import capacity
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import ASIDE, read_json
+from raysts.storage.atomic import ASIDE
+from raysts.storage.foreign import read_json
 
 BOUND = "sts.settings.lower_bound"
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}
