@@ -121,7 +121,7 @@ def test_common_options(name: str) -> None:
 
 def test_version() -> None:
     outcome = raysts("--version")
-    assert outcome.code == 0 and outcome.out.strip() == f"raysts {__version__}"
+    assert outcome.code == 0 and re.fullmatch(rf"raysts {__version__} \(sources [0-9a-f]{{12}}\)\n", outcome.out)
 
 
 # -- the JSON line -------------------------------------------------------------------------------------------------------

@@ -53,11 +53,12 @@ def spot(node: dict[str, Any]) -> bool:
 def test_the_head_stays_and_gpu_nodes_come_and_go(prepared: dict[str, Any]) -> None:
     kinds = dict(prepared["available_node_types"])
     head = kinds.pop(prepared["head_node_type"])
-    assert head["resources"]["GPU"] == 0 and head["max_workers"] == 0 and not spot(head["node_config"])
-    assert len(kinds) == 2
+    # A head that works as well dies of what it works on, and takes the cluster with it.
+    assert head["resources"] == {"CPU": 0, "GPU": 0} and head["max_workers"] == 0 and not spot(head["node_config"])
+    assert {name: kind["resources"]["GPU"] for name, kind in kinds.items()} == {"cpu": 0, "gpu-1": 1, "gpu-4": 4}
     for kind in kinds.values():
         assert kind["min_workers"] == 0 < kind["max_workers"] <= prepared["max_workers"]
-        assert kind["resources"]["GPU"] >= 1 and kind["resources"]["CPU"] >= kind["resources"]["GPU"]
+        assert kind["resources"]["CPU"] >= max(1, kind["resources"]["GPU"]) and kind["resources"]["memory"] > 1e9
         assert spot(kind["node_config"])
     assert 0 < prepared["idle_timeout_minutes"] <= 15 and prepared["provider"]["cache_stopped_nodes"] is False
 
@@ -99,9 +100,10 @@ def test_what_the_autoscaler_may_start_is_read_from_the_file(
     (tmp_path / "bootstrap.yaml").write_text(yaml.safe_dump(prepared))
     monkeypatch.setattr(capacity, "autoscaler_config", lambda address: tmp_path / "bootstrap.yaml")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=""))
-    assert [(kind.name, kind.cpus, kind.gpus, kind.most) for kind in capacity.node_types()] == [
-        ("gpu-1", 4, 1, 8),
-        ("gpu-4", 48, 4, 2),
+    assert [(kind.name, kind.has, kind.most) for kind in capacity.node_types()] == [
+        ("cpu", {"CPU": 8, "GPU": 0, "memory": 24e9}, 4),
+        ("gpu-1", {"CPU": 4, "GPU": 1, "memory": 12e9}, 8),
+        ("gpu-4", {"CPU": 48, "GPU": 4, "memory": 140e9}, 2),
     ]
 
 
@@ -167,9 +169,9 @@ def test_the_kubernetes_job_has_fields_that_exist(job: dict[str, Any]) -> None:
 def test_the_kubernetes_job_grows_from_nothing_and_asks_for_the_token(job: dict[str, Any]) -> None:
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"]["mode"] == "token" and cluster["enableInTreeAutoscaling"] is True
-    (group,) = cluster["workerGroupSpecs"]
-    assert group["minReplicas"] == group["replicas"] == 0 < group["maxReplicas"]
-    assert cluster["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] == group["replicas"] == 0 < group["maxReplicas"]
+    assert cluster["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0", "num-gpus": "0"}
 
 
 def test_the_kubernetes_job_runs_a_command_that_parses(job: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from raysts.recipes.recipe import Resources
 
 LOOK_SECONDS = 2.0
 REPEAT_SECONDS = 300.0
+RAY_LABELS = "ray.io/"
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,24 @@ class NodeType:
 
     Attributes:
         name: as in the cluster's file.
-        cpus: CPUs of such a node.
-        gpus: GPUs of such a node.
+        has: its resources, as there.
+        labels: its labels, as there.
         most: nodes of the kind at once, at most.
     """
 
     name: str
-    cpus: float
-    gpus: float
+    has: Mapping[str, float]
+    labels: Mapping[str, str]
     most: int
 
     def slots(self, resources: Resources) -> int:
-        return slots({"CPU": self.cpus, "GPU": self.gpus}, resources)
+        """Workers that such a node holds at once. What the file does not say (memory, say) an autoscaler cannot promise."""
+        # Ray gives labels of its own to nodes when they come.
+        known = {key: value for key, value in resources.selector.items() if not key.startswith(RAY_LABELS)}
+        return slots(self.has, resources) if matches(self.labels, known) else 0
 
     def __str__(self) -> str:
-        return f"{self.name} ({quantities(self.cpus, self.gpus)}; at most {self.most})"
+        return f"{self.name} ({described(self.has)}; at most {self.most})"
 
 
 def node_types() -> list[NodeType]:
@@ -61,8 +65,8 @@ def _limits() -> tuple[list[NodeType], int]:
         # The head's type starts no workers unless the file says so: autoscalers read it in this way.
         most = min(most_nodes, int(kind.get("max_workers", 0 if name == config.get("head_node_type") else most_nodes)))
         if most:
-            has = kind.get("resources") or {}
-            kinds.append(NodeType(name, float(has.get("CPU", 0)), float(has.get("GPU", 0)), most))
+            has = {what: float(amount) for what, amount in (kind.get("resources") or {}).items()}
+            kinds.append(NodeType(name, has, kind.get("labels") or {}, most))
     return kinds, most_nodes
 
 
@@ -72,41 +76,69 @@ def may_grow() -> bool:
     return not types or any(kind != f"node_{node}" for node, kind in types.items())
 
 
-def nodes() -> list[dict[str, float]]:
-    """The resources of every node that is there."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+@dataclass(frozen=True)
+class Present:
+    """A node that is there: its resources and labels."""
+
+    has: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    def slots(self, resources: Resources) -> int:
+        """Workers that it holds at once, were it idle."""
+        return slots(self.has, resources) if matches(self.labels, resources.selector) else 0
+
+
+def nodes() -> list[Present]:
+    """Every node that is there."""
+    return [Present(node["Resources"], node.get("Labels") or {}) for node in ray.nodes() if node["Alive"]]
 
 
 def reachable(resource: str) -> float:
     """How much of ``CPU`` or ``GPU`` the cluster has, or would have when grown to its limits, were that more."""
-    grown = sum((kind.gpus if resource == "GPU" else kind.cpus) * kind.most for kind in node_types())
+    grown = sum(kind.has.get(resource, 0.0) * kind.most for kind in node_types())
     return max(float(ray.cluster_resources().get(resource, 0)), grown)
 
 
 def at_once(resources: Resources) -> int:
     """Workers that the cluster holds at once, or would hold when grown to its limits, were that more; at least 1."""
     kinds, nodes_left = _limits()
-    grown = sum(slots(node, resources) for node in nodes() if HEAD in node)  # the head stays what it is
+    grown = sum(node.slots(resources) for node in nodes() if HEAD in node.has)  # the head stays what it is
     for per_node, most in sorted(((kind.slots(resources), kind.most) for kind in kinds), reverse=True):
         grown += per_node * min(most, nodes_left)
         nodes_left -= min(most, nodes_left)
-    return max(1, sum(slots(node, resources) for node in nodes()), grown)
+    return max(1, sum(node.slots(resources) for node in nodes()), grown)
 
 
-def slots(node: Mapping[str, float], resources: Resources) -> int:
+def slots(has: Mapping[str, float], resources: Resources) -> int:
     """Workers that a node of these resources holds at once."""
-    by_cpus = int(node.get("CPU", 0) // resources.cpus)
-    return min(by_cpus, int(node.get("GPU", 0) / resources.gpus + 1e-9)) if resources.gpus else by_cpus
+    return int(min(has.get(name, 0.0) / amount for name, amount in resources.bundle.items()) + 1e-9)
+
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether a node of these labels is one that the selector means, by Ray's rules: a label that a node does not have is
+    unlike any value."""
+    for key, rule in selector.items():
+        wanted, value = not rule.startswith("!"), rule.removeprefix("!")
+        among = value[3:-1].split(",") if value.startswith("in(") else [value]
+        if (labels.get(key) in [choice.strip() for choice in among]) != wanted:
+            return False
+    return True
 
 
 def fits_now(resources: Resources) -> bool:
     """Whether a node that is there could hold a worker, were it idle."""
-    return any(slots(node, resources) for node in nodes())
+    return any(node.slots(resources) for node in nodes())
 
 
 def describe_nodes() -> str:
     """What the nodes that are there have."""
-    return "; ".join(quantities(node.get("CPU", 0), node.get("GPU", 0)) for node in nodes())
+    return "; ".join(described(node.has) for node in nodes())
+
+
+def described(has: Mapping[str, float]) -> str:
+    """``2 CPUs, 1 GPU``, and the kind of GPU where it is known."""
+    kinds = [name.partition(":")[2] for name in has if name.startswith("accelerator_type:")]
+    return ", ".join([quantities(has.get("CPU", 0), has.get("GPU", 0)), *kinds])
 
 
 def quantities(cpus: float, gpus: float) -> str:
@@ -114,12 +146,18 @@ def quantities(cpus: float, gpus: float) -> str:
     return f"{cpus:g} CPU{'' if cpus == 1 else 's'}, {gpus:g} GPU{'' if gpus == 1 else 's'}"
 
 
+def needs(resources: Resources) -> str:
+    """What a worker needs, as people read it."""
+    memory = [f"{resources.memory:.1f} GB of memory"] if resources.memory else []
+    kind = [resources.accelerator_type] if resources.accelerator_type else []
+    return ", ".join([quantities(resources.cpus, resources.gpus or 0), *memory, *kind, *resources.label_selector])
+
+
 def announce(resources: Resources, say: Say) -> None:
     """Say so before work starts that has to wait for its first node."""
     kinds = node_types()
     if kinds and not fits_now(resources):
-        needs = quantities(resources.cpus, resources.gpus or 0)
-        say(f"no node with {needs} is there yet; the cluster may start {', '.join(map(str, kinds))}")
+        say(f"no node with {needs(resources)} is there yet; the cluster may start {', '.join(map(str, kinds))}")
 
 
 @dataclass
@@ -153,19 +191,19 @@ class PendingReporter:
         self.reported = waiting
 
     def _pending_groups(self) -> int:
-        """Worker groups of this shape that have no place yet."""
+        """Training runs whose workers of this shape have no place yet: a group may hold the workers of several."""
         worker = {"CPU": float(self.resources.cpus), "GPU": float(self.resources.gpus or 0)}
         return sum(
-            group["state"] in ("PENDING", "RESCHEDULING")
-            and [{name: bundle.get(name, 0.0) for name in worker} for bundle in group["bundles"].values()]
-            == [worker] * self.resources.workers
+            len(group["bundles"]) // self.resources.workers
             for group in ray.util.placement_group_table().values()
+            if group["state"] in ("PENDING", "RESCHEDULING")
+            and all({name: bundle.get(name, 0.0) for name in worker} == worker for bundle in group["bundles"].values())
         )
 
     def _text(self, waiting: int) -> str:
         workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
-        needs = f"{workers}{quantities(self.resources.cpus, self.resources.gpus or 0)}"
+        wanted = f"{workers}{needs(self.resources)}"
         may_come = "it may start " + ", ".join(map(str, self.kinds))
         offer = may_come if self.kinds else f"its nodes have: {describe_nodes()}"
         runs = f"{waiting} training run{'' if waiting == 1 else 's'}"
-        return f"waiting for the cluster to start nodes for {runs}: needs {needs} each; {offer}"
+        return f"waiting for the cluster to start nodes for {runs}: needs {wanted} each; {offer}"

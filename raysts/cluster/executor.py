@@ -91,7 +91,13 @@ def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | 
     """Ask for ``count`` actors that bear the worker's name."""
     name = getattr(worker, "__name__", "Worker")
     kind = ray.remote(type(name, (_Process,), {})).options(
-        num_cpus=resources.cpus, num_gpus=resources.gpus or None, max_restarts=-1, max_task_retries=-1
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus or None,
+        memory=resources.bundle.get("memory"),
+        accelerator_type=resources.accelerator_type,
+        label_selector=resources.selector or None,
+        max_restarts=-1,
+        max_task_retries=-1,
     )
     return [kind.remote(worker, resources, seen) for _ in range(count)]
 
@@ -156,7 +162,8 @@ def check_resources(resources: Resources, private: bool) -> None:
         return
     more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
     raise InputError(
-        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker; the "
+        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: no node can hold such a worker "
+        f"({capacity.needs(resources)}); the "
         f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with "
         f"--address"
     )

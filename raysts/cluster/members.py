@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import nn
 
-from raysts.cluster.capacity import PendingReporter, at_once, may_grow, node_types
+from raysts.cluster.capacity import NodeType, PendingReporter, Present, at_once, may_grow, node_types, nodes
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.cluster.preflight import Seen, here, unfit
@@ -42,6 +43,7 @@ from raysts.cluster.ray_internals import (
     told_to_end,
 )
 from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.models.memory import worker_gigabytes
 from raysts.pipeline.local import Say, fail, train_chains
 from raysts.recipes.recipe import Resources
 from raysts.training import checkpoint
@@ -126,6 +128,8 @@ def train_members(
     """
     stacked = stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources)))
     work = [[list(chains[index]) for index in stack] for stack in stacked]
+    if seen is not None:
+        resources = _with_memory(resources, work)
     reasons: dict[int, str | None] = {}
     pending = PendingReporter(resources, say)
     with (_Slots if resources.workers == 1 else _Groups)(work, resources, seen) as runs, RunMonitor(say) as monitor:
@@ -147,6 +151,17 @@ def train_members(
 def _gpu_workers(resources: Resources) -> int:
     """How many workers the GPUs of the cluster, once grown, hold at once; 0 where workers use none, else at least 1."""
     return at_once(resources) if resources.gpus else 0
+
+
+def _with_memory(resources: Resources, work: list[list[list[Job]]]) -> Resources:
+    """Ask for the memory that the models are estimated to take, unless the recipe says: where that is more than a node has,
+    or more than an autoscaler knows of a kind of nodes, an estimate is no reason not to use it."""
+    if resources.memory is not None:
+        return resources
+    on_gpu = bool(resources.gpus)
+    asked = replace(resources, memory=max(worker_gigabytes(piece[0][0].parent, len(piece), on_gpu) for piece in work))
+    places: list[Present | NodeType] = [*nodes(), *node_types()]
+    return asked if all(place.slots(asked) for place in places if place.slots(resources)) else resources
 
 
 def _slots(resources: Resources, wanted: int) -> int:
@@ -371,7 +386,9 @@ def _scaling(resources: Resources, workers: int | tuple[int, int]) -> ScalingCon
         num_workers=workers,
         elastic_resize_monitor_interval_s=RESIZE_SECONDS,
         use_gpu=bool(resources.gpus),
-        resources_per_worker={"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+        resources_per_worker={name: amount for name, amount in resources.bundle.items() if ":" not in name},
+        accelerator_type=resources.accelerator_type,
+        label_selector=resources.selector or None,
     )
 
 

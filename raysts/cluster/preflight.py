@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import platform
-import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,18 +15,16 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raysts
-from raysts.data.world.generate import world_path
+from raysts.data.world.generate import WORLD_VERSION, world_path
 from raysts.errors import InputError
 from raysts.ids import sources
+from raysts.storage.proof import Proof, proof_in
 from raysts.storage.store import BucketStore, Store
 
 PACKAGES = ("ray", "torch", "transformers", "numpy", "pyarrow")
 """What must be the same on all nodes: other versions give other numbers, or cannot read what they get."""
 
 WORLD = "the embedded world"
-
-ROOM = 1 << 30
-"""Bytes that must be free where the storage, or its mirror, lies."""
 
 NODE_SECONDS = 60.0
 """How long a node may take to answer: it starts a process for it."""
@@ -42,14 +38,12 @@ class Seen:
     """What the driver sees, and what it left to be found.
 
     Attributes:
-        storage: URI of the storage; a path where it is a folder.
-        nonce: name of a file that the driver wrote into the storage; empty where that is a bucket.
+        proof: what was left in the storage.
         folders: folders outside the storage that are read (option, path), each with the names and sizes in it.
         versions: of Python, raysts, its sources and what it computes with.
     """
 
-    storage: str
-    nonce: str
+    proof: Proof
     folders: tuple[tuple[str, str, str], ...]
     versions: dict[str, str]
 
@@ -60,22 +54,8 @@ def unfit(seen: Seen, node: str = "") -> str | None:
     for name, theirs in seen.versions.items():
         if theirs != here[name]:
             return f"{name} is {here[name]} there and {theirs} where the command runs; install the same on all nodes"
-    store = Store.open(seen.storage)
-    try:
-        store.check()
-    except InputError as error:
-        return f"it does not reach the storage: {error}"
-    if seen.nonce:
-        if not (store.root / seen.nonce).is_file():
-            return (
-                f"it does not see --storage {seen.storage}: what was just written there is not to be found; give a bucket "
-                f"(s3://..., gs://...) or a folder of a file system that is mounted on all nodes"
-            )
-        if node:
-            try:
-                (store.root / f"{seen.nonce}-{node}").touch()
-            except OSError as error:
-                return f"it cannot write to --storage {seen.storage}: {error.strerror}; give it the right to"
+    if problem := seen.proof.problem(node):
+        return problem
     for option, path, listing in seen.folders:
         if option == WORLD:
             try:
@@ -87,10 +67,6 @@ def unfit(seen: Seen, node: str = "") -> str | None:
                 f"it does not see the same files in {option} {path}; give a URI, or a folder of a file system that is "
                 f"mounted on all nodes"
             )
-    existing = next(path for path in (store.root, *store.root.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < ROOM:
-        return f"its disk has {free / 1e9:.1f} GB left at {existing}; at least {ROOM / 1e9:.1f} GB are needed"
     return None
 
 
@@ -99,7 +75,7 @@ def versions() -> dict[str, str]:
     found = {"Python": platform.python_version(), "raysts": f"{raysts.__version__} (sources {sources()})"}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            found[name] = version(name).partition("+")[0]  # a node with GPUs has another build of torch
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
@@ -130,37 +106,24 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Seen
     """
     store = Store.of(storage)
     outside = [
-        (WORLD, str(path), "") if path == _world() else (option, str(path), listed(path))
+        (WORLD, str(path), "") if path.name == f"world-{WORLD_VERSION}-0-default" else (option, str(path), listed(path))
         for option, path in dict.fromkeys(folders)
         if not path.is_relative_to(store.root) and not isinstance(Store.of(path), BucketStore)
     ]
-    nonce = "" if isinstance(store, BucketStore) else f".preflight-{secrets.token_hex(8)}"
-    seen = Seen(store.uri, nonce, tuple(outside), versions())
-    try:
-        if nonce:
-            store.root.mkdir(parents=True, exist_ok=True)
-            (store.root / nonce).touch()
-        _ask_nodes(seen, store.root)
+    with proof_in(store) as proof:
+        seen = Seen(proof, tuple(outside), versions())
+        _ask_nodes(seen)
         yield seen
-    finally:
-        if nonce:
-            for path in store.root.glob(f"{nonce}*"):
-                path.unlink(missing_ok=True)
 
 
-def _world() -> Path | None:
-    with contextlib.suppress(OSError):
-        return world_path()
-    return None
-
-
-def _ask_nodes(seen: Seen, root: Path) -> None:
-    task = ray.remote(unfit).options(num_cpus=0, max_retries=0, name="preflight")
+def _ask_nodes(seen: Seen) -> None:
+    task = ray.remote(unfit)
     asked = {}
     for node in ray.nodes():
         if node["Alive"]:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked[task.options(scheduling_strategy=there).remote(seen, node["NodeID"])] = node
+            options = {"num_cpus": 0, "max_retries": 0, "name": "preflight", "scheduling_strategy": there}
+            asked[task.options(**options).remote(seen, node["NodeID"])] = node
     problems: list[str] = []
     deadline = time.monotonic() + NODE_SECONDS
     while asked and (left := deadline - time.monotonic()) > 0:
@@ -170,9 +133,9 @@ def _ask_nodes(seen: Seen, root: Path) -> None:
                 problem = ray.get(reference)
             except Exception as error:
                 problem = f"raysts cannot be run there: {str(error).strip().splitlines()[-1]}"
-            if not problem and seen.nonce and not (root / f"{seen.nonce}-{node['NodeID']}").exists():
+            if not problem and not seen.proof.answered(node["NodeID"]):
                 problem = (
-                    f"what it writes to --storage {seen.storage} does not arrive here; give a folder that all nodes see"
+                    f"what it writes to --storage {seen.proof.uri} does not arrive; give a folder that all nodes see"
                 )
             if problem:
                 problems.append(f"node {_name(node)}: {problem}")

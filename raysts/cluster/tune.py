@@ -31,8 +31,8 @@ from raysts.cluster.ray_internals import actor_of, killed_actor
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
+from raysts.models.memory import weights
 from raysts.recipes.recipe import Resources
-from raysts.search.disk import weights
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
 from raysts.search.space import text_of
@@ -223,7 +223,7 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
     }
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(RaystsTrial, **shared),
-        {"CPU": resources.cpus, **({"GPU": resources.gpus} if resources.gpus else {})},
+        ray.tune.PlacementGroupFactory([resources.bundle], bundle_label_selector=[resources.selector]),
     )
     trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
     # What an autoscaler is to see is asked for at once. A sampler is asked as late as can be: one trial ahead of the room.

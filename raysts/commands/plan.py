@@ -90,9 +90,10 @@ def plan_text(result: Result) -> str:
     for node in result["nodes"]:
         needs = node["resources"]
         gpus = ", GPU if any" if needs["gpus"] is None else f", {needs['gpus']:g} GPU" if needs["gpus"] else ""
+        memory = f", {needs['memory']:g} GB" if needs.get("memory") else ""
         lines.append(
             f"  {node['id']}  {node['status']:<7}  {node['title']:<34}  {node['sentences']:>13,} sentences  "
-            f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus})"
+            f"{needs['workers']:g} x ({needs['cpus']:g} CPU{gpus}{memory})"
         )
     if text := result.get("text"):
         lines.append(

@@ -284,6 +284,11 @@ class Resources:
         gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
         stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
             them, on CPUs, where it is slower, each is trained by itself.
+        memory: GB of main memory per worker; none: on clusters that others share what the model is estimated to take, as
+            ``raysts plan`` shows it.
+        accelerator_type: the kind of GPU that workers must have, as Ray calls it (``L4``, ``H100``); none: any.
+        label_selector: labels that the nodes of workers must have, each ``key=value``; a value may be ``!value``,
+            ``in(one,other)`` or ``!in(one,other)``, as Ray reads them.
     """
 
     workers: int = 1
@@ -291,6 +296,9 @@ class Resources:
     cpus: int = 1
     gpus: float | None = None
     stack: int | None = None
+    memory: float | None = None
+    accelerator_type: str | None = None
+    label_selector: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.workers >= 1, f"workers={self.workers} must be at least 1")
@@ -305,6 +313,30 @@ class Resources:
             self.workers == 1 or (self.stack or 1) == 1,
             f"stack={self.stack}: members trained as one have one worker, not workers={self.workers}",
         )
+        _require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
+        _require(
+            self.accelerator_type is None or self.gpus != 0,
+            f"accelerator_type={self.accelerator_type}: workers without GPUs (gpus=0) have none",
+        )
+        for label in self.label_selector:
+            key, equals, value = label.partition("=")
+            _require(
+                bool(key and equals and value),
+                f"label_selector={label!r} must be key=value, for example ray.io/market-type=spot",
+            )
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The label selector as Ray takes it."""
+        return {key: value for key, _, value in (label.partition("=") for label in self.label_selector)}
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What a worker asks of its node, GPUs decided; memory in bytes."""
+        asked = {"CPU": float(self.cpus), "GPU": self.gpus or 0.0, "memory": 1e9 * (self.memory or 0.0)}
+        if self.accelerator_type:
+            asked[f"accelerator_type:{self.accelerator_type}"] = 0.001  # Ray's way to say that it must be there
+        return {name: amount for name, amount in asked.items() if amount}
 
     def most_stacked(self, members: int, gpus: int) -> int:
         """How many of ``members`` are trained as one, at most, where there is room for workers on ``gpus`` GPUs."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -84,15 +82,3 @@ def _extremes(search: Search) -> Iterator[Recipe]:
 
 def _bytes(values: Iterable[torch.Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in values)
-
-
-def weights(model: Path) -> int:
-    """Bytes of a model's weights in float32, whatever they are stored in."""
-    from safetensors import safe_open
-
-    total = 0
-    for path in model.glob("*.safetensors"):
-        with safe_open(path, "numpy") as file:
-            shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
-            total += sum(4 * math.prod(shape) for shape in shapes)
-    return total

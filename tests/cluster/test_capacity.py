@@ -182,7 +182,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
             handed += 1
         assert handed == (most or 40)  # a sampler is never asked further ahead than the room there may be
 
-    def looked(worker: Any, count: int, resources: Resources) -> None:
+    def looked(worker: Any, count: int, resources: Resources, seen: Any) -> None:
         asked["actors"] = count
         raise Looked
 
@@ -191,3 +191,55 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         with pytest.raises(Looked):
             list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide, lambda text: None))
         assert asked["actors"] == expected
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "expected"),
+    [
+        ({"CPU": 4}, {"cpus": 2}, 2),
+        ({"CPU": 4, "GPU": 1}, {"gpus": 0.3}, 3),
+        ({"CPU": 4, "memory": 7e9}, {"memory": 2.0}, 3),
+        ({"CPU": 4}, {"memory": 2.0}, 0),  # nobody says how much it has
+        ({"CPU": 4, "GPU": 1, "accelerator_type:L4": 1.0}, {"gpus": 1, "accelerator_type": "L4"}, 1),
+        ({"CPU": 4, "GPU": 1, "accelerator_type:A100": 1.0}, {"gpus": 1, "accelerator_type": "L4"}, 0),
+    ],
+)
+def test_workers_of_a_node(has: dict[str, float], asked: dict[str, Any], expected: int) -> None:
+    from raysts.cluster.capacity import slots
+
+    assert slots(has, Resources(**asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "selector", "expected"),
+    [
+        ({"zone": "a"}, ("zone=a",), True),
+        ({"zone": "b"}, ("zone=a",), False),
+        ({}, ("zone=a",), False),
+        ({}, ("zone=!a",), True),
+        ({"zone": "b"}, ("zone=in(a, b)", "kind=!in(x)"), True),
+        ({"zone": "b", "kind": "x"}, ("zone=in(a,b)", "kind=!in(x)"), False),
+    ],
+)
+def test_labels_of_a_node(labels: dict[str, str], selector: tuple[str, ...], expected: bool) -> None:
+    from raysts.cluster.capacity import matches
+
+    assert matches(labels, Resources(label_selector=selector).selector) is expected
+
+
+def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
+    cluster: None, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    from types import SimpleNamespace
+
+    from raysts.cluster.executor import check_resources
+    from raysts.cluster.members import _with_memory
+
+    with pytest.raises(InputError, match=r"no node can hold such a worker \(1 CPU, 0 GPUs, 9999.0 GB of memory\)"):
+        check_resources(Resources(memory=9999.0), private=True)
+    with pytest.raises(InputError, match=r"zone=moon"):
+        check_resources(Resources(label_selector=("zone=moon",)), private=True)
+    job: Any = SimpleNamespace(parent=tiny_backbone)
+    assert 1.3 <= (_with_memory(Resources(), [[[job]]]).memory or 1.4) < 2.0
+    assert _with_memory(Resources(memory=3.0), [[[job]]]).memory == 3.0
+    assert _with_memory(Resources(), [[[job]] * 100_000]).memory is None

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,3 +179,27 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
     assert weights.keys() == others.keys()
     assert max((weights[name] - start[name]).abs().max() for name in weights) > 1e-4  # they were trained
     assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
+
+
+def test_workers_are_where_their_labels_say(planned, tmp_path: Path, cluster: None) -> None:
+    """Each way to ask: a training run, an actor, a trial. The cluster's node has the labels that Ray gives to all."""
+    import ray
+    import ray.tune
+
+    from raysts.cluster.executor import start_actors
+    from raysts.cluster.members import train_members
+
+    ((own, value), *_) = [(key, value) for key, value in ray.nodes()[0]["Labels"].items() if key == "ray.io/node-id"]
+    there = Resources(label_selector=(f"{own}={value}",), memory=0.1, gpus=0)
+    made = _made(planned, tmp_path / "there", "nli", {**SHORT, "train.max_steps": 1})
+    assert train_members([_jobs(made.chains[0])], there, lambda text: None) == [None]
+    (actor,) = start_actors(Counter, 1, there)
+    (elsewhere,) = start_actors(Counter, 1, Resources(label_selector=(f"{own}=!{value}",), gpus=0))
+    assert ray.get(actor.__ray_ready__.remote(), timeout=120)
+    assert ray.wait([elsewhere.__ray_ready__.remote()], timeout=1)[0] == []
+    for started in (actor, elsewhere):
+        ray.kill(started)
+    asked = ray.tune.PlacementGroupFactory([there.bundle], bundle_label_selector=[there.selector])
+    group = asked.to_placement_group()
+    assert group.wait(60)
+    ray.util.remove_placement_group(group)

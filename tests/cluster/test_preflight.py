@@ -16,6 +16,7 @@ from processes import wait_until
 
 from raysts.commands.options import RunOptions
 from raysts.errors import InputError
+from raysts.storage.proof import Proof
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def seen(tmp_path: Path) -> Any:
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("x")
     data = tmp_path / "data"
-    return Seen(str(tmp_path / "storage"), ".preflight-1", (("--data", str(data), listed(data)),), versions())
+    return Seen(Proof(str(tmp_path / "storage"), ".preflight-1"), (("--data", str(data), listed(data)),), versions())
 
 
 def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
@@ -38,6 +39,7 @@ def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
 
 def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import preflight
+    from raysts.storage import proof
 
     def said(**other: Any) -> str:
         return preflight.unfit(replace(seen, **other)) or ""
@@ -45,12 +47,12 @@ def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.
     here = seen.versions
     assert said(versions={**here, "torch": "1.0"}).startswith(f"torch is {here['torch']} there and 1.0 where")
     assert "raysts is" in said(versions={**here, "raysts": "0.1.0 (sources 0123)"})
-    assert f"does not see --storage {tmp_path}/storage" in said(nonce=".preflight-2")
+    assert f"does not see --storage {tmp_path}/storage" in said(proof=replace(seen.proof, name=".preflight-2"))
     (tmp_path / "data/sts/stsb_dev.parquet").write_text("more")
     assert f"same files in --data {tmp_path}/data" in said()
     shutil.rmtree(tmp_path / "data")
     assert f"same files in --data {tmp_path}/data" in said()
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    monkeypatch.setattr(proof.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
     assert "its disk has 0.0 GB left" in said(folders=())
 
 
@@ -148,7 +150,7 @@ def test_a_node_with_another_file_system_is_named(
     given = {"backbone": str(tiny_backbone), "members": 1, "train.max_steps": 2}
     with pytest.raises(InputError, match=rf"node .*\): it does not see --storage {apart}/s"):
         run("nli", given, small_world, apart / "s", say=lambda text: None)
-    assert not [path for path in apart.rglob("*") if path.is_file()], "nothing is left behind"
+    assert not list(apart.iterdir()), "nothing is left behind"
 
     shared, inside = tmp_path / "shared", apart / "inside"
     for folder in (small_world, tiny_backbone):

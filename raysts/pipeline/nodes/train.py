@@ -12,6 +12,7 @@ from raysts.errors import RunFailed
 from raysts.evaluation.agreement import AgreementPairs
 from raysts.ids import content_id
 from raysts.models.layers import Layers
+from raysts.models.memory import worker_gigabytes
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -111,7 +112,10 @@ class TrainNode(Node):
             id=run_id,
             title=stage if member is None else f"{role} {member}: {stage}",
             needs=(*after, spec.id),
-            resources={"workers": asked.workers, "cpus": asked.cpus, "gpus": asked.gpus},
+            resources={
+                **{"workers": asked.workers, "cpus": asked.cpus, "gpus": asked.gpus},
+                "memory": asked.memory or worker_gigabytes(inputs.start, asked.stack or 1, bool(asked.gpus)),
+            },
             sentences=inputs.steps(recipe) * recipe.batch * objective.sentences,
             asked=asked,
             before=before,

@@ -1,0 +1,75 @@
+"""Whether another machine sees a storage: it finds there what was just left, and leaves an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raysts.errors import InputError
+from raysts.storage.store import FolderStore, Store
+
+ROOM = 1 << 30
+"""Bytes that must be free where a storage, or its mirror, lies."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was left in a storage.
+
+    Attributes:
+        uri: of the storage.
+        name: of a file there; empty in a bucket, which is the same from everywhere or does not answer.
+    """
+
+    uri: str
+    name: str
+
+    def problem(self, answer: str = "") -> str | None:
+        """On another machine: why it cannot work with the storage, or None; it leaves ``answer`` there."""
+        store = Store.open(self.uri)
+        try:
+            store.check()
+        except InputError as error:
+            return f"it does not reach the storage: {error}"
+        if self.name and not (store.root / self.name).is_file():
+            return (
+                f"it does not see --storage {self.uri}: what was just written there is not to be found; give a bucket "
+                f"(s3://..., gs://...), or a folder of a file system that is mounted on all nodes"
+            )
+        if self.name and answer:
+            try:
+                (store.root / f"{self.name}-{answer}").touch()
+            except OSError as error:
+                return f"it cannot write to --storage {self.uri}: {error.strerror}; give it the right to"
+        existing = next(path for path in (store.root, *store.root.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if free < ROOM:
+            return f"its disk has {free / 1e9:.1f} GB left at {existing}; at least {ROOM / 1e9:.1f} GB are needed"
+        return None
+
+    def answered(self, answer: str) -> bool:
+        """Whether an answer has arrived."""
+        return not self.name or (Store.open(self.uri).root / f"{self.name}-{answer}").exists()
+
+
+@contextlib.contextmanager
+def proof_in(store: Store) -> Iterator[Proof]:
+    """What others are to find in a storage, for the length of the block; nothing is left after it."""
+    if not isinstance(store, FolderStore):
+        yield Proof(store.uri, "")
+        return
+    name = f".preflight-{secrets.token_hex(8)}"
+    absent = [path for path in (store.root, *store.root.parents) if not path.exists()]
+    store.root.mkdir(parents=True, exist_ok=True)
+    (store.root / name).touch()
+    try:
+        yield Proof(store.uri, name)
+    finally:
+        for path in store.root.glob(f"{name}*"):
+            path.unlink(missing_ok=True)
+        for path in absent:
+            with contextlib.suppress(OSError):  # it is used by now
+                path.rmdir()
