@@ -4,6 +4,7 @@ import argparse
 import inspect
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
