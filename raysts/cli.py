@@ -38,7 +38,7 @@ COMMANDS: dict[str, Command] = {
     for module in (recipes, show, plan, run, tune, distill, claims, evaluate, compare, embed, export, report, data)
     for command in module.COMMANDS
 }
-GROUPS = {"data": "fetch, prepare and check data"}
+GROUPS = {"data": "fetch, import, prepare and check data"}
 """Commands of two words, by the first one."""
 
 

@@ -83,7 +83,7 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 
 
 def test_the_commands_are_those_of_the_design() -> None:
-    assert set(COMMANDS) == {*FIELDS, "data fetch", "data prepare", "tune", "claims"}
+    assert set(COMMANDS) == {*FIELDS, "data fetch", "data import", "data prepare", "tune", "claims"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,12 +1,12 @@
-"""``raysts data``: fetch public sets, prepare Wikipedia's sentences, check what is there."""
+"""``raysts data``: fetch public sets, import files of one's own, prepare Wikipedia's sentences, check what is there."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raysts.commands.options import Command, Result, add, names, say_on_stderr
 from raysts.errors import InputError
@@ -100,8 +100,106 @@ def _prepare_text(result: Result) -> str:
     return "\n".join([*skipped, f"{result['rows']:,} sentences: wikipedia/sentences in {result['data']}"])
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """``a=b,c=d`` as a mapping."""
+    found = dict(item.split("=", 1) for item in text.split(",") if "=" in item)
+    if len(found) != text.count(",") + 1 or not all([*found, *found.values()]):
+        raise argparse.ArgumentTypeError(f"'{text}' must look like a=b,c=d")
+    return found
+
+
+def _import_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Turn a file of your own into a canonical table of --data.\n\n"
+        "sentences: wikipedia/sentences, which ct, simcse-unsup, mlm and sed train on (sentence)\n"
+        "pairs:     tests/NAME, a task of that name (sentence1, sentence2, score)\n"
+        "nli:       nli/train (premise, hypothesis, label)\n"
+        "triplets:  nli/triplets, which simcse-sup and gausscse train on (anchor, positive, negative); without negatives\n"
+        "           nli/pairs, which simcse-sup trains on\n"
+        "retrieval: retrieval/NAME/corpus (doc_id, text, title), queries (query_id, text) or qrels (query_id, doc_id, score):\n"
+        "           whichever --columns name\n\n"
+        "Rows without a text are left out; one that cannot be used otherwise is refused."
+    )
+    command.add_argument(
+        "file",
+        metavar="FILE",
+        help="Parquet, CSV, TSV, JSONL, plain lines (.txt), a folder of them, or a saved data set",
+    )
+    kinds = "sentences|pairs|nli|triplets|retrieval"
+    command.add_argument("--as", dest="kind", metavar=kinds, required=True, help="what the file holds")
+    command.add_argument(
+        "--data", required=True, metavar="PATH", help="data folder to write to, in the canonical layout"
+    )
+    command.add_argument(
+        "--columns",
+        type=_pairs,
+        default={},
+        metavar="canonical=theirs,...",
+        help="the file's column for each canonical one (default: that of the same name)",
+    )
+    command.add_argument(
+        "--name",
+        help="name of the test or retrieval set (default: the file's), or another canonical table of the kind: sts/stsb_dev",
+    )
+    command.add_argument(
+        "--labels",
+        type=_pairs,
+        default={},
+        metavar="theirs=entailment,...",
+        help="the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out",
+    )
+    command.add_argument(
+        "--drop-duplicates",
+        dest="drop",
+        choices=("exact", "near"),
+        help="leave out rows whose texts stood there before: equal, or nearly so (MinHash estimates that four fifths of their "
+        "runs of five characters are shared, case and punctuation aside; some 300 bytes of memory a row)",
+    )
+    command.add_argument(
+        "--split-sentences", dest="split", action="store_true", help="cut texts into sentences (English)"
+    )
+    command.add_argument("--force", action="store_true", help="replace the table that is there")
+
+
+def import_table(
+    file: str | Path,
+    kind: str,
+    data: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    drop: Literal["exact", "near"] | None = None,
+    split: bool = False,
+    force: bool = False,
+) -> Result:
+    """Write a file of the user's own as a canonical table; see :class:`raysts.data.imports.Import`.
+
+    Returns:
+        status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates, near_duplicates.
+    """
+    from raysts.data.imports import Import
+    from raysts.storage.store import FolderStore
+
+    root = _own_folder(data).absolute()
+    FolderStore(root).check(writes=True, option="--data")
+    wanted = Import(
+        file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
+        split=split, force=force,
+    )  # fmt: skip
+    return {"status": "done", "data": str(root), **wanted.run()}
+
+
+def _import_text(result: Result) -> str:
+    return (
+        f"{result['table']}: {result['rows_written']:,} rows of {result['rows_read']:,} read; {result['empty']:,} empty and "
+        f"{result['left_out']:,} with a dropped label left out; {result['exact_duplicates']:,} exact duplicates, "
+        f"{result['near_duplicates']:,} near ones left out\n{result['file']}"
+    )
+
+
 def check(data: str | Path | None = None) -> Result:
-    """What a data folder holds, what is wrong with it, and which training text occurs in which evaluation set."""
+    """What a data folder holds and what of it nothing reads, what is wrong, and which training text is in which test set."""
     from raysts.commands.context import corpus_of
     from raysts.evaluation.contamination import text_overlap
 
@@ -139,6 +237,14 @@ COMMANDS = (
         _prepare_arguments,
         prepare,
         _prepare_text,
+    ),
+    Command(
+        "data import",
+        "turn a file of your own into a canonical table",
+        "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA",
+        _import_arguments,
+        import_table,
+        _import_text,
     ),
     Command(
         "data check",

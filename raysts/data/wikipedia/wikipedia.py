@@ -80,16 +80,22 @@ def clean(text: str) -> str:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The well-formed sentences of prose, in order. A sentence never crosses a line.
+    """The well-formed ones of :func:`sentences_of`.
+
+    Well-formed: 6 to 60 words; starts with a capital, a digit or an opening quote before one; ends with ``.``, ``!`` or
+    ``?``; at least two lower-case words; at least two thirds of its characters are letters or spaces; brackets and
+    double quotes are paired; no remnants of extraction such as ``( ;``, spaced punctuation, addresses, markup, U+FFFC.
+    """
+    return [sentence for sentence in sentences_of(text) if is_well_formed(sentence)]
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of prose, in order. A sentence never crosses a line.
 
     A sentence ends at ``.``, ``!`` or ``?`` (and closing quotes or brackets) before white space and a capital, a digit
     or an opening quote, but not after an abbreviation that a name or number follows (``Dr.``, ``No.``) nor, unless a
     word follows that usually begins a sentence, after an initial (``J.``), ``Inc.``, ``U.S.``, ``p.m.`` and their like.
     Decimals never end one.
-
-    Well-formed: 6 to 60 words; starts with a capital, a digit or an opening quote before one; ends with ``.``, ``!`` or
-    ``?``; at least two lower-case words; at least two thirds of its characters are letters or spaces; brackets and
-    double quotes are paired; no remnants of extraction such as ``( ;``, spaced punctuation, addresses, markup, U+FFFC.
     """
     found = []
     for line in text.splitlines():
@@ -100,7 +106,7 @@ def split_sentences(text: str) -> list[str]:
                 found.append(line[first : match.end(2)])
                 first = match.end()
         found.append(line[first:])
-    return [sentence for sentence in found if is_well_formed(sentence)]
+    return [sentence for sentence in found if sentence]
 
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:

@@ -19,11 +19,13 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED
+from raysts.data.imports import unused
 from raysts.data.shards import open_shard, pages, remedy
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
 from raysts.schema import TABLES, table_columns
+from raysts.storage.store import FolderStore
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
 """What sentence models are trained on."""
@@ -138,7 +140,8 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
 
     Returns:
         ``root``; ``tables`` (rows and files of those present); ``missing`` (names); ``problems`` (unusable files and
-        rows, with file, row and column); ``overlaps`` (see ``overlap``; tables with problems are left out).
+        rows, with file, row and column); ``unused`` (see
+        :func:`raysts.data.imports.unused`); ``overlaps`` (see ``overlap``; tables with problems are left out).
     """
     tables: dict[str, Any] = {}
     problems: list[str] = []
@@ -158,12 +161,21 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
         "tables": tables,
         "missing": [name for name in TABLES if name not in tables and name not in DERIVED],
         "problems": problems,
+        "unused": _unused(corpus),
         "overlaps": overlap(
             corpus,
             [name for name in TRAIN_TABLES if name in sound],
             [name for name in (*EVAL_TABLES, *corpus.tests()) if name in sound],
         ),
     }
+
+
+def _unused(corpus: Corpus) -> list[dict[str, str]]:
+    """Of a folder on this machine, the files that nothing reads."""
+    if corpus.empty or not isinstance(corpus.store, FolderStore):
+        return []
+    read = {path for name in corpus.tables() for path in corpus.files(name)}
+    return unused(corpus.root, lambda path: path in read or path.name == "manifest.json" or "words" in path.parts)
 
 
 def format_check(report: dict[str, Any]) -> str:
@@ -178,6 +190,12 @@ def format_check(report: dict[str, Any]) -> str:
     if report["missing"]:
         lines += ["", "not there", "  " + ", ".join(report["missing"])]
     lines += ["", "problems"] + [f"  {problem}" for problem in report["problems"] or ["none"]]
+    if report["unused"]:
+        lines += ["", "read by nothing"]
+        lines += [
+            f"  {entry['file']}: {entry['why']}" + (f"; {entry['command']}" if entry["command"] else "")
+            for entry in report["unused"]
+        ]
     lines += ["", "training text in evaluation sets (rows whose pair / both sentences / any sentence occurs)"]
     for entry in report["overlaps"]:
         numbers = (entry[key] for key in ("pair_rows", "both_rows", "sentence_rows"))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.commands.data import check, import_table
+from raysts.data.corpora import Corpus
+from raysts.data.duplicates import near_duplicates
+from raysts.errors import InputError
+
+NLI = [
+    ("A man eats.", "Someone eats.", "ent"),
+    ("A man eats.", "A man is fast asleep in bed!", "con"),
+    ("A man eats.", "a man is fast asleep in bed", "con"),
+    ("A man eats.", "A man is fast asleep in bed!", "con"),
+    ("A man eats.", " ", "con"),
+    ("x", "y", "-"),
+]
+LABELS = {"ent": "entailment", "con": "contradiction", "-": "drop"}
+COLUMNS = {"premise": "q", "hypothesis": "a", "label": "gold"}
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def nli(folder: Path) -> Path:
+    return lines(folder / "mine.jsonl", [dict(zip(("q", "a", "gold"), row, strict=True)) for row in NLI])
+
+
+@pytest.mark.parametrize(("drop", "written", "near"), [(None, 4, 0), ("exact", 3, 0), ("near", 2, 1)])
+def test_rows_are_counted_and_labels_mapped(tmp_path: Path, drop: Any, written: int, near: int) -> None:
+    found = import_table(nli(tmp_path), "nli", tmp_path / "data", columns=COLUMNS, labels=LABELS, drop=drop)
+    counts = ("rows_read", "rows_written", "empty", "left_out", "exact_duplicates", "near_duplicates")
+    assert [found[name] for name in counts] == [6, written, 1, 1, 1, near]
+    corpus = Corpus(tmp_path / "data").writing_to(tmp_path)
+    corpus.check(["nli/train"])
+    assert corpus.read("nli/train").to_pylist()[0] == {
+        "premise": "A man eats.", "hypothesis": "Someone eats.", "label": "entailment"
+    }  # fmt: skip
+    assert corpus.rows("nli/pairs") == 1  # what contrastive objectives read is made of it
+    with pytest.raises(InputError, match=r"train\.parquet: the table nli/train is there; replace it with --force"):
+        import_table(nli(tmp_path), "nli", tmp_path / "data", columns=COLUMNS, labels=LABELS)
+    again = import_table(nli(tmp_path), "nli", tmp_path / "data", columns=COLUMNS, labels=LABELS, force=True)
+    assert corpus.rows("nli/train") == again["rows_written"] == 4
+
+
+def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
+    data, rows = tmp_path / "data", [{"a": f"one {i}", "b": f"two {i}", "c": f"three {i}", "n": i} for i in range(3)]
+    file = lines(tmp_path / "mine.jsonl", rows)
+
+    def table(kind: str, columns: str, **options: Any) -> str:
+        wanted = dict(item.split("=") for item in columns.split(","))
+        return str(import_table(file, kind, data, columns=wanted, **options)["table"])
+
+    assert table("triplets", "anchor=a,positive=b,negative=c") == "nli/triplets"
+    assert table("triplets", "anchor=a,positive=b") == "nli/pairs"  # without negatives
+    assert table("pairs", "sentence1=a,sentence2=b,score=n") == "tests/mine"
+    assert table("pairs", "sentence1=a,sentence2=b,score=n", name="sts/stsb_dev") == "sts/stsb_dev"
+    assert table("retrieval", "doc_id=n,text=a", name="faq") == "retrieval/faq/corpus"
+    assert table("retrieval", "query_id=n,text=b", name="faq") == "retrieval/faq/queries"
+    assert table("retrieval", "query_id=n,doc_id=n,score=n", name="faq") == "retrieval/faq/qrels"
+    corpus = Corpus(data)
+    corpus.check(corpus.tables())
+    assert {"tests/mine", "nli/pairs", "retrieval/faq/qrels"} <= {*corpus.tables()}
+    assert corpus.read("nli/pairs").column("negative").to_pylist() == [None] * 3
+
+    prose = lines(tmp_path / "prose.jsonl", [{"text": "Dr. Who came. He left! Why?"}, {"text": None}])
+    import_table(prose, "sentences", data, columns={"sentence": "text"}, split=True)
+    written = pq.read_table(data / "wikipedia" / "sentences.parquet").column("sentence").to_pylist()
+    assert written == ["Dr. Who came.", "He left!", "Why?"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\): unknown label 'ent'; map it with --labels ent=entailment"),
+        (
+            "nli",
+            {"columns": {**COLUMNS, "label": "gld"}},
+            "column 'gld' is missing.*did you mean 'gold'.*--columns label=",
+        ),
+        ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
+        ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
+        (
+            "pairs",
+            {"columns": {"sentence1": "q", "sentence2": "a", "score": "gold"}},
+            "holds 'ent'; must be a finite number",
+        ),
+        ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
+        ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
+        (
+            "sentences",
+            {"columns": {"sentence": "a"}, "name": "nli/train"},
+            "no canonical table with the columns sentence",
+        ),
+        ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
+        ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
+    ],
+)
+def test_refused_before_anything_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        import_table(nli(tmp_path), kind, tmp_path / "data", **options)
+    assert not list((tmp_path / "data").rglob("*.parquet"))
+
+
+def test_check_names_what_nothing_reads(tmp_path: Path) -> None:
+    import_table(nli(tmp_path), "nli", tmp_path, columns=COLUMNS, labels=LABELS)
+    (tmp_path / "notes.bin").write_bytes(b"x")
+    lines(tmp_path / "scored.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
+    found = {entry["file"]: entry for entry in check(tmp_path)["unused"]}
+    assert set(found) == {"mine.jsonl", "notes.bin", "scored.jsonl"}
+    assert found["scored.jsonl"]["command"] == (
+        f"raysts data import {tmp_path / 'scored.jsonl'} --as pairs --data {tmp_path}"
+    )
+    assert found["notes.bin"]["why"] == "no format of a table"
+
+
+def test_near_duplicates_share_most_of_their_characters() -> None:
+    texts = [
+        f"The quick brown fox number {i} jumps over {i * 7919 % 997} lazy dogs in the {i % 13}th garden."
+        for i in (1, 2)
+    ]
+    far = "An entirely different sentence about the price of tea in the harbour towns of the north."
+    same = [texts[0].upper().replace(".", "!"), texts[0] + " Yes."]
+    assert near_duplicates(iter([texts[0], far, *same, "", "a", ""])).tolist() == [
+        False, False, True, True, False, False, True
+    ]  # fmt: skip
+    assert not near_duplicates(iter([])).any()
