@@ -122,6 +122,7 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator
             else:
                 (number, actor), room = working.pop(reference), 1
                 results[number] = reference
+            room = min(room, max(1, len(queue) - len(starting)))  # of few units each actor gets one
             for _ in range(min(room, len(queue))):
                 number = queue.popleft()
                 working[actor.run.remote([args], units[number])] = number, actor

@@ -271,7 +271,8 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
 
 
 def falls(plan: Plan) -> list[str]:
-    """A line for each stage of which models ended, on the development set, below the model that they started from.
+    """A line for each stage of which models ended, on the development set, below the model that they started from, and one
+    where the ensemble is below its best member on a test set.
 
     The score of the start is that of the stage before, or of the backbone where that was evaluated; it is one of the same
     pooling and development set, or there is none.
@@ -294,6 +295,25 @@ def falls(plan: Plan) -> list[str]:
     return [
         f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
         for stage, fallen in lines.items()
+    ] + _below_best(plan)
+
+
+def _below_best(plan: Plan) -> list[str]:
+    """A line where the ensemble scores below the best of what it is made of, on the test set of the sentence."""
+    called = dict(zip([model.id for model in plan.teacher_models], plan.pipeline.teachers, strict=True))
+    choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
+    ensemble, members = _scores(plan, "member", "ensemble", choice), plan.outcome.ensemble
+    scores = {member: own for member in members if (own := _scores(plan, "member", member, choice))}
+    on = _compared_on(ensemble, next(iter(scores.values()), {}))
+    if on is None or len(scores) < 2:
+        return []
+    behind = {member: difference([ensemble], [own], [on], 0).value for member, own in scores.items()}
+    best = min(behind, key=lambda member: behind[member])
+    if behind[best] >= 0:
+        return []
+    found = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
+    return [
+        f"ensemble: {found.over(f'the best it is made of, {called.get(best, best)}')} on {TITLES.get(on, on.upper())} test"
     ]
 
 

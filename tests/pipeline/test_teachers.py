@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import run_commands
 import scipy.stats
-from run_commands import EVALUATION, overrides, raysts
+from run_commands import EVALUATION, overrides, raysts, result
 from small_runs import write_backbone
 
+from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.pretrained import load
@@ -121,3 +122,24 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) ->
         cosines.append((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
     expected = scipy.stats.spearmanr(np.mean(cosines, axis=0), world["score"]).statistic
     assert ensemble["value"] == pytest.approx(expected, abs=1e-4)
+    best = max(row["value"] for row in members if row["layers"] == ensemble["layers"])
+    assert (ensemble["value"] < best) == any(note.startswith("ensemble: ") for note in done["notes"])
+
+
+def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
+    options: list[str], unlike: list[Path], tmp_path: Path
+) -> None:
+    """The same student to rounding; a sentence without its vector is named by its row before anything starts."""
+    texts = (
+        Corpus(Path(options[options.index("--data") + 1])).read("wikipedia/sentences")["sentence"].unique().to_pylist()
+    )
+    model = load(unlike[0], max_length=75, device="cpu")
+    path = write_vectors(tmp_path / "vectors.parquet", texts, model.encode(texts))
+    students = []
+    for number, teacher in enumerate((path, unlike[0])):
+        asked = ["--set", "sed.target=unit-mean", "--name", f"vectors-{number}"]
+        students.append(load(result("distill", teacher, *options, *asked)["model"], device="cpu").encode(TEXTS))
+    np.testing.assert_allclose(*students, atol=1e-4)
+    write_vectors(path, texts[::2], model.encode(texts[::2]))
+    refused = raysts("distill", path, *options, "--name", "missing")
+    assert refused.code == 2 and "has no vector of row " in refused.err and "wikipedia/sentences" in refused.err
