@@ -1,4 +1,4 @@
-"""What docs/cluster.md tells people to type, and which messages it says they will see."""
+"""What docs/cluster.md and docs/own-text.md tell people to type, and which messages they will see."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def test_other_lines_name_files_that_exist() -> None:
     assert {line.split()[0] for line in others} == {"export", "kubectl"}
     for path in re.findall(r"(?:jobs|docs)/[\w.]+|cluster[\w-]*\.yaml", TEXT):
         assert (ROOT / path).exists(), path
+
+
+def test_the_commands_on_own_text_parse() -> None:
+    page = (ROOT / "docs" / "own-text.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S) for line in block.splitlines()]
+    assert len(lines) >= 10
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "raysts"
+        cli.parser().parse_args(arguments)
 
 
 def test_the_messages_of_the_table_are_in_the_code() -> None:
