@@ -17,6 +17,7 @@ from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.report import report as write_reports
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
+from raysts.data.own import open_text
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
 from raysts.models.pretrained import load_tokenizer
@@ -45,6 +46,17 @@ def data(s3_endpoint: str, small_world: Path, tmp_path: Path, monkeypatch: pytes
         pq.write_table(part, tmp_path / "part.parquet")
         bucket.upload(tmp_path / "part.parquet", f"nli/train/{number}.parquet")
     return uri
+
+
+def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
+    (tmp_path / "docs.csv").write_text("id,text\n1,first\n2,second\n")
+    Bucket(canonical(data)).upload(tmp_path / "docs.csv", "own/docs.csv")
+    here = open_text(tmp_path / "docs.csv", "text")
+    for where in (f"{data}/own/docs.csv", f"{data}/own"):
+        there = open_text(where, "text")
+        assert (there.sha256, there.rows, there.title) == (here.sha256, 2, "own" if where.endswith("own") else "docs")
+    with pytest.raises(InputError, match=r"--text 's3://.*/none.csv': there is no such file"):
+        open_text(f"{data}/own/none.csv", "text")
 
 
 def test_a_run_on_data_in_a_bucket_is_one_on_a_folder(data: str, small_world: Path, tmp_path: Path) -> None:
