@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+
+if TYPE_CHECKING:
+    from raysts.evaluation.precision import Dtype
 
 HELP = "embed a column of Parquet files, resumable by shard"
 EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
@@ -21,7 +25,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
     )
     add_layers(command, "the model's own")
-    add(command, "--prompt", "--storage", "--address")
+    add(command, "--prompt", "--dims", "--dtype", "--data", "--dev", "--storage", "--address")
 
 
 def embed(
@@ -33,6 +37,10 @@ def embed(
     storage: str | Path | None = None,
     layers: int | str | None = None,
     prompt: str | None = None,
+    dims: int | None = None,
+    dtype: Dtype = "float32",
+    data: str | Path | None = None,
+    dev: Mapping[str, str | Path] | None = None,
     address: str | None = None,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
@@ -47,13 +55,21 @@ def embed(
         layers: pool these layers instead of the model's own.
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default. A
             model that reads queries and passages differently embeds them by two calls.
+        dims: the first so many dimensions alone.
+        dtype: ``float32``; ``int8``, each dimension in 255 steps of its range over a seeded draw of the input (``manifest.json``
+            has the ranges); ``binary``, the signs, eight to a byte: as sentence-transformers' ``quantize_embeddings`` has them.
+        data: where what ``dims`` and ``dtype`` cost is measured, on its development set: as :func:`raysts.run`, but the embedded
+            world is not asked.
+        dev: the same on scored pairs of one's own, files by their names.
         address: as :func:`raysts.run`.
         say: takes progress.
 
     Returns:
-        status, output, rows, shards, dim.
+        status, output, rows, shards, dim; where it was measured also cost (on, before, after: rank correlations).
     """
     from raysts.commands.context import executor, locate, store_of
+    from raysts.commands.smaller import measured_cost
+    from raysts.evaluation import precision
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.pipeline import embed as bulk
@@ -64,30 +80,37 @@ def embed(
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")
+    precision.check(loaded, dims, dtype)
+    whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     beside = FolderStore(target.parent)
     beside.check(writes=True, option="--output")
     with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
         if prefix := loaded.prompts.resolve():
             spec["prompt"] = prefix
+        spec |= {"dims": dims} if dims else {}
+        spec |= {"dtype": dtype} if dtype != "float32" else {}
         shards = bulk.open_output(target, spec, units)
         waiting = [work for work in shards.items() if not bulk.is_done(*work)]
         finished = len(units) - len(waiting)
         say(f"embed: {len(units)} shards, {finished} done")
+        ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" else None
+        cost = measured_cost(loaded, whole, dtype, ranges, data, dev, say)
         if waiting:
             with executor(address) as chosen:
-                began = time.monotonic()
-                written = chosen.map(bulk.EmbedFile, (path, layers, column, prefix), waiting, Resources(), say)
+                began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges)
+                written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")
-        manifest = bulk.close_output(target, shards, loaded)
+        manifest = bulk.close_output(target, shards, loaded, dtype)
     return {
         "status": "done",
         "output": str(target),
         "rows": manifest["rows"],
         "shards": len(units),
         "dim": manifest["dim"],
+        **({"cost": cost.as_plain()} if cost else {}),
     }
 
 

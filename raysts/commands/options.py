@@ -115,6 +115,17 @@ SHARED: dict[str, dict[str, Any]] = {
         "the last four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
     },
     "--column": {"metavar": "NAME", "help": "the column of --text that holds the texts (default: the only one)"},
+    "--dims": {
+        "type": int,
+        "metavar": "N",
+        "help": "the first N dimensions of the vectors alone (default: all; models trained with matryoshka lose least)",
+    },
+    "--dtype": {
+        "choices": ("float32", "int8", "binary"),
+        "default": "float32",
+        "help": "of the stored numbers, as sentence-transformers makes them: int8 in 255 steps of each dimension's range, binary "
+        "the signs, eight to a byte (default float32)",
+    },
     "--dev": {
         "action": Named,
         "metavar": "NAME=FILE",

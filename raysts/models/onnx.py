@@ -109,7 +109,7 @@ def losses(model: SentenceModel) -> list[str]:
     return found
 
 
-def save(model: SentenceModel, folder: Path) -> None:
+def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     """Write ``model.onnx``, the tokenizer's files and what sentence-transformers asks for, aside then renamed.
 
     The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T, and gives ``sentence_embedding``
@@ -120,6 +120,7 @@ def save(model: SentenceModel, folder: Path) -> None:
     Args:
         model: a model on the CPU that ``check`` has passed.
         folder: the directory.
+        card: its ``README.md``.
 
     Raises:
         RunFailed: the graph cannot be made, or gives other embeddings than the model.
@@ -132,7 +133,7 @@ def save(model: SentenceModel, folder: Path) -> None:
             draft.mkdir(parents=True)
             static.save_tokenizer(model.tokenizer.backend_tokenizer, draft)
         else:
-            _save_modules(model, draft)
+            _save_modules(model, draft, card)
         path = draft / "model.onnx"
         try:
             with torch.inference_mode(), warnings.catch_warnings():
@@ -161,9 +162,9 @@ def save(model: SentenceModel, folder: Path) -> None:
             )
 
 
-def _save_modules(model: SentenceModel, draft: Path) -> None:
+def _save_modules(model: SentenceModel, draft: Path, card: str | None) -> None:
     """The model's directory without its weights, and without the choice of layers, which the graph has made."""
-    model.save(draft)
+    model.save(draft, card)
     (draft / "model.safetensors").unlink()
     listed = read_json(draft / "modules.json", list)
     for module in listed:

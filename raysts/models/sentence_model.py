@@ -296,8 +296,11 @@ def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
         yield lambda rows: progress.advance(task, rows)
 
 
-def quantize(vectors_ND: np.ndarray, precision: Precision) -> np.ndarray:
-    """Vectors in a smaller type, bit for bit as sentence-transformers' ``quantize_embeddings`` makes them of the same ones."""
+def quantize(vectors_ND: np.ndarray, precision: Precision, ranges_2D: np.ndarray | None = None) -> np.ndarray:
+    """Vectors in a smaller type, bit for bit as sentence-transformers' ``quantize_embeddings`` makes them of the same ones.
+
+    ``ranges_2D``: smallest and largest numbers of the 8-bit types; default: those of these vectors.
+    """
     if precision == "float32":
         return vectors_ND
     if precision in ("binary", "ubinary"):
@@ -305,8 +308,8 @@ def quantize(vectors_ND: np.ndarray, precision: Precision) -> np.ndarray:
         return bits if precision == "ubinary" else (bits - 128).astype(np.int8)
     if not len(vectors_ND):
         return vectors_ND.astype(precision)
-    lowest_D = vectors_ND.min(0)
-    steps_D = (vectors_ND.max(0) - lowest_D) / 255
+    lowest_D, highest_D = (vectors_ND.min(0), vectors_ND.max(0)) if ranges_2D is None else ranges_2D
+    steps_D = (highest_D - lowest_D) / 255
     levels_ND = np.clip(np.floor((vectors_ND - lowest_D) / np.where(steps_D == 0, 1, steps_D)), 0, 255)
     return levels_ND.astype(np.uint8) if precision == "uint8" else (levels_ND - 128).astype(np.int8)
 

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from raysts.data.shards import ShardError, open_shard, pages
 from raysts.errors import InputError, RunFailed, nearest
+from raysts.evaluation.precision import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
 from raysts.models.pretrained import load
-from raysts.models.sentence_model import SentenceModel
+from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
 from raysts.storage.store import FolderStore, Store
@@ -96,11 +97,12 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
     known = store.read_json("job.json")
     if known is None and output.exists() and any(output.iterdir()):
         raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
-    changed = [key for key in spec if known is not None and known.get(key) != spec[key]]
-    if known is not None and changed:
+    theirs = {key: value for key, value in (known or spec).items() if key != "files"}
+    changed = [key for key in {**spec, **theirs} if theirs.get(key) != spec.get(key)]
+    if changed:
         raise InputError(
             f"--output '{output}' holds the shards of another job (it differs in {', '.join(changed)}: "
-            f"{', '.join(repr(known.get(key)) for key in changed)}); choose another folder or remove it"
+            f"{', '.join(repr(theirs.get(key)) for key in changed)}); choose another folder or remove it"
         )
     remove_drafts(output)
     before: dict[str, dict[str, Any]] = (known or {}).get("files", {})
@@ -128,11 +130,47 @@ def is_done(unit: Unit, shard: Path) -> bool:
         return False
 
 
+def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column: str) -> np.ndarray:
+    """The ranges of ``int8``, float32 [2, D], of a seeded draw of at most ``MOST_CALIBRATION`` rows from 64 of the units.
+
+    They are drawn once and stay the job's (``calibration.json``), so that all shards, also those of a file that changes later,
+    are on one scale.
+    """
+    store = FolderStore(output)
+    known = store.read_json("calibration.json")
+    if known is None:
+        rng = np.random.default_rng(0)
+        chosen = [units[i] for i in sorted(rng.permutation(len(units))[:64])]
+        share = MOST_CALIBRATION / sum(unit.rows for unit in chosen)
+        texts = [
+            text
+            for unit in chosen
+            for batch in _read(unit)
+            for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
+            if draw < share
+        ]
+        known = {"rows": len(texts), "ranges": ranges_of(model.encode(texts)).tolist()}
+        store.write_json("calibration.json", known)
+    return np.array(known["ranges"], np.float32)
+
+
 class EmbedFile:
     """Writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
 
-    def __init__(self, device: str | None, model: Path, layers: Layers | None, column: str, prompt: str) -> None:
+    def __init__(
+        self,
+        device: str | None,
+        model: Path,
+        layers: Layers | None,
+        column: str,
+        prompt: str,
+        dims: int | None = None,
+        dtype: Dtype = "float32",
+        ranges: np.ndarray | None = None,
+    ) -> None:
         self.model, self.column = load(model, layers=layers, prompt=prompt, device=device), column
+        self.model.truncate_dim = dims or self.model.truncate_dim
+        self.dtype, self.ranges = dtype, ranges
 
     def __call__(self, work: tuple[Unit, Path]) -> None:
         unit, shard = work
@@ -141,14 +179,18 @@ class EmbedFile:
         with Store.of(shard).put(shard) as draft:
             writer = None
             for batch in _read(unit):
-                column = batch.column(batch.schema.get_field_index(self.column))
-                vectors = self.model.encode(pc.fill_null(column.cast(pa.string()), "").to_pylist())
+                vectors = quantize(self.model.encode(_texts(batch, self.column)), self.dtype, self.ranges)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
                 table = pa.Table.from_batches([batch]).append_column(ADDED, lists)
                 writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")
                 writer.write_table(table)
             assert writer is not None
             writer.close()
+
+
+def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
+    values = batch.column(batch.schema.get_field_index(column))
+    return pc.fill_null(values.cast(pa.string()), "").to_pylist()  # type: ignore[no-any-return]
 
 
 def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
@@ -160,8 +202,10 @@ def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
         raise RunFailed(str(error)) from None
 
 
-def close_output(output: Path, shards: dict[Unit, Path], model: SentenceModel) -> dict[str, Any]:
-    """Write the manifest that says the job is complete.
+def close_output(
+    output: Path, shards: dict[Unit, Path], model: SentenceModel, dtype: Dtype = "float32"
+) -> dict[str, Any]:
+    """Write the manifest that says the job is complete; with the ranges of ``int8``, from which vectors are made again.
 
     Raises:
         RunFailed: the input has changed since the job began.
@@ -175,6 +219,7 @@ def close_output(output: Path, shards: dict[Unit, Path], model: SentenceModel) -
     manifest = {
         "rows": int(np.sum([unit.rows for unit in shards])),
         "dim": model.dim,
+        **({"dtype": dtype, **(store.read_json("calibration.json") or {})} if dtype != "float32" else {}),
         "pooling": model.pooling,
         "layers": model.layers,
         "shards": [

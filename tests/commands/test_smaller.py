@@ -1,0 +1,212 @@
+"""Vectors of fewer dimensions and bits, and directories that are sent to the hub."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from run_commands import raysts, result
+from small_runs import HIDDEN
+
+from raysts.evaluation.statistics import spearman
+from raysts.models.pretrained import load
+from raysts.ops.similarity import cosine
+
+TEXTS = [
+    f"{word} {other}" for word in ("a dog", "the cat", "nobody") for other in ("runs", "sleeps", "is red", "is small")
+]
+TOKEN = "hf_secretsecretsecret"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "texts.parquet", row_group_size=5)
+    return tmp_path / "texts.parquet"
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    pairs = [
+        {"sentence1": a, "sentence2": b, "score": i * j % 7} for i, a in enumerate(TEXTS) for j, b in enumerate(TEXTS)
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    return tmp_path / "mine.jsonl"
+
+
+def embed(model: Path, source: Path, output: Path, *more: object) -> dict[str, Any]:
+    return result("embed", model, "--input", source, "--column", "text", "--output", output, "--address", "none", *more)
+
+
+def stored(output: Path) -> np.ndarray:
+    shards = [pq.read_table(path) for path in sorted(output.glob("part-*.parquet"))]
+    return np.stack(pa.concat_tables(shards).column("embedding").to_numpy())
+
+
+@pytest.mark.parametrize(("dtype", "dims"), [("int8", None), ("int8", 12), ("binary", 16), ("float32", 5)])
+def test_embedded_as_sentence_transformers_quantises(
+    dtype: Any, dims: int | None, tiny_backbone: Path, source: Path, tmp_path: Path
+) -> None:
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    vectors = load(tiny_backbone, device="cpu").encode(TEXTS)[:, :dims]
+    options = ["--dtype", dtype, *(["--dims", dims] if dims else [])]
+    embed(tiny_backbone, source, tmp_path / "out", *options)
+    found, manifest = stored(tmp_path / "out"), json.loads((tmp_path / "out" / "manifest.json").read_text())
+    ranges = np.array(manifest["ranges"], np.float32) if dtype == "int8" else None
+    expected = quantization.quantize_embeddings(vectors, dtype, ranges=ranges)
+    assert found.dtype == expected.dtype and manifest["dim"] == (dims or HIDDEN)
+    # Batches of other sizes round the last bit of a number otherwise, which may lie at the border of a step.
+    assert np.abs(found.astype(float) - expected).max() <= (1 if dtype == "int8" else 1e-6)
+    if ranges is not None:
+        np.testing.assert_allclose(ranges, [vectors.min(0), vectors.max(0)], atol=1e-6, err_msg="all rows are drawn")
+        assert (found != expected).mean() < 0.01 and manifest["rows"] == len(TEXTS)
+    refused = raysts(
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", tmp_path / "out", "--address", "none"
+    )
+    assert refused.code == 2 and "another job" in refused.err
+
+
+def test_ranges_stay_those_of_the_first_draw(tiny_backbone: Path, source: Path, tmp_path: Path) -> None:
+    """A file that changes is embedded again on the scale of the others."""
+    embed(tiny_backbone, source, tmp_path / "out", "--dtype", "int8")
+    before = json.loads((tmp_path / "out" / "manifest.json").read_text())["ranges"]
+    pq.write_table(pa.table({"text": ["it is not a ball"] * 3}), source)
+    embed(tiny_backbone, source, tmp_path / "out", "--dtype", "int8")
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["ranges"] == before
+    assert stored(tmp_path / "out").shape == (3, HIDDEN)
+
+
+def test_what_it_costs_on_dev(tiny_backbone: Path, source: Path, dev: Path, tmp_path: Path) -> None:
+    """Signs are compared by their cosine, which orders pairs as the Hamming distance does."""
+    said = ["--dims", 8, "--dtype", "binary", "--dev", f"mine={dev}"]
+    found = result("export", tiny_backbone, "--to", tmp_path / "model", *said)
+    vectors = load(tiny_backbone, device="cpu").encode(TEXTS)
+    left, right = (np.repeat(vectors, len(TEXTS), 0), np.tile(vectors, (len(TEXTS), 1)))
+    gold = np.array([i * j % 7 for i in range(len(TEXTS)) for j in range(len(TEXTS))], float)
+    assert found["cost"]["on"] == "mine"
+    assert found["cost"]["before"] == pytest.approx(spearman(cosine(left, right), gold), abs=1e-4)
+    distance = ((left[:, :8] > 0) != (right[:, :8] > 0)).sum(1)
+    assert found["cost"]["after"] == pytest.approx(spearman(-distance, gold), abs=1e-6)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert (
+        "first 8 of its 32 dimensions" in card
+        and 'precision="binary"' in card
+        and "on mine the rank correlation" in card
+    )
+    told = raysts("embed", tiny_backbone, "--input", source, "--column", "text", "--output", tmp_path / "out",
+                  "--address", "none", *said)  # fmt: skip
+    assert told.code == 0 and "8 dimensions as binary: on mine the rank correlation is" in told.err
+
+
+def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    told = raysts("export", tiny_backbone, "--to", tmp_path / "model", "--dims", 8)
+    assert told.code == 0 and "what that costs was not measured; name a development set" in told.err
+    whole = load(tiny_backbone, device="cpu").encode(TEXTS)
+    loaded = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), whole[:, :8], atol=1e-5)
+    assert load(tmp_path / "model", device="cpu").dim == 8
+    for option, message in (
+        (["--dims", 33], "have 32 dimensions; give a number from 1"),
+        (["--dims", 0], "give a number from 1"),
+        (["--private"], "--private is of --push"),
+        (["--push", "a/b/c"], "give user/name"),
+    ):
+        refused = raysts("export", tiny_backbone, "--to", tmp_path / "other", *option)
+        assert refused.code == 2 and message in refused.err and not (tmp_path / "other").exists(), refused.err
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """As much of the hub as takes a directory: what it was sent, by path, and which requests came with the token."""
+
+    files: dict[str, bytes]
+    seen: list[tuple[str, bool]]
+    made: dict[str, Any]
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append((self.path, self.headers.get("Authorization") == f"Bearer {TOKEN}"))
+        if self.path == "/api/repos/create":
+            self.made.update(json.loads(body))
+            self._answer(
+                {"url": f"http://{self.headers['Host']}/somebody/encoder"},
+                403 if "refused" in self.made["name"] else 200,
+            )
+        elif self.path.endswith("/preupload/main"):
+            sent = json.loads(body)["files"]
+            kind = {"uploadMode": "regular", "shouldIgnore": False}
+            self._answer({"files": [{"path": file["path"], **kind} for file in sent]})
+        elif self.path.endswith("/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            self._answer(
+                {
+                    "commitUrl": f"http://{self.headers['Host']}/somebody/encoder/commit/1",
+                    "commitOid": "1",
+                    "success": True,
+                }
+            )
+        else:
+            self._answer({"errors": [], "warnings": []})
+
+    def do_GET(self) -> None:
+        self._answer({"error": "Repository not found"}, 404)
+
+    def _answer(self, found: dict[str, Any], status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+
+
+def test_a_directory_is_sent_to_the_hub(tiny_backbone: Path, tmp_path: Path) -> None:
+    """A server that stands in for the hub has then what the folder holds; the token is in no line."""
+
+    class Hub(_Hub):
+        files, seen, made = {}, [], {}
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": address,
+        "HF_TOKEN": TOKEN,
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "0",
+    }
+    command = [sys.executable, "-m", "raysts", "export", str(tiny_backbone), "--json"]
+    try:
+        sent = [*command, "--to", str(tmp_path / "model"), "--push", "somebody/encoder", "--private"]
+        ended = subprocess.run(sent, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        written = {
+            path.relative_to(tmp_path / "model").as_posix(): path for path in (tmp_path / "model").rglob("[!.]*")
+        }
+        assert Hub.files == {name: path.read_bytes() for name, path in written.items() if path.is_file()}
+        assert "private" in str(Hub.made), "a key or a value, as the version of the library has it"
+        assert (Hub.made["organization"], Hub.made["name"]) == ("somebody", "encoder")
+        assert all(known for path, known in Hub.seen if "validate-yaml" not in path) and len(Hub.seen) >= 3
+        assert json.loads(ended.stdout)["pushed"] == f"{address}/somebody/encoder"
+        sent = [*command, "--to", str(tmp_path / "again"), "--push", "somebody/refused"]
+        refused = subprocess.run(sent, env=environment, capture_output=True, text=True, check=False)
+        assert refused.returncode == 3 and "is written, and could not be sent to somebody/refused" in refused.stderr
+        assert TOKEN not in ended.stdout + ended.stderr + refused.stdout + refused.stderr
+        del environment["HF_TOKEN"]
+        refused = subprocess.run(sent, env=environment, capture_output=True, text=True, check=False)
+        assert refused.returncode == 2 and "no token of the Hugging Face hub" in refused.stderr
+    finally:
+        server.shutdown()
