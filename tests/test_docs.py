@@ -51,8 +51,9 @@ def test_other_lines_name_files_that_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_the_commands_on_own_text_parse() -> None:
-    page = (ROOT / "docs" / "own-text.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["own-text", "methods"])
+def test_the_commands_of_a_page_parse(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S) for line in block.splitlines()]
     assert len(lines) >= 10
     for line in lines:
