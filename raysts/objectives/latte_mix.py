@@ -6,6 +6,8 @@ K classes, W numbers of a token's code.
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
@@ -43,12 +46,18 @@ class AutoencoderSettings(Settings):
         encoder_layers: linear layers of the encoder, 1 to 3.
         hidden: width between the layers of encoder and decoder; none: that of the token vectors.
         reconstruction: squared error, ``sum`` or ``mean`` over the dimensions of a token vector.
+        inputs: token vectors as they are (``raw``), or every dimension with mean 0 and variance 1 over the tokens read so far
+            (``standardised``), so that few dimensions of large variance do not take what a code can carry. The model that is
+            kept has it in its first layer.
+        variance: of the decoder's Gaussian: the error is divided by twice that. None: learnt, one for all dimensions.
     """
 
     dims: int = 64
     encoder_layers: int = 1
     hidden: int | None = None
     reconstruction: Literal["sum", "mean"] = "sum"
+    inputs: Literal["raw", "standardised"] = later("raw")
+    variance: float | None = later(0.5)
 
     def __post_init__(self) -> None:
         if self.dims < 1:
@@ -57,6 +66,8 @@ class AutoencoderSettings(Settings):
             raise ValueError(f"encoder_layers={self.encoder_layers} must be 1, 2 or 3")
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden={self.hidden} must be at least 1, or none for the width of the token vectors")
+        if self.variance is not None and not 0 < self.variance < math.inf:
+            raise ValueError(f"variance={self.variance} divides the error: it must be above 0, or none to be learnt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +77,14 @@ class NormalVAESettings(AutoencoderSettings):
     Attributes:
         free_bits: divergence from the prior, in nats, below which it costs no less.
         free_bits_of: that holds of a token's divergence, ``total``, or of each latent variable's, ``per_latent``.
-        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to 1.
+        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to ``beta``.
+        beta: weight of the divergence after that.
     """
 
     free_bits: float = 0.3
     free_bits_of: FreeBits = "total"
     beta_warmup_fraction: float = 0.1
+    beta: float = later(1.0)
 
     def __post_init__(self) -> None:
         AutoencoderSettings.__post_init__(self)  # slots: super() would look for the class before it got them
@@ -79,6 +92,8 @@ class NormalVAESettings(AutoencoderSettings):
             raise ValueError(f"free_bits={self.free_bits} must not be negative")
         if not 0 <= self.beta_warmup_fraction <= 1:
             raise ValueError(f"beta_warmup_fraction={self.beta_warmup_fraction} is a part of the run, from 0 to 1")
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta={self.beta} must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +131,10 @@ class Sample(NamedTuple):
     """Divergence from the prior of every latent variable; none: there is no prior."""
 
 
+def _device(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
 class LatentObjective(Objective):
     """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
 
@@ -127,7 +146,13 @@ class LatentObjective(Objective):
     texts = ("sentence",)
     post = "tokens"
     members = 3
-    scales = {"paper": {"data.sources": ["snli"]}, "small": {"train.max_steps": 2_000}}
+    count: Tensor
+    sum_H: Tensor
+    squares_H: Tensor
+    scales = {
+        "paper": {"data.sources": ["snli"], "settings.inputs": "raw", "train.keep": "last"},
+        "small": {"train.max_steps": 2_000},
+    }
     around = {"paper": {"backbone": "bert-base-uncased", "nli.data.sources": ["snli"]}}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
@@ -138,7 +163,16 @@ class LatentObjective(Objective):
             )
         width, hidden = encoder.width, settings.hidden or encoder.width
         encoder.requires_grad_(False)
-        super().__init__(settings, encoder.followed_by(self.head(settings, width, hidden)))
+        head = self.head(settings, width, hidden)
+        super().__init__(settings, encoder.followed_by(head))
+        # No modules of the objective: the bare encoder is in the other one, and a run that goes on draws the same weights.
+        self._without_head, self._untrained = (encoder,), (copy.deepcopy(head).requires_grad_(False),)
+        if settings.inputs == "standardised":
+            for name in ("sum_H", "squares_H"):
+                self.register_buffer(name, torch.zeros(width, dtype=torch.float64))
+            self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        if settings.variance is None:
+            self.log_variance = nn.Parameter(torch.tensor(math.log(0.5)))
         self.decoder = mlp([self.code_width(settings), *[hidden] * (DECODER_LAYERS - 1), width])
 
     @staticmethod
@@ -174,12 +208,14 @@ class LatentObjective(Objective):
             tokens_BTH = self.encoder.tokens(ids_BT, lengths_B, known)
         row_N, column_N = rows_and_columns(lengths_B, int(known.sum()))
         weight_N = batch["weight"][row_N]
-        u_NH = tokens_BTH[row_N, column_N].to(next(self.decoder.parameters()).dtype)
+        u_NH = self._standardised(tokens_BTH[row_N, column_N], weight_N).to(next(self.decoder.parameters()).dtype)
         with torch.autocast(u_NH.device.type, enabled=False):
             code_NW, kl_NV = self.sample(u_NH, batch["seed"], known)
             error_NH = (self.decoder(code_NW) - u_NH).square()
         error_N = error_NH.sum(-1) if self.settings.reconstruction == "sum" else error_NH.mean(-1)
         scalars = {"reconstruction": collective.mean(error_N.detach(), weight_N)}
+        scalars["explained"] = self._explained(error_NH.detach(), u_NH, weight_N)
+        error_N = self._by_variance(error_N)
         if kl_NV is None:
             return collective.mean(error_N, weight_N), scalars
         beta_N = self.beta(batch["progress"])[row_N]
@@ -189,9 +225,63 @@ class LatentObjective(Objective):
         return collective.mean(beta_N * paid_N + error_N, weight_N), scalars
 
     def beta(self, progress_B: Tensor) -> Tensor:
-        """Weight of the divergence [B]: linear from 0 to 1 over the warm-up, then 1."""
+        """Weight of the divergence [B]: linear from 0 over the warm-up, then ``beta``."""
         fraction = self.settings.beta_warmup_fraction
-        return (progress_B / fraction).clamp_max(1.0) if fraction else torch.ones_like(progress_B)
+        warm_B = (progress_B / fraction).clamp_max(1.0) if fraction else torch.ones_like(progress_B)
+        return self.settings.beta * warm_B
+
+    def candidates(self) -> dict[str, Encoder]:
+        """The encoder with its head, and with the head that training began with."""
+        if self.settings.inputs == "raw":
+            trained, untrained = self.encoder, self._untrained[0]
+            return {"encoder": trained, "untrained": self._without_head[0].followed_by(untrained.to(_device(self)))}
+        heads = {"encoder": self.encoder.heads[-1], "untrained": self._untrained[0].to(_device(self))}
+        return {name: self._without_head[0].followed_by(self._folded(head)) for name, head in heads.items()}
+
+    @torch.no_grad()
+    def _folded(self, head: nn.Module) -> Any:
+        """A copy of a head of standardised vectors that reads them as they are."""
+        folded: Any = copy.deepcopy(head)
+        if self.count:
+            mean_H, deviation_H = self._moments()
+            first = folded.latent.encoder[0]
+            weight_WH = first.weight.double() / deviation_H
+            first.bias.copy_(first.bias.double() - weight_WH @ mean_H)
+            first.weight.copy_(weight_WH)
+        return folded
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of every dimension, float64; 1 where it does not vary."""
+        mean_H = self.sum_H / self.count
+        variance_H = self.squares_H / self.count - mean_H.square()
+        varies_H = variance_H > torch.finfo(torch.float32).eps * variance_H.max()
+        return mean_H, torch.where(varies_H, variance_H, 1.0).sqrt()
+
+    def _standardised(self, u_NH: Tensor, weight_N: Tensor) -> Tensor:
+        """Token vectors as the encoder reads them, by all that were read so far, these included."""
+        if self.settings.inputs == "raw":
+            return u_NH
+        weighted_NH = u_NH.double() * weight_N[:, None]
+        self.count += collective.total(weight_N.double().sum())
+        self.sum_H += collective.total(weighted_NH.sum(0))
+        self.squares_H += collective.total((weighted_NH * u_NH).sum(0))
+        mean_H, deviation_H = self._moments()
+        return (u_NH.double() - mean_H) / deviation_H
+
+    def _by_variance(self, error_N: Tensor) -> Tensor:
+        """The negative log-likelihood of a Gaussian whose squared error it is, without what does not change."""
+        if self.settings.variance is not None:
+            return error_N / (2 * self.settings.variance)
+        width = self._without_head[0].width if self.settings.reconstruction == "sum" else 1
+        return error_N / (2 * self.log_variance.exp()) + width * self.log_variance / 2
+
+    @staticmethod
+    def _explained(error_NH: Tensor, u_NH: Tensor, weight_N: Tensor) -> Tensor:
+        """Share of the variance of the batch's tokens that the decoder gives back."""
+        count = collective.total(weight_N.sum())
+        mean_H = collective.total((u_NH * weight_N[:, None]).sum(0)) / count
+        spread = collective.total(((u_NH - mean_H).square().sum(-1) * weight_N).sum())
+        return 1 - collective.total((error_NH.sum(-1) * weight_N).sum()) / spread.clamp_min(1e-12)
 
 
 class LatteMix(LatentObjective):

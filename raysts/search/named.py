@@ -31,7 +31,8 @@ def lower_bound(scale: str = "") -> Search:
 
 
 def latte_mix(scale: str = "") -> Search:
-    """Classes, variables, temperature, peak rate and the weight of the reconstruction; the paper's settings first."""
+    """Classes, variables, temperature, peak rate, and what the paper does not say: the weight of the reconstruction, how
+    vectors are read, the decoder's variance, free bits, beta, layout; the paper's settings first."""
     paper = [(100, 64, 0.3), *((k, 64, 0.3) for k in (20, 50, 200)), *((100, n, 0.3) for n in (16, 32, 128))]
     paper += [(100, 64, tau) for tau in (0.03, 1.0, 2.0)]
     return Search(
@@ -42,6 +43,11 @@ def latte_mix(scale: str = "") -> Search:
             "latte.settings.dims": Dimension(low=16, high=128, log=True, integer=True),
             "latte.settings.tau": Dimension(low=0.01, high=2.0, log=True),
             "latte.settings.reconstruction": Dimension(choices=("sum", "mean")),
+            "latte.settings.inputs": Dimension(choices=("raw", "standardised")),
+            "latte.settings.variance": Dimension(choices=(None, 0.5, 0.05, 0.005)),
+            "latte.settings.free_bits_of": Dimension(choices=("total", "per_latent")),
+            "latte.settings.beta": Dimension(choices=(1.0, 0.1, 0.01)),
+            "latte.settings.layout": Dimension(choices=("factorised", "single")),
             "latte.optim.lr": Dimension(low=1e-4, high=1e-2, log=True),
         },
         first=tuple(
@@ -50,6 +56,11 @@ def latte_mix(scale: str = "") -> Search:
                 "latte.settings.dims": dims,
                 "latte.settings.tau": tau,
                 "latte.settings.reconstruction": "sum",
+                "latte.settings.inputs": "raw",
+                "latte.settings.variance": 0.5,
+                "latte.settings.free_bits_of": "total",
+                "latte.settings.beta": 1.0,
+                "latte.settings.layout": "factorised",
                 "latte.optim.lr": 1e-3,
             }
             for classes, dims, tau in paper

@@ -303,7 +303,7 @@ def test_what_trains_an_encoder_is_refused(of_the_world: Path, small_world: Path
         assert outcome.code == 2
         for stage in stages:
             assert f"raysts: {stage}: trains the encoder" in outcome.err
-        assert "flow, whiten, latte" in outcome.err and "--set backbone=MODEL" in outcome.err
+        assert "flow, whiten, centre, latte" in outcome.err and "--set backbone=MODEL" in outcome.err
     outcome = raysts("run", "flow", *common, *several, "--set", "flow.pooling=cls")
     assert outcome.code == 2 and "flow.pooling=cls: word vectors" in outcome.err
     assert not (tmp_path / "storage").exists()

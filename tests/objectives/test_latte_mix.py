@@ -141,6 +141,9 @@ def in_numpy(objective: LatentObjective, state: dict[str, np.ndarray], batch: Ba
     """The loss from its definition, text by text and token by token, in float64."""
     settings: Any = objective.settings
     total, count = 0.0, 0.0
+    if settings.inputs == "standardised":
+        read = np.concatenate([row for row, weight in zip(u, batch["weight"].tolist(), strict=True) if weight])
+        u = [(row - read.mean(0)) / read.std(0) for row in u]
     for row, u_TH in enumerate(u):
         generator = torch.Generator().manual_seed(int(batch["seed"][row]))
         width = {LatteMix: objective.encoder.dim, NormalVAE: settings.dims, Autoencoder: 0}[type(objective)]
@@ -161,11 +164,16 @@ def in_numpy(objective: LatentObjective, state: dict[str, np.ndarray], batch: Ba
                 code = mu + np.exp(0.5 * log_var) * noise[token]
             error = (layers_in_numpy(state, "decoder", code) - x) ** 2
             loss = error.sum() if settings.reconstruction == "sum" else error.mean()
+            learnt = state.get("log_variance")
+            variance = settings.variance if learnt is None else np.exp(learnt)
+            loss = loss / (2 * variance)
+            if learnt is not None:  # -log N(x; decoded, variance) of every dimension, without log 2 pi
+                loss += (len(x) if settings.reconstruction == "sum" else 1) * 0.5 * np.log(variance)
             if not isinstance(objective, Autoencoder):
                 least = settings.free_bits
                 paid = max(kl.sum(), least) if settings.free_bits_of == "total" else sum(max(k, least) for k in kl)
                 warmup, progress = settings.beta_warmup_fraction, float(batch["progress"][row])
-                loss += (min(1.0, progress / warmup) if warmup else 1.0) * paid
+                loss += settings.beta * (min(1.0, progress / warmup) if warmup else 1.0) * paid
             total, count = total + float(batch["weight"][row]) * loss, count + float(batch["weight"][row])
     return total / count
 
@@ -182,7 +190,14 @@ def layers_in_numpy(state: dict[str, np.ndarray], prefix: str, x: np.ndarray) ->
     return x
 
 
-@ALL
+READ_OTHERWISE = [
+    LatteMixSettings(dims=3, classes=5, inputs="standardised", variance=0.05, beta=0.4),
+    NormalVAESettings(dims=5, variance=None),
+    AutoencoderSettings(dims=5, variance=None, reconstruction="mean", inputs="standardised"),
+]
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS, *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)
 def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> None:
     """The value, and the derivative in five random directions by central differences, of a derivation in numpy."""
     objective = built(settings)
@@ -200,7 +215,8 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
     loss, scalars = objective(batch)
     assert float(loss.detach()) == pytest.approx(in_numpy(objective, state, batch, u), rel=1e-6, abs=1e-6)
     if not isinstance(objective, Autoencoder):
-        assert float(scalars["beta"]) == pytest.approx(min(1.0, 0.3 / (settings.beta_warmup_fraction or 0.3)))
+        warm = min(1.0, 0.3 / (settings.beta_warmup_fraction or 0.3))  # type: ignore[attr-defined]
+        assert float(scalars["beta"]) == pytest.approx(settings.beta * warm)  # type: ignore[attr-defined]
     loss.backward()
     generator = np.random.default_rng(0)
     for _ in range(5):
@@ -210,7 +226,8 @@ def test_the_loss_and_its_gradients_by_hand(settings: AutoencoderSettings) -> No
         slope = sum(float((p.grad.numpy() * way[n]).sum()) for n, p in trained.items() if p.grad is not None)
         assert slope == pytest.approx(numerical, rel=1e-5, abs=1e-6)
     assert all(p.grad is None for n, p in objective.named_parameters() if n not in trained)
-    assert {n.split(".")[0] for n in trained} == {"encoder", "decoder"}
+    assert {n.split(".")[0] for n in trained} - {"log_variance"} == {"encoder", "decoder"}
+    assert ("log_variance" in trained) == (settings.variance is None)
     assert all(".heads." in n for n in trained if n.startswith("encoder"))
 
 
@@ -265,6 +282,36 @@ def test_a_text_is_represented_at_the_test_temperature(layout: Any) -> None:
     assert float(plain(batch)[0]) == float(other(batch)[0]), "training has its own"
     ids, lengths = batch["sentence"], batch["sentence_length"]
     assert not torch.allclose(plain.encoder(ids, lengths), other.encoder(ids, lengths), atol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [*SETTINGS[:1], *READ_OTHERWISE], ids=lambda settings: type(settings).__name__)
+def test_what_may_be_kept(settings: AutoencoderSettings) -> None:
+    """The trained head, and the one that training began with; both read raw token vectors, whatever the loss does."""
+    objective = built(settings)
+    batch = batch_of(objective)
+    optimizer = torch.optim.SGD([p for p in objective.parameters() if p.requires_grad], 0.05)
+    first = {name: value.clone() for name, value in objective.latent.state_dict().items()}
+    for _ in range(2):
+        loss, scalars = objective(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(scalars["explained"]) < 1
+    ids, lengths = batch["sentence"], batch["sentence_length"]
+    with torch.no_grad():
+        u = objective.encoder.tokens(ids, lengths).double()
+    read = torch.cat([row[:n] for row, n, w in zip(u, lengths.tolist(), batch["weight"].tolist(), strict=True) if w])
+    mean, deviation = read.mean(0), read.std(0, correction=0)
+    if settings.inputs == "raw":
+        mean, deviation = torch.zeros_like(mean), torch.ones_like(mean)
+    for name, encoder in objective.candidates().items():
+        latent = objective.latent
+        if name == "untrained":
+            latent.load_state_dict(first)
+        x = torch.randn(5, objective.encoder.width, dtype=torch.float64)
+        expected = latent.embed(((x - mean) / deviation).float())
+        torch.testing.assert_close(encoder.heads[-1].latent.embed(x.float()), expected, atol=2e-4, rtol=1e-3)
+    assert [*objective.candidates()] == ["encoder", "untrained"]
 
 
 def test_a_model_with_a_head_is_refused() -> None:
