@@ -225,7 +225,8 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
             f"has {len(nodes())} and may have more; give --storage with a bucket (s3://..., gs://...), or with a folder of "
             f"a file system that is mounted on all nodes"
         )
-    read = [folder for plan in plans for folder in (("--data", plan.corpus.root), ("backbone", plan.start))]
+    read = [("--data", plan.corpus.root) for plan in plans if not plan.corpus.empty]
+    read += [("backbone", plan.start) for plan in plans]
     with checked(plans[0].storage, [*read, *(("teacher", f) for plan in plans for f in plan.teacher_folders)]) as seen:
         yield seen
 

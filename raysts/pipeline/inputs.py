@@ -40,7 +40,7 @@ from raysts.objectives.distillation import DistillationSettings
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.outcome import dev_name, members_dev
-from raysts.pipeline.own_text import on_own_text
+from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.storage.store import BucketStore, Store
 from raysts.training.job import total_steps
@@ -292,7 +292,7 @@ class Inputs:
 
     def text_notes(self) -> list[str]:
         """What there is to know of the text of the user's own."""
-        return [self.corpus.text.line] if self.corpus.text else []
+        return [self.corpus.text.line, *kept_last(self.pipeline, self.corpus)] if self.corpus.text else []
 
     def cut(self) -> list[str]:
         """A line for each stage of which texts were cut in training, as far as its token store is there and knows."""

@@ -10,6 +10,7 @@ from raysts.data.derived import TARGETS
 from raysts.data.own import DEV, TEXT
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Pipeline, Recipe
+from raysts.recipes.stages import RECIPES
 
 SENTENCES = ("nli/sentences", TARGETS)
 """Tables of single sentences that the text stands for where a corpus can make nothing of the kind."""
@@ -32,8 +33,26 @@ def on_own_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
     return replace(pipeline, stages=stages, sed=sed, post=fit(pipeline.post))
 
 
+def kept_last(pipeline: Pipeline, corpus: Corpus) -> list[str]:
+    """A line that names the members' stages of which a development set would choose the checkpoint, where none is there."""
+    found = [
+        stage
+        for stage, recipe in pipeline.stages.items()
+        if RECIPES[recipe.objective]().by_dev
+        and not recipe.by_dev
+        and not corpus.files(OBJECTIVES[recipe.objective].dev)
+    ]
+    if not found:
+        return []
+    return [
+        f"{', '.join(found)}: no development set is there, so the last step is kept (--dev NAME=FILE lets yours choose)"
+    ]
+
+
 def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
-    if recipe.table not in SENTENCES or corpus.files(recipe.table) or corpus.sources(recipe.table):
+    made_of = corpus.sources(recipe.table)
+    there = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
+    if recipe.table not in SENTENCES or there:
         return recipe
     return replace(recipe, data=replace(recipe.data, table=TEXT, sources=()))
 

@@ -14,8 +14,10 @@ import small_runs
 
 import raysts
 from raysts.data.corpora import Corpus
-from raysts.data.own import open_text
+from raysts.data.own import TEXT, Own, open_text
 from raysts.errors import InputError
+from raysts.pipeline.own_text import kept_last, on_own_text
+from raysts.recipes import names
 
 STEPS = {"train.max_steps": 3, "train.max_length": 24, "evaluation.resamples": 20}
 
@@ -131,6 +133,23 @@ def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
     told = result["delivered"]
     assert (told["by"], told["beats_input"], told["on"]) == ("agreement", None, None) and 0 < told["agreement"] <= 1
     assert "no agreement can show" in Path(result["report"]).read_text()
+
+
+def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, small_corpus: Corpus) -> None:
+    text = Own.of(text=own / "docs.csv", column="text")
+    alone, beside = Corpus(None, own=text), Corpus(small_corpus.root, own=text)
+    unsupervised = on_own_text(names.pipeline("simcse-unsup-sed"), alone)
+    assert (unsupervised.stages["simcse-unsup"].train.keep, unsupervised.sed.train.keep) == ("last", "last")
+    assert kept_last(unsupervised, alone)[0].startswith("simcse-unsup: no development set is there")
+    with_dev = on_own_text(names.pipeline("simcse-unsup-sed"), beside)
+    assert with_dev.stages["simcse-unsup"].train.keep == "best" and not kept_last(with_dev, beside)
+    for name, table in (("latte", "nli/sentences"), ("flow", "targets")):
+        (recipe,) = names.pipeline(name).stages.values()
+        assert recipe.table == table
+        (fitted,) = on_own_text(names.pipeline(name), alone).stages.values()
+        assert fitted.table == TEXT  # where nothing else is there; what a data folder has is read as ever
+        assert on_own_text(names.pipeline(name), beside).stages[name].table == table
+    assert not kept_last(on_own_text(names.pipeline("ct"), alone), alone)
 
 
 def test_evaluate_and_compare_on_own_pairs(own: Path, tmp_path: Path) -> None:
