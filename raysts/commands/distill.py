@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 HELP = "distil a student from trained models"
-EXAMPLE = "raysts distill --from-run quickstart --top 3"
+EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:

@@ -33,7 +33,7 @@ from raysts.data.shards import (
     source_column,
     unreadable,
 )
-from raysts.errors import InputError, nearest
+from raysts.errors import InputError, RunFailed, nearest
 from raysts.ids import content_id
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, Column, table_columns
 from raysts.storage.store import FolderStore, Store
@@ -211,7 +211,7 @@ class Corpus:
                 return
             with store.put(path) as draft:
                 if own := self.own.get(name):
-                    _write_streamed(own.batches(), draft)
+                    _write_streamed(own, draft)
                 else:
                     pq.write_table(self._derive(name), draft, row_group_size=READ_ROWS)
 
@@ -329,14 +329,25 @@ class Corpus:
             raise InputError(problems)
 
 
-def _write_streamed(batches: Iterator[pa.RecordBatch], path: Path) -> None:
-    """A Parquet file of row groups of ``READ_ROWS``; memory is that of one. Batches but the last are full."""
+def _write_streamed(own: OwnTable, path: Path) -> None:
+    """A Parquet file of row groups of ``READ_ROWS``; memory is that of one. Batches but the last are full.
+
+    Raises:
+        RunFailed: the file has other rows than when it was checked.
+    """
     assert READ_ROWS % BATCH_ROWS == 0
-    first = next(batches)
+    batches = own.batches()
+    first, written = next(batches), 0
     with pq.ParquetWriter(path, first.schema) as writer:
         left = chain([first], batches)
         while group := list(islice(left, READ_ROWS // BATCH_ROWS)):
             writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
+            written += sum(batch.num_rows for batch in group)
+    if written != own.rows:
+        raise RunFailed(
+            f"{own.path}: had {own.rows:,} rows when it was checked, and has {written:,} now; leave it as it is while it is "
+            f"read, and run the same command again"
+        )
 
 
 def _file_problems(path: Path, name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from raysts.data.corpora import Corpus
 from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_text
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 
 TEXTS = ["A first, text", "", 'He said "no"', "A first, text", "  ", "Über uns"]
 
@@ -112,6 +112,15 @@ def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
         assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [65_536, 4_464]
         assert file.read().column("sentence").to_pylist() == texts
         assert corpus.title(TEXT) == "docs" and corpus.sources("sentences") == [TEXT]
+
+
+def test_a_text_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, "docs.txt", ["one", "two"])
+    corpus = Corpus(None, own=Own.of(text=path)).writing_to(tmp_path / "made")
+    write(tmp_path, "docs.txt", ["one", "two", "three"])
+    with pytest.raises(RunFailed, match="had 2 rows when it was checked, and has 3 now"):
+        corpus.write_derived(TEXT)
+    assert not list((tmp_path / "made").glob("[!.]*.parquet"))
 
 
 def test_several_development_sets_are_one(tmp_path: Path) -> None:
