@@ -166,7 +166,7 @@ class LatentObjective(Objective):
         head = self.head(settings, width, hidden)
         super().__init__(settings, encoder.followed_by(head))
         # No modules of the objective: the bare encoder is in the other one, and a run that goes on draws the same weights.
-        self._without_head, self._untrained = (encoder,), (copy.deepcopy(head).requires_grad_(False),)
+        self._without_head, self._untrained = (encoder,), (copy.deepcopy(head),)
         if settings.inputs == "standardised":
             for name in ("sum_H", "squares_H"):
                 self.register_buffer(name, torch.zeros(width, dtype=torch.float64))

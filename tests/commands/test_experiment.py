@@ -127,7 +127,7 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     found = run("latte-layers", overrides, small_world, tmp_path)
     assert found["left_out"] == []  # what the command line prints of a run it prints of an experiment
     assert found["model"] is None and Path(found["report"]) == tmp_path / "reports" / "latte-layers" / "index.html"
-    assert "Table 7" in Path(found["report"]).read_text() and "Table 8" not in Path(found["report"]).read_text()
+    assert "Table 8" in Path(found["report"]).read_text() and "Table 6" not in Path(found["report"]).read_text()
     # The backbone is measured as it was distributed too.
     rows = [row for row in found["results"] if row["role"] != "backbone" or row["layers"] != "1"]
     assert {(row["study"], row["trial"], row["layers"]) for row in rows} == {

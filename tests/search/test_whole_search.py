@@ -160,7 +160,8 @@ def test_best_checkpoints_of_a_sampled_study_become_an_ensemble_and_another_star
     storage, options = tmp_path / "storage", {"address": "none", "say": lambda text: None}
     base = {"backbone": str(tiny_backbone), "train.max_steps": 3, "train.max_length": 24, "data.sample": 64}
     space = {"space.settings.classes": "4,8", "space.settings.dims": "4,6", "num_samples": 3, "keep": 2}
-    space |= {f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")}
+    others = ("tau", "reconstruction", "inputs", "variance", "free_bits_of", "beta", "layout")
+    space |= {f"space.settings.{key}": None for key in others} | {"space.optim.lr": None}
     found = run_search("latte-mix", {**base, **space, "latte.data.sources": []}, small_world, storage, **options)
     assert found["trials"] == 3 and len(list(storage.glob("runs/*/model"))) == 2
     assert len({json.dumps(point["overrides"]) for point in found["points"]}) == 3
