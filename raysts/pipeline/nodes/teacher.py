@@ -133,7 +133,8 @@ def room_on(device: str | None, resources: Resources) -> float:
     if device != "cpu" and torch.cuda.is_available():
         return OF_MEMORY * torch.cuda.mem_get_info()[1] * min(1.0, resources.gpus or 1.0)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return OF_MEMORY * memory * min(1.0, resources.cpus / (os.cpu_count() or 1))
+    share = 1e9 * resources.memory if resources.memory else memory * min(1.0, resources.cpus / (os.cpu_count() or 1))
+    return OF_MEMORY * share
 
 
 class SampleTeachers:
