@@ -271,8 +271,8 @@ def open_pairs(path: str | Path, option: str, title: str | None = None) -> OwnPa
             counted from 0, and in text files its line, counted from 1).
     """
     (file, *others) = files_of(path, option, TABLES)
-    if others:
-        raise InputError(f"{option} '{path}': is a folder; name one file of scored pairs")
+    if others or not file.is_file():
+        raise InputError(f"{option} '{path}': name one file of scored pairs ({', '.join(TABLES)})")
 
     def choose(file: Path, present: Sequence[str]) -> Sequence[str]:
         remedy = (

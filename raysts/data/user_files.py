@@ -123,14 +123,19 @@ def _saved(path: Path, choose: Choose) -> Iterator[Row]:
     import datasets
 
     name = str(path)
+    if name.startswith("hf:"):  # pathlib makes one slash of two
+        name = HUB + name.removeprefix("hf:").lstrip("/")
     try:
-        if name.startswith("hf:"):  # pathlib makes one slash of two
-            held = datasets.load_dataset(name.removeprefix("hf:").lstrip("/"), split="train")
+        if name.startswith(HUB):
+            held = datasets.load_dataset(name.removeprefix(HUB), split="train")
         else:
             held = datasets.load_from_disk(name)
     except Exception as error:  # of a dozen libraries: HTTP, file systems, formats
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise InputError(f"{name}: the data set cannot be read ({reason}); check its name and the network") from error
+        raise InputError(
+            f"{name}: the data set cannot be read ({reason}); check its name and the network, or name a "
+            f"file or folder here"
+        ) from error
     if isinstance(held, datasets.DatasetDict):
         splits = ", ".join(held)
         if len(held) > 1:

@@ -133,6 +133,9 @@ def test_several_development_sets_are_one(tmp_path: Path) -> None:
     assert own.arguments() == ["--dev", f"a={tmp_path / 'a.csv'}", "--dev", f"b={tmp_path / 'b.csv'}"]
     with pytest.raises(InputError, match="column 'score' is missing.*raysts data import .* --columns sentence1=A"):
         open_pairs(write(tmp_path, "x.csv"), "--dev")
+    for nothing in (saved(tmp_path), "hf://owner/name"):
+        with pytest.raises(InputError, match="--test x '.*': name one file of scored pairs"):
+            Own.of(test={"x": nothing}).open()
     with pytest.raises(InputError, match="--column 'c': .* --text PATH"):
         Own.of(column="c")
     with pytest.raises(InputError, match="two different names"):
