@@ -118,7 +118,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--dims": {
         "type": int,
         "metavar": "N",
-        "help": "the first N dimensions of the vectors alone (default: all; models trained with matryoshka lose least)",
+        "help": "the first N dimensions of the vectors alone (default: all)",
     },
     "--dtype": {
         "choices": ("float32", "int8", "binary"),

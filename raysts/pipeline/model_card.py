@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from raysts.data.fetch import manifest
+from raysts.data.fetch.sources import SOURCES
 from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
@@ -50,6 +56,9 @@ class Card:
         command: the exact command that made the model.
         source: the paper or code the recipe comes from.
         base_model: hub name of the backbone; None when it is not on the hub (a local folder, a random encoder).
+        teachers: models that were named as teachers, as the recipe names them.
+        licence: of the backbone, as its own card says it; None where that is not known.
+        datasets: hub names of the data sets that were trained on.
         language: ISO 639-1 code of the training texts.
         compared: how it compares with the backbone as that was distributed, in a sentence.
         selected_by: whose labels chose the checkpoint, or those of the members behind it (``stsb-dev``); None: none.
@@ -76,6 +85,9 @@ class Card:
     command: str
     source: str | None = None
     base_model: str | None = None
+    teachers: Sequence[str] = ()
+    licence: str | None = None
+    datasets: Sequence[str] = ()
     language: str = "en"
     compared: str | None = None
     selected_by: str | None = None
@@ -93,8 +105,8 @@ def render(card: Card) -> str:
         "pipeline_tag": "sentence-similarity",
         "tags": list(dict.fromkeys([*_TAGS, *card.tags])),
     }
-    if card.base_model is not None:
-        front["base_model"] = card.base_model
+    known = {"base_model": card.base_model, "license": card.licence, "datasets": list(card.datasets)}
+    front |= {key: value for key, value in known.items() if value}
     shown = [
         row
         for row in card.rows
@@ -102,6 +114,9 @@ def render(card: Card) -> str:
         if row["value"] is not None and math.isfinite(row["value"])
     ]
     first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
+    if first:
+        results = [_eval_result(row) for row in first if row["rows"] == "all"]
+        front["model-index"] = eval_results_to_model_index(_line(card.name), results)
     return _TEMPLATE.render(
         vars(card),
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
@@ -109,6 +124,42 @@ def render(card: Card) -> str:
         first=first,
         rest=[row for row in shown if row not in first],
     )
+
+
+def _eval_result(row: Mapping[str, Any]) -> EvalResult:
+    """A row as the hub's model index has it; values of 0 to 1 as sentence-transformers writes them there."""
+    retrieval = row["dataset"].startswith("retrieval:")
+    return EvalResult(
+        task_type="information-retrieval" if retrieval else "semantic-similarity",
+        dataset_type=_line(row["dataset"]),
+        dataset_name=_line(row["dataset"]),
+        dataset_split=row["split"],
+        metric_type="_".join(filter(None, (row["metric"], row["similarity"]))),
+        metric_value=row["value"],
+    )
+
+
+def _on_hub(name: str) -> bool:
+    """Whether a model's name is one of the hub's, and no folder here."""
+    return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and name != TINY and not Path(name).exists()
+
+
+def _licence(folder: Path) -> str | None:
+    """What the card of a model's folder says of its licence."""
+    path = folder / "README.md"
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        found = ModelCard.load(path, ignore_metadata_errors=True).data.license if path.is_file() else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _datasets(plan: Plan) -> list[str]:
+    """The hub's data sets that the training tables were fetched from, as the data folder's manifest says."""
+    corpus, tables = plan.corpus, [recipe.table for recipe in plan.pipeline.recipes.values()]
+    known = {} if corpus.empty else manifest.read(corpus.root)
+    canonical = {of for table in tables if table not in corpus.own for of in corpus.sources(table) or (table,)}
+    fetched = [table for table in canonical if table in known and manifest.is_intact(corpus.root, table, known[table])]
+    return sorted({source.dataset for table in fetched for source in SOURCES.get(table, ()) if source.file is None})
 
 
 def card_of(
@@ -154,6 +205,10 @@ def card_of(
         source=entry.source if entry else None,
         compared=known.sentence if (known := delivered(plan, outcome)) else None,
         selected_by=joined([outcome.selected_by, *by_dev]),
+        base_model=pipeline.backbone if _on_hub(pipeline.backbone) else None,
+        teachers=pipeline.teachers,
+        licence=None if pipeline.backbone == TINY else _licence(plan.backbone),
+        datasets=_datasets(plan),
         random_backbone=pipeline.backbone == TINY,
         versions=record.get("versions"),
         notes=[

@@ -44,6 +44,26 @@ def test_the_front_matter_is_what_the_hub_reads() -> None:
     assert "base_model" not in front(card())
 
 
+def test_the_hubs_own_parser_reads_results_licence_and_data() -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    rows = [
+        row("stsb", 0.71234),
+        row("retrieval:mine", 0.4, metric="ndcg@10", aggregation=None),
+        row("sts12", 0.3, rows="clean"),
+    ]
+    text = card(
+        rows=rows, licence="mit", datasets=["stanfordnlp/snli"], teachers=["a/b", "other"], base_model="org/encoder"
+    )
+    found = huggingface_hub.ModelCard(text).data
+    assert (found.license, found.datasets, found.base_model) == ("mit", ["stanfordnlp/snli"], "org/encoder")
+    results = {result.dataset_name: result for result in found.eval_results}
+    assert results["stsb"].metric_value == 0.71234 and results["stsb"].metric_type == "spearman_cosine"
+    assert results["retrieval:mine"].task_type == "information-retrieval" and "sts12" not in results
+    assert "Its teachers: `a/b`, `other`." in text and found.model_name == "quickstart"
+    without = huggingface_hub.ModelCard(card(rows=[])).data
+    assert without.license is None and without.eval_results is None
+
+
 def test_the_code_of_the_card_is_python_and_names_the_model() -> None:
     blocks = re.findall(r"```python\n(.*?)\n```", card(path='it\'s "here"'), re.S)
     assert len(blocks) == 2
