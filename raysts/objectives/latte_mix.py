@@ -131,10 +131,6 @@ class Sample(NamedTuple):
     """Divergence from the prior of every latent variable; none: there is no prior."""
 
 
-def _device(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
-
-
 class LatentObjective(Objective):
     """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
 
@@ -232,28 +228,29 @@ class LatentObjective(Objective):
 
     def candidates(self) -> dict[str, Encoder]:
         """The encoder with its head, and with the head that training began with."""
+        trained = self.encoder.heads[-1]
+        untrained = self._untrained[0].to(next(trained.parameters()).device)
         if self.settings.inputs == "raw":
-            trained, untrained = self.encoder, self._untrained[0]
-            return {"encoder": trained, "untrained": self._without_head[0].followed_by(untrained.to(_device(self)))}
-        heads = {"encoder": self.encoder.heads[-1], "untrained": self._untrained[0].to(_device(self))}
+            return {"encoder": self.encoder, "untrained": self._without_head[0].followed_by(untrained)}
+        heads = {"encoder": trained, "untrained": untrained}
         return {name: self._without_head[0].followed_by(self._folded(head)) for name, head in heads.items()}
 
     @torch.no_grad()
     def _folded(self, head: nn.Module) -> Any:
         """A copy of a head of standardised vectors that reads them as they are."""
         folded: Any = copy.deepcopy(head)
-        if self.count:
-            mean_H, deviation_H = self._moments()
-            first = folded.latent.encoder[0]
-            weight_WH = first.weight.double() / deviation_H
-            first.bias.copy_(first.bias.double() - weight_WH @ mean_H)
-            first.weight.copy_(weight_WH)
+        mean_H, deviation_H = self._moments()
+        first = folded.latent.encoder[0]
+        weight_WH = first.weight.double() / deviation_H
+        first.bias.copy_(first.bias.double() - weight_WH @ mean_H)
+        first.weight.copy_(weight_WH)
         return folded
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every dimension, float64; 1 where it does not vary."""
-        mean_H = self.sum_H / self.count
-        variance_H = self.squares_H / self.count - mean_H.square()
+        """Mean and standard deviation of every dimension, float64; 1 where it does not vary, and before anything was read."""
+        count = self.count.clamp_min(1.0)
+        mean_H = self.sum_H / count
+        variance_H = self.squares_H / count - mean_H.square()
         varies_H = variance_H > torch.finfo(torch.float32).eps * variance_H.max()
         return mean_H, torch.where(varies_H, variance_H, 1.0).sqrt()
 
