@@ -55,9 +55,9 @@ class Raysts:
         """fp32 or bf16."""
         import torch
 
-        from raysts.training.runtime import native_bf16
+        from raysts.models.precision import resolve
 
-        return ("bf16" if native_bf16(torch.device("cpu")) else "fp32") if self.precision == "auto" else self.precision
+        return resolve(self.precision, torch.device("cpu"))
 
     def __call__(self, number: int) -> measure.Sample:
         import torch

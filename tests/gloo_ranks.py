@@ -20,7 +20,7 @@ from raysts.ops import collective
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
 from raysts.training.loop import train
-from raysts.training.runtime import Preempted, Preemption, Runtime
+from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
@@ -78,9 +78,7 @@ class Gloo(Runtime):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         self.module = module
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            return module
-        return nn.parallel.DistributedDataParallel(module)
+        return averaged(module, self.device)
 
     def barrier(self) -> None:
         dist.barrier()
@@ -211,7 +209,7 @@ def _collectives(rank: int, world: int) -> dict[str, Any]:
     found: dict[str, Any] = {"mean": mean.detach(), "mean_gradient": w.grad / world, "world": collective.world_size()}
 
     v = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4).requires_grad_()
-    gathered = collective.gather(mine @ v)
+    gathered = collective.gather(mine @ v, ROWS[world])
     found["gathered"] = gathered.detach().clone()
     loss = cross_loss(gathered)
     loss.backward()
@@ -237,5 +235,5 @@ def _pair(rank: int) -> dict[str, Any]:
     value = torch.full((2,), float(rank + 1), requires_grad=True)
     total = collective.total(value)
     vote, given = collective.AsyncMax(), ((0, 1, 1, 0, 0), (0, 0, 0, 2, 0))[rank]
-    votes = [vote(number, torch.device("cpu")) for number in given]
+    votes = [vote(number) for number in given]
     return found | {"total": total, "total_has_gradient": total.requires_grad, "votes": votes}

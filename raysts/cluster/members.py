@@ -50,7 +50,7 @@ from raysts.training import checkpoint
 from raysts.training.job import Job, finished
 from raysts.training.loop import train
 from raysts.training.monitor import RunMonitor
-from raysts.training.runtime import Preempted, Preemption, Runtime
+from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 from raysts.training.stacked import stacks
 
 DEATHS = 3
@@ -86,12 +86,8 @@ class RayRuntime(Runtime):
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """DistributedDataParallel where several processes train together and there are gradients to average."""
-        if self.world == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
-            return module
-        return nn.parallel.DistributedDataParallel(
-            module, device_ids=[self.device] if self.device.type == "cuda" else None
-        )
+        """With gradients averaged where several processes train together."""
+        return averaged(module, self.device) if self.world > 1 else module
 
     def report(self, line: dict[str, Any]) -> None:
         """The driver reads ``metrics.jsonl``: nothing to send."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.errors import InputError, nearest
+from raysts.models.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from raysts.evaluation.precision import Dtype
@@ -25,6 +27,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
     )
     add_layers(command, "the model's own")
+    command.add_argument(
+        "--precision",
+        default="auto",
+        metavar="NAME",
+        help=f"what it computes in: {', '.join(PRECISIONS)} (default auto: bf16 where the hardware multiplies it natively)",
+    )
     add(command, "--prompt", "--dims", "--dtype", "--data", "--dev", "--storage", "--address")
 
 
@@ -41,6 +49,7 @@ def embed(
     dtype: Dtype = "float32",
     data: str | Path | None = None,
     dev: Mapping[str, str | Path] | None = None,
+    precision: str = "auto",
     address: str | None = None,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
@@ -61,6 +70,8 @@ def embed(
         data: where what ``dims`` and ``dtype`` cost is measured, on its development set: as :func:`raysts.run`, but the embedded
             world is not asked.
         dev: the same on scored pairs of one's own, files by their names.
+        precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp16``, ``fp32`` or
+            ``tf32``; the vectors are float32 in any case.
         address: as :func:`raysts.run`.
         say: takes progress.
 
@@ -76,6 +87,10 @@ def embed(
     from raysts.recipes.recipe import Resources
     from raysts.storage.store import FolderStore
 
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"--precision {precision}: must be one of {', '.join(PRECISIONS)}{nearest(precision, PRECISIONS)}"
+        )
     source, target = Path(input).absolute(), Path(output).absolute()
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
@@ -90,6 +105,7 @@ def embed(
             spec["prompt"] = prefix
         spec |= {"dims": dims} if dims else {}
         spec |= {"dtype": dtype} if dtype != "float32" else {}
+        spec["precision"] = precision
         shards = bulk.open_output(target, spec, units)
         waiting = [work for work in shards.items() if not bulk.is_done(*work)]
         finished = len(units) - len(waiting)
@@ -98,7 +114,7 @@ def embed(
         cost = measured_cost(loaded, whole, dtype, ranges, data, dev, say)
         if waiting:
             with executor(address) as chosen:
-                began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges)
+                began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges, precision)
                 written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)

@@ -121,8 +121,10 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _part(objective: type[Objective], rows: int, rank: int, world: int) -> Part:
+    from raysts.ops import collective  # not above, for torch
+
     examples = objective.examples(rows)
-    low, high = rank * len(examples) // world, (rank + 1) * len(examples) // world
+    low, high = collective.part(len(examples), rank, world)
     # A process without examples gets the first one as filler (weight 0), so that all processes run the same graph.
     mine = examples[low:high] or examples[:1]
     wanted = sorted({row for example in mine for row in example})

@@ -39,6 +39,9 @@ class Encoder(nn.Module):
         mask_id: id of the mask token, where the tokenizer has one.
         special_ids: ids of the special tokens.
         skipped: tokens at the beginning of each text that are not pooled: a prompt's.
+
+    Attributes:
+        attention_dropout: whether training drops weights of attention (of packed families).
     """
 
     backbone: Any
@@ -146,6 +149,7 @@ class Encoder(nn.Module):
         longer = Encoder(
             self.backbone, self.pad_id, pooling, self.layers, heads, self.mask_id, special_ids, self.skipped
         )
+        longer.attention_dropout = self.attention_dropout
         return longer.train(self.training)
 
     def recompute_layers(self) -> None:

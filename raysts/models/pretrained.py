@@ -20,6 +20,7 @@ from raysts.models.families import FAMILIES, family_of, without_pooler
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
+from raysts.models.precision import Precision
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import lowers
 from raysts.storage.foreign import check_ordinary
@@ -44,6 +45,7 @@ def load(
     prompt: str | None = None,
     device: str | torch.device | None = None,
     heads: bool = True,
+    precision: Precision = "fp32",
 ) -> SentenceModel:
     """Load a MODEL.
 
@@ -60,6 +62,7 @@ def load(
             directory's default; empty: none.
         device: default: the first GPU if there is one.
         heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
+        precision: what it embeds in.
 
     Raises:
         InputError: nothing is there, it is not an encoder that raysts knows, or it has no such prompt.
@@ -97,6 +100,7 @@ def load(
         prompts=prompts,
         truncate_dim=asked.truncate_dim,
         similarity=asked.similarity,
+        precision=precision,
     )
 
 

@@ -20,6 +20,7 @@ from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
 from raysts.models.packing import to_device
+from raysts.models.precision import autocast, resolve
 from raysts.models.prompts import Asked, Kind, Prompts
 from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, lowers, tokenize
@@ -35,7 +36,8 @@ TOKEN_BUDGET = {"cpu": 4_096, "cuda": 65_536}
 
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-"""Of the numbers that ``encode`` gives, as sentence-transformers names them."""
+"""Of the numbers that ``encode`` gives, as sentence-transformers names them (what it computes in:
+``raysts.models.precision``)."""
 
 _ST = "sentence_transformers.models."
 
@@ -51,6 +53,7 @@ class SentenceModel:
         prompts: what stands in front of every text.
         truncate_dim: give the first so many dimensions alone.
         similarity: of vectors, a name in ``raysts.models.head.SIMILARITIES``.
+        precision: what it computes in, a ``raysts.models.precision.Precision``.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class SentenceModel:
         prompts: Prompts | None = None,
         truncate_dim: int | None = None,
         similarity: str = "cosine",
+        precision: str = "fp32",
     ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
@@ -71,6 +75,7 @@ class SentenceModel:
         self.prompts = prompts or Prompts()
         self.truncate_dim = truncate_dim
         self.similarity_name = similarity
+        self.precision = precision
 
     @property
     def pooling(self) -> str:
@@ -173,7 +178,7 @@ class SentenceModel:
         if prompt is not None:
             encoder = copy.copy(encoder)  # the same modules
             encoder.skipped = self.prompts.tokens(self.tokenizer, self.prompts.resolve(prompt))
-        found = represent_tokens(encoder, tokens, layers, **options)
+        found = represent_tokens(encoder, tokens, layers, self.precision, **options)
         return dict(zip(layers, map(self.finished, found), strict=True))
 
     def _represent_kinds(
@@ -349,7 +354,7 @@ def represent_tokens(
 
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(device, precision):
+        with torch.inference_mode(), autocast(device, resolve(precision, device)):
             while first < len(order):
                 rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
@@ -378,8 +383,3 @@ def _arrays(values: Tensor | list[Tensor]) -> np.ndarray:
             found[i] = row.float().cpu().numpy()
         return found
     return values.float().cpu().numpy()
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The autocast context for ``fp32`` (none) or ``bf16``."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from raysts.ids import later
 from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
+from raysts.ops import collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,8 @@ class Contrastive(Objective):
 
     A batch is ``views`` [B, V, T] token ids, ``views_length`` [B, V], ``there`` [B, V], whether there is such a text (a
     pair has no hard negative), and where false negatives are masked ``digests`` [B, V], a number for each text, and
-    ``place`` [B], one that no other example of the batch has (a row may be drawn twice).
+    ``place`` [B], one that no other example of the batch has (a row may be drawn twice); of several processes ``sizes``, an
+    array of how many examples each has.
 
     Attributes:
         views: text columns of an example's views: the anchor, the positive, and a hard negative.
@@ -73,6 +75,8 @@ class Contrastive(Objective):
         batch = self.pad_together("views", local, self.views)
         batch["there"] = batch["views_length"] > 0
         batch["views_length"] = batch["views_length"].clamp(min=1)
+        if (world := collective.world_size()) > 1:
+            batch["sizes"] = np.array(collective.sizes(local.size, world))
         if self.settings.false_negatives == "masked":
             first = [example[0] for example in local.examples]
             digests = [local.rows[name].take(first).digests() for name in self.views]

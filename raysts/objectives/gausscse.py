@@ -6,6 +6,7 @@ Shapes: B examples, V views of an example, R texts, T tokens, D dimensions, K ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -78,7 +79,7 @@ class GaussCSE(Contrastive):
     def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Equation 4, and how often the premise has the larger variance."""
         own, settings = _triplets(own_BVF), self.settings
-        candidates = _triplets(collective.gather(own_BVF))
+        candidates = _triplets(collective.gather(own_BVF, batch.get("sizes")))
         counts = self._counts(batch)
         per_row_B = contrastive(own, candidates, counts, settings.loss, settings.temperature, settings.similarity)
         wider_B = own.premise.log_var.detach().sum(-1) > own.hypothesis.log_var.detach().sum(-1)
@@ -88,12 +89,13 @@ class GaussCSE(Contrastive):
 
     def _counts(self, batch: Batch) -> dict[str, Tensor]:
         """Which candidates each set has, [K], or for each row [B, K]."""
-        there_KV = (collective.gather(batch["weight"]) > 0)[:, None] & collective.gather(batch["there"])
+        gather = partial(collective.gather, sizes=batch.get("sizes"))
+        there_KV = (gather(batch["weight"]) > 0)[:, None] & gather(batch["there"])
         counts = {"ent": there_KV[:, 1], "con": there_KV[:, -1], "rev": there_KV[:, 0]}
         if "digests" not in batch:
             return counts
-        own_BV, all_KV = batch["digests"], collective.gather(batch["digests"])
-        own_BK = batch["place"][:, None] == collective.gather(batch["place"])
+        own_BV, all_KV = batch["digests"], gather(batch["digests"])
+        own_BK = batch["place"][:, None] == gather(batch["place"])
         for name, view in (("ent", 1), ("con", -1)):
             false_BK = losses.false_negatives(own_BV[:, 0], all_KV[:, 0], all_KV[:, 1], all_KV[:, view])
             counts[name] = counts[name] & (~false_BK | own_BK if name == "ent" else ~false_BK)

@@ -6,6 +6,7 @@ Shapes: B examples, V views of an example (anchor, positive, hard negative), T t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -53,12 +54,13 @@ class SimCSE(Contrastive):
 
     def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
+        gather = partial(collective.gather, sizes=batch.get("sizes"))
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
-        anchors_KD, *others = collective.gather(own_BVF).unbind(1)
-        weight_K = collective.gather(batch["weight"])
-        counts_N = (weight_K[:, None] * collective.gather(batch["there"])[:, 1:]).T.flatten()
+        anchors_KD, *others = gather(own_BVF).unbind(1)
+        weight_K = gather(batch["weight"])
+        counts_N = (weight_K[:, None] * gather(batch["there"])[:, 1:]).T.flatten()
         if "digests" in batch:
-            anchor_K, *texts = collective.gather(batch["digests"]).unbind(1)
+            anchor_K, *texts = gather(batch["digests"]).unbind(1)
             counts_N = counts_N * ~losses.false_negatives(anchor_K, anchor_K, texts[0], torch.cat(texts))
         logits_KN = losses.in_batch_logits(anchors_KD, torch.cat(others), counts_N, self.settings.temperature)
         positive_K = torch.arange(len(weight_K), device=logits_KN.device)

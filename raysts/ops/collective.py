@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def world_size() -> int:
@@ -48,19 +49,37 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        grad = grad.clone(memory_format=torch.contiguous_format)  # autograd may share it with another consumer
-        dist.all_reduce(grad)
-        first = sum(ctx.sizes[: dist.get_rank()])
-        return grad[first : first + ctx.sizes[dist.get_rank()]], None
+        parts = nn.utils.rnn.pad_sequence(grad.split(ctx.sizes), batch_first=True)
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter_tensor(own, parts.flatten(0, 1))
+        return own[: ctx.sizes[dist.get_rank()]], None
 
 
-def gather(x_BD: Tensor) -> Tensor:
-    """Rows of all processes in rank order, with gradients to the process each row came from."""
+def gather(x_BD: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+    """Rows of all processes in rank order, with gradients to the process each row came from.
+
+    Args:
+        x_BD: this process's rows.
+        sizes: rows of each process; None: they are asked for, and a GPU is waited for.
+    """
     if world_size() == 1:
         return x_BD
-    sizes = [torch.zeros((), dtype=torch.int64, device=x_BD.device) for _ in range(world_size())]
-    dist.all_gather(sizes, torch.tensor(x_BD.shape[0], device=x_BD.device))
-    return _Gather.apply(x_BD, [int(size) for size in sizes])
+    if sizes is None:
+        counts = [torch.zeros((), dtype=torch.int64, device=x_BD.device) for _ in range(world_size())]
+        dist.all_gather(counts, torch.tensor(x_BD.shape[0], device=x_BD.device))
+        sizes = [int(count) for count in counts]
+    return _Gather.apply(x_BD, list(sizes))
+
+
+def part(count: int, rank: int, world: int) -> tuple[int, int]:
+    """Which of ``count`` examples a process has: from the first up to the second number."""
+    return rank * count // world, (rank + 1) * count // world
+
+
+def sizes(count: int, world: int) -> list[int]:
+    """Examples that each process trains on, one at least: who has none gets a filler."""
+    bounds = [part(count, rank, world) for rank in range(world)]
+    return [max(1, last - first) for first, last in bounds]
 
 
 class AsyncMax:
@@ -72,8 +91,9 @@ class AsyncMax:
 
     def __init__(self) -> None:
         self._cast: tuple[Tensor, Any] | None = None
+        self._group: Any = None
 
-    def __call__(self, number: int, device: torch.device) -> int:
+    def __call__(self, number: int) -> int:
         """Give a number (0 for nothing) and get the answer."""
         if world_size() == 1:
             return number
@@ -82,6 +102,8 @@ class AsyncMax:
             given, work = self._cast
             work.wait()
             found = int(given)
-        given = torch.tensor(0 if found else number, device=device)
-        self._cast = given, dist.all_reduce(given, dist.ReduceOp.MAX, async_op=True)
+        if self._group is None and "gloo" not in dist.get_backend():
+            self._group = dist.new_group(backend="gloo")  # between hosts: none waits for its GPU to vote
+        given = torch.tensor(0 if found else number)
+        self._cast = given, dist.all_reduce(given, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return found

@@ -21,6 +21,7 @@ from raysts.data.shards import ShardError, open_shard, pages
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.precision import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
+from raysts.models.precision import Precision
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.storage.atomic import remove_drafts
@@ -167,8 +168,10 @@ class EmbedFile:
         dims: int | None = None,
         dtype: Dtype = "float32",
         ranges: np.ndarray | None = None,
+        precision: Precision = "fp32",
     ) -> None:
-        self.model, self.column = load(model, layers=layers, prompt=prompt, device=device), column
+        self.model = load(model, layers=layers, prompt=prompt, device=device, precision=precision)
+        self.column = column
         self.model.truncate_dim = dims or self.model.truncate_dim
         self.dtype, self.ranges = dtype, ranges
 

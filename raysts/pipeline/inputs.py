@@ -221,7 +221,10 @@ class Inputs:
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
 
     def resolved(self, recipe: Recipe) -> Recipe:
-        """The recipe with its test sentences named: those of the evaluated tasks, unless it says which."""
+        """The recipe with the pipeline's precision, and its test sentences named: those of the evaluated tasks, unless it
+        says which."""
+        if recipe.train.precision == "auto" != self.pipeline.precision:
+            recipe = replace(recipe, train=replace(recipe.train, precision=self.pipeline.precision))
         if recipe.table != TARGETS or recipe.data.sources:
             return recipe
         known = self.corpus.sources(TARGETS)

@@ -13,6 +13,7 @@ from raysts.errors import nearest
 from raysts.ids import later
 from raysts.models.encoder import PoolingMode
 from raysts.models.layers import Layers, check_layers
+from raysts.models.precision import Precision
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Settings
 from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
@@ -127,7 +128,8 @@ class Train:
         max_steps: at most this many optimiser steps; none: as many as the epochs hold.
         max_length: tokens per text in training, special tokens included.
         dropout: on or off.
-        precision: ``auto``: bf16 autocast where the hardware multiplies bf16 natively, else fp32.
+        precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32; the pipeline's ``precision`` goes
+            before), ``bf16``, ``fp32`` or ``tf32``.
         keep: the encoder that is kept: of the ``last`` step or ``best`` on dev, or what else the objective offers
             (``Objective.keeps``).
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
@@ -139,13 +141,15 @@ class Train:
         gradient_checkpointing: hold of each of the encoder's layers its input alone, and compute the rest again in backward:
             the same numbers from less memory, for a third more work.
         init: the encoder's weights before the first step: those ``given``, or ``random`` ones, drawn by the seed of the run.
+        attention_dropout: of the weights of attention, where there is dropout: ``on``, or ``auto``: not on GPUs in bf16, whose
+            kernel for texts without padding has none (the run's record says so); ``on`` pads texts for attention there.
     """
 
     epochs: float = 1.0
     max_steps: int | None = None
     max_length: int = 75
     dropout: bool = True
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     keep: str = "last"
     eval_every: int | None = None
     checkpoint_every: int | None = None
@@ -154,10 +158,15 @@ class Train:
     drop_last: bool = False
     gradient_checkpointing: bool = later(False)
     init: Literal["given", "random"] = later("given")
+    attention_dropout: Literal["auto", "on"] = later("auto")
 
     def __post_init__(self) -> None:
         _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
         _require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
+        _require(
+            self.precision != "fp16",
+            "precision=fp16 is for embedding alone: gradients are too small for its exponents; train in bf16, tf32 or fp32",
+        )
         for name in ("max_steps", "eval_every", "checkpoint_every", "patience"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"{name}={value} must be positive, or none")
@@ -377,6 +386,9 @@ class Pipeline:
             does, however short the texts were cut in training.
         student_start: the student starts from the ``backbone``, the first selected ``member``, or the ``average`` of the
             selected members' weights.
+        precision: what the teachers' sentences are embedded in, and every training whose ``train.precision`` is ``auto``:
+            ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp32``, ``tf32`` or, where nothing
+            is trained in it, ``fp16``. Scores are measured in fp32.
         evaluation: what is measured.
         resources: what one training run asks of the cluster.
     """
@@ -400,6 +412,7 @@ class Pipeline:
     student_pooling: Layers | None = None
     max_seq_length: int | None = None
     student_start: Literal["backbone", "member", "average"] = "backbone"
+    precision: Precision = later("auto")
     evaluation: Evaluation = field(default_factory=Evaluation)
     resources: Resources = field(default_factory=Resources)
 
@@ -469,6 +482,11 @@ class Pipeline:
         )
         if self.student_pooling is not None:
             check_layers(self.student_pooling)
+        recipes = [*self.stages.values(), *([self.sed] if self.sed else []), *self.post.values()]
+        _require(
+            self.precision != "fp16" or all(recipe.train.precision != "auto" for recipe in recipes),
+            "precision=fp16 is for embedding alone: gradients are too small for its exponents; set train.precision too",
+        )
 
     @property
     def delivered(self) -> Layers:

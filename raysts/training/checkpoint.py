@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -183,20 +182,19 @@ class CheckpointPolicy:
         self._vote = AsyncMax()
         self._heeded = Preemption.NONE
 
-    def decide(self, told: Preemption, seconds_since: float, seconds_to_write: float | None, device: Any) -> Preemption:
+    def decide(self, told: Preemption, seconds_since: float, seconds_to_write: float | None) -> Preemption:
         """What to do after this step; the same on all workers.
 
         Args:
             told: what this process has been told about its end.
             seconds_since: since it last wrote a checkpoint, or began.
             seconds_to_write: what that checkpoint took; None before the first.
-            device: where the workers' votes are exchanged.
         """
         due = self.by_clock and seconds_since >= (
             FIRST if seconds_to_write is None else max(EVERY, DEAR * seconds_to_write)
         )
         mine = told if told > self._heeded else Preemption.SAVE if due else Preemption.NONE
-        decision = Preemption(self._vote(mine, device))
+        decision = Preemption(self._vote(mine))
         if decision:
             self._heeded = max(told, self._heeded)
         return decision

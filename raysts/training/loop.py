@@ -17,9 +17,10 @@ from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
 from raysts.models import kernels
-from raysts.models.packing import to_device
+from raysts.models.packing import has_kernel, to_device
+from raysts.models.precision import autocast, numbers
 from raysts.models.pretrained import load, randomise
-from raysts.models.sentence_model import SentenceModel, autocast
+from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import OBJECTIVES, Batch, LocalBatch
 from raysts.storage.runs import RunFolder
 from raysts.training import checkpoint, optim, record
@@ -53,6 +54,9 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         return run.record
 
 
+CHECK_EVERY = 10
+"""Steps after which loss and weights are looked at, also where no line is due: a GPU is waited for no more often."""
+
 Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
 """(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
 
@@ -74,7 +78,7 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
             return
         batches = [run.next_batch() for run in runs]
         outcomes = update(runs, batches)
-        decision = policy.decide(runs[0].runtime.preemption(), *runs[0].since_checkpoint(), runs[0].runtime.device)
+        decision = policy.decide(runs[0].runtime.preemption(), *runs[0].since_checkpoint())
         for run, (loss, scalars) in zip(runs, outcomes, strict=True):
             try:
                 run.after_step(loss, scalars, save=bool(decision))
@@ -136,6 +140,13 @@ class Run:
         if recipe.train.init == "random":
             randomise(self.model.encoder, derive_seed(job.seed, "weights"))
         self.model.normalize = False
+        if (  # else the texts are padded for it; the record says so
+            recipe.train.attention_dropout == "auto"
+            and recipe.train.dropout
+            and self.model.encoder.family.packed
+            and has_kernel(device, numbers(self.precision))
+        ):
+            self.model.encoder.attention_dropout = self.record["layout"]["attention_dropout"] = False
         if recipe.train.gradient_checkpointing:
             self.model.encoder.recompute_layers()
         self.scored = CachedTokensModel(self.model)
@@ -230,7 +241,7 @@ class Run:
         due_eval = self.job.dev is not None and (state.step % self.eval_every == 0 or last)
         due_save = state.step % self.save_every == 0
         due_line = last or due_eval or due_save or state.step % self.log_every == 0
-        if not (due_line or save):
+        if not (due_line or save or state.step % CHECK_EVERY == 0):
             return
         mean_loss = self._check_finite()
         now = time.monotonic()

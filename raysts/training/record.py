@@ -13,22 +13,21 @@ from typing import Any
 
 import torch
 
+from raysts.models.precision import resolve
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import atomic_write, remove_drafts
 from raysts.storage.checksums import checked_write, forget, intact, write_record
 from raysts.storage.runs import RunFolder
 from raysts.training.checkpoint import TrainState
 from raysts.training.job import Job
-from raysts.training.runtime import Runtime, native_bf16
+from raysts.training.runtime import Runtime
 
 
 def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     """Open the record; the layout of a run that has begun is kept, because bit-exact resume needs it."""
     record = RunFolder(job.folder).written()
     record.pop("reason", None)  # of an earlier failure
-    precision = job.recipe.train.precision
-    if precision == "auto":
-        precision = "bf16" if native_bf16(runtime.device) else "fp32"
+    precision = resolve(job.recipe.train.precision, runtime.device)
     layout: dict[str, Any] = {"world_size": runtime.world, "threads": torch.get_num_threads(), "precision": precision}
     known = record.get("layout", {})
     if known.get("world_size") == runtime.world:

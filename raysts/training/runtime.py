@@ -82,10 +82,16 @@ def progress_text(line: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def native_bf16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bf16 natively (elsewhere bf16 is slower than fp32)."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.backends.cpu.get_cpu_capability()
-    flags = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return capabilities.startswith("AVX512") and flags
+def averaged(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module with gradients averaged over the processes that train it together, where it has any.
+
+    Every step runs the same graph on all of them (``raysts.data.batches.Part``): DistributedDataParallel may rely on it.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return module
+    return nn.parallel.DistributedDataParallel(
+        module,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        static_graph=True,
+    )

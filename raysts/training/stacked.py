@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysts.models.sentence_model import autocast
+from raysts.models.precision import autocast
 from raysts.objectives import Batch
 from raysts.training.job import Job, finished, writing
 from raysts.training.loop import Run, train, train_runs, update

@@ -18,8 +18,9 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import DEVS
+from raysts.models.precision import autocast
 from raysts.models.pretrained import load
-from raysts.models.sentence_model import SentenceModel, autocast
+from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import OBJECTIVES, Batch, Objective
 from raysts.objectives.contrastive import Contrastive
 from raysts.recipes import grammar, names, stages

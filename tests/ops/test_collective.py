@@ -78,4 +78,4 @@ def test_a_vote_is_answered_at_the_next_call_and_once(two_processes: Found) -> N
 
 def test_a_vote_of_one_is_answered_at_once() -> None:
     vote = collective.AsyncMax()
-    assert [vote(number, torch.device("cpu")) for number in (0, 2, 0, 1)] == [0, 2, 0, 1]
+    assert [vote(number) for number in (0, 2, 0, 1)] == [0, 2, 0, 1]

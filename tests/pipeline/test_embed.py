@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from run_commands import raysts, result
 
+from raysts.models.precision import native_bf16
 from raysts.models.pretrained import load
 from raysts.pipeline import embed as bulk
 from raysts.storage.atomic import ASIDE, atomic_write
@@ -35,8 +37,9 @@ def write(
     return path
 
 
-def embed(model: Path, source: Path, output: Path, *more: object) -> dict[str, Any]:
-    return result("embed", model, "--input", source, "--column", "text", "--output", output, "--address", "none", *more)
+def embed(model: Path, source: Path, output: Path, *more: object, precision: str = "fp32") -> dict[str, Any]:
+    files = ("--input", source, "--column", "text", "--output", output)
+    return result("embed", model, *files, "--precision", precision, "--address", "none", *more)
 
 
 def dead_process() -> int:
@@ -120,8 +123,9 @@ def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path
     table = read(output)
     assert table.num_rows == 40
     outcome = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
-    )
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
+        "--address", "none",
+    )  # fmt: skip
     assert outcome.code == 0 and "5 shards, 4 done" in outcome.err
     after = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
     assert {name for name in before if after[name] != before[name]} == {lost}
@@ -175,8 +179,9 @@ def test_a_damaged_shard_is_made_again(damage: str, tiny_backbone: Path, tmp_pat
     if damage == "without its checksum":
         (output / f".{shard.name}.checksum").unlink()
     outcome = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
-    )
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
+        "--address", "none",
+    )  # fmt: skip
     assert outcome.code == 0 and "2 shards, 1 done" in outcome.err
     assert shard.read_bytes() == good
 
@@ -192,7 +197,20 @@ def test_input_that_changes_meanwhile_is_no_result(
         return closing(*arguments)
 
     monkeypatch.setattr(bulk, "close_output", changed)
-    command = ["embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"]
+    command = [
+        "embed",
+        tiny_backbone,
+        "--input",
+        source,
+        "--column",
+        "text",
+        "--output",
+        output,
+        "--precision",
+        "fp32",
+        "--address",
+        "none",
+    ]
     failed = raysts(*command)
     assert failed.code == 3 and f"{source}: was changed while" in failed.err
     assert not (output / "manifest.json").exists()
@@ -229,6 +247,17 @@ def test_a_model_folder_may_move(tiny_backbone: Path, tmp_path: Path) -> None:
     source, output = write(tmp_path / "in.parquet", 8), tmp_path / "out"
     first = embed(tiny_backbone, source, output)
     assert embed(Path(shutil.copytree(tiny_backbone, tmp_path / "moved")), source, output) == first
+
+
+def test_in_less_than_float32(tiny_backbone: Path, tmp_path: Path) -> None:
+    source, found = write(tmp_path / "in.parquet", 20), {}
+    for precision in ("fp32", "bf16", "auto"):
+        embed(tiny_backbone, source, tmp_path / precision, precision=precision)
+        found[precision] = vectors_of(read(tmp_path / precision))
+    assert not np.array_equal(found["bf16"], found["fp32"])
+    np.testing.assert_allclose(found["bf16"], found["fp32"], atol=0.1)
+    hardware = "bf16" if native_bf16(torch.device("cpu")) else "fp32"
+    np.testing.assert_array_equal(found["auto"], found[hardware])
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -292,8 +321,9 @@ def test_pages_that_cannot_be_read_are_named(tiny_backbone: Path, tmp_path: Path
     content[start : start + 2_000] = os.urandom(2_000)
     source.write_bytes(content)
     failed = raysts(
-        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--address", "none"
-    )
+        "embed", tiny_backbone, "--input", source, "--column", "text", "--output", output, "--precision", "fp32",
+        "--address", "none",
+    )  # fmt: skip
     assert failed.code == 3 and str(source) in failed.err and "row group 1" in failed.err
     assert [path.name for path in sorted(output.glob("part*"))] == ["part-00000-00000.parquet"]
     assert not (output / "manifest.json").exists()

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.training import checkpoint, loop
@@ -90,7 +89,7 @@ def test_dear_checkpoints_are_rarer(ago: float, seconds: float | None, due: bool
     """The first comes early; later ones take 5 % of the time at most; never where the clock does not count."""
 
     def decision(by_clock: bool) -> Preemption:
-        return CheckpointPolicy(by_clock).decide(Preemption.NONE, ago, seconds, torch.device("cpu"))
+        return CheckpointPolicy(by_clock).decide(Preemption.NONE, ago, seconds)
 
     assert decision(by_clock=True) == (Preemption.SAVE if due else Preemption.NONE)
     assert decision(by_clock=False) == Preemption.NONE

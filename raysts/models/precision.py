@@ -1,0 +1,62 @@
+"""In which numbers an encoder computes: one setting for training, teachers and embedding.
+
+Losses, reductions, the weights and what comes out are float32 in any case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:  # commands check the name before anything starts
+    import torch
+
+Precision = Literal["auto", "bf16", "fp16", "fp32", "tf32"]
+"""``auto``: ``bf16`` where the hardware multiplies it natively (recent GPUs; CPUs with AVX512-BF16 or AMX), else ``fp32``.
+``tf32``: float32 whose products keep ten bits of the mantissa, on GPUs that have it; elsewhere it is ``fp32``."""
+
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
+
+def resolve(precision: str, device: torch.device) -> str:
+    """What a ``Precision`` stands for on a device: anything but ``auto``."""
+    import torch
+
+    if precision == "auto":
+        return "bf16" if native_bf16(device) else "fp32"
+    if precision == "tf32":
+        there = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "tf32" if there else "fp32"
+    return precision
+
+
+def native_bf16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bf16 natively (elsewhere bf16 is slower than fp32)."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.backends.cpu.get_cpu_capability()
+    flags = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return capabilities.startswith("AVX512") and flags
+
+
+def numbers(precision: str) -> torch.dtype:
+    """The type in which matrices are multiplied in a resolved precision."""
+    import torch
+
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context in which an encoder computes in a resolved precision.
+
+    Whether a GPU multiplies float32 as TF32 is a switch of the process: it is set here and stays for the backward pass.
+    """
+    import torch
+
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    lower = numbers(precision)
+    if lower == torch.float32:
+        return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, dtype=lower)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raysts.models import precision
+from raysts.models.pretrained import load
+from raysts.recipes.names import pipeline
+from raysts.recipes.overrides import apply_overrides
+
+CPU = torch.device("cpu")
+TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house"]
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_a_setting_stands_for(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "native_bf16", lambda device: native)
+    found = {name: precision.resolve(name, CPU) for name in precision.PRECISIONS}
+    assert found == {
+        "auto": "bf16" if native else "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "fp32",
+    }  # fmt: skip
+
+
+def test_a_model_embeds_in_what_it_is_told_to(tiny_backbone: Path) -> None:
+    exact = load(tiny_backbone, device="cpu").encode(TEXTS)
+    for name, same in (("fp32", True), ("tf32", True), ("bf16", False), ("fp16", False)):
+        found = load(tiny_backbone, device="cpu", precision=name).encode(TEXTS)  # type: ignore[arg-type]
+        assert found.dtype == np.float32 and np.array_equal(found, exact) == same
+        np.testing.assert_allclose(found, exact, atol=0.05)
+
+
+def test_training_in_fp16_is_refused_with_the_reason() -> None:
+    system = pipeline("nli-sed")
+    for changes in ({"nli.train.precision": "fp16"}, {"precision": "fp16"}):
+        with pytest.raises(ValueError, match="precision=fp16 is for embedding alone: gradients are too small"):
+            apply_overrides(system, changes)
+    assert apply_overrides(system, {"precision": "fp16", "train.precision": "fp32"}).precision == "fp16"
+    with pytest.raises(ValueError, match="precision='int4'"):
+        apply_overrides(system, {"precision": "int4"})
