@@ -9,6 +9,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 Sample = dict[str, Any]
-"""What one segment gives: ``seconds``, ``sentences``, ``tokens`` (padding not counted) and what the benchmark adds."""
+"""What one segment gives: ``seconds`` by the clock, ``cpu`` seconds of all threads where they are what counts, ``sentences``,
+``tokens`` (padding not counted) and what the benchmark adds."""
 
 Segment = Callable[[int], Sample]
 """Runs segment number n (0 is the warm-up) and says how long it took."""
@@ -89,8 +91,8 @@ def in_turns(sides: Sequence[Side], rounds: int) -> dict[str, list[Sample]]:
 
 
 def rate(sample: Sample) -> float:
-    """Sentences a second."""
-    return sample["sentences"] / sample["seconds"]
+    """Sentences a second: of CPU time where the sample has it, which a busy machine changes less than the clock."""
+    return sample["sentences"] / sample.get("cpu", sample["seconds"])
 
 
 def row(side: str, samples: Sequence[Sample], **facts: Any) -> dict[str, Any]:
@@ -102,6 +104,7 @@ def row(side: str, samples: Sequence[Sample], **facts: Any) -> dict[str, Any]:
         "min": min(rates),
         "median": statistics.median(rates),
         "max": max(rates),
+        "by the clock": statistics.median(sample["sentences"] / sample["seconds"] for sample in samples),
         "rounds": len(rates),
         "sentences": samples[0]["sentences"],
         "tokens_per_sentence": sum(s["tokens"] for s in samples) / sum(s["sentences"] for s in samples),
@@ -117,6 +120,53 @@ def ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> dict[str, float]:
 def fastest(found: Mapping[str, Sequence[Sample]], names: Sequence[str]) -> str:
     """The side with the highest median rate among ``names``."""
     return max(names, key=lambda name: statistics.median(map(rate, found[name])))
+
+
+def peak(precision: str, device: str = "cpu") -> float:
+    """Multiplications and additions a second (of CPU time) that matrices of an encoder's shapes reach, at best."""
+    import torch
+
+    from raysts.models import kernels
+    from raysts.models.precision import autocast
+
+    rows, inner, outer = (512, 384, 1536) if device == "cpu" else (16_384, 4_096, 4_096)
+    layer = kernels.Linear(inner, outer, device=device)
+    x, best = torch.randn(rows, inner, device=device), 0.0
+    with torch.inference_mode(), autocast(torch.device(device), precision):
+        if precision == "bf16":
+            x, layer = x.bfloat16(), layer.bfloat16()
+        for _ in range(20):
+            began, times = clocks(device), 5
+            for _ in range(times):
+                layer(x)
+            clock, cpu = clocks(device)
+            seconds = cpu - began[1] if device == "cpu" else clock - began[0]
+            best = max(best, 2.0 * times * rows * inner * outer / max(seconds, 1e-9))
+    return best
+
+
+def clocks(device: str = "cpu") -> tuple[float, float]:
+    """(clock, CPU seconds of this process) once the device has done its work."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
+
+
+def work_per_token(model: Path) -> float:
+    """Multiplications and additions of a token's way forward through an encoder's linear layers."""
+    from torch import nn
+
+    from raysts.models.pretrained import load
+
+    layers = [part for part in load(model, device="cpu").encoder.backbone.modules() if isinstance(part, nn.Linear)]
+    return 2.0 * sum(layer.weight.numel() for layer in layers)
+
+
+def share_of_peak(samples: Sequence[Sample], work: float, at_best: float) -> float:
+    """The part of ``at_best`` that the samples reached: the median."""
+    return statistics.median(s["tokens"] * work / s.get("cpu", s["seconds"]) / at_best for s in samples)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -155,14 +205,32 @@ def machine(threads: int) -> dict[str, Any]:
     return found
 
 
-def publish(out: Path | None, machine_facts: Mapping[str, Any], rows: list[dict[str, Any]], ratios: list[dict]) -> None:
-    """Print the tables, and write all of it as JSON to ``out`` if that is wanted."""
+def publish(
+    out: Path | None,
+    machine_facts: Mapping[str, Any],
+    rows: list[dict[str, Any]],
+    ratios: list[dict],
+    summary: Mapping[str, Any] | None = None,
+) -> None:
+    """Print the tables; where ``out`` is wanted write all of it there (not to ``-``), and print ``summary`` last."""
     print(", ".join(f"{name} {value}" for name, value in machine_facts.items()), end="\n\n")
     print(table(rows))
     if ratios:
         print(f"\n{table(ratios)}")
-    if out is not None:
+    if out is None:
+        return
+    if str(out) != "-":
         out.write_text(json.dumps({"machine": machine_facts, "rows": rows, "ratios": ratios}, indent=1) + "\n")
+    if summary is not None:
+        print(json.dumps(summary))
+
+
+def summary(ratios: Sequence[Mapping[str, Any]], shares: Mapping[str, float]) -> dict[str, Any]:
+    """``ratios`` by what is ``compared`` and of which ``objective``, and the shares of the peak."""
+    found: dict[str, dict[str, float]] = {}
+    for entry in ratios:
+        found.setdefault(entry["compared"], {})[entry["objective"]] = round(entry["ratio"], 3)
+    return {"ratios": found, "share_of_peak": {name: round(share, 3) for name, share in shares.items()}}
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -172,7 +240,10 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     found.add_argument("--model", help="backbone: a model directory or a Hugging Face name (default: all-MiniLM-L6-v2)")
     found.add_argument("--threads", type=int, default=2, help="CPU threads of each side")
     found.add_argument("--rounds", type=int, default=3, help="measured rounds, after one to warm up")
-    found.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
+    found.add_argument(
+        "--json", type=Path, nargs="?", const=Path("-"), metavar="FILE",
+        help="end with a line of JSON: ratios and share of the peak; and write all rows to FILE if one is named",
+    )  # fmt: skip
     return found
 
 

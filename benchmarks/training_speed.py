@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -40,12 +39,15 @@ class Raysts:
     The clock runs from the batch after the first ``SKIPPED`` to the end of the last step.
     """
 
-    def __init__(self, objective: str, work: dict[str, Any], model: Path, precision: str, groups: bool) -> None:
+    def __init__(
+        self, objective: str, work: dict[str, Any], model: Path, device: str, precision: str, groups: bool
+    ) -> None:
         from raysts.models import packing
 
         if not groups:
             packing.GROUP_OVERHEAD["cpu"] = 10**9
         self.objective, self.work, self.model, self.precision = objective, work, model, precision
+        self.device = device
         self.folder = Path(tempfile.mkdtemp(prefix="raysts-benchmark-"))
         recipe = workload.recipe_of(objective, work["rows"], RUN_STEPS, precision)
         self.facts = {"precision": self.resolved()}
@@ -57,7 +59,7 @@ class Raysts:
 
         from raysts.models.precision import resolve
 
-        return resolve(self.precision, torch.device("cpu"))
+        return resolve(self.precision, torch.device(self.device))
 
     def __call__(self, number: int) -> measure.Sample:
         import torch
@@ -73,9 +75,9 @@ class Raysts:
         def read(windows: Windows, order: Any, start: int, stop: int, rank: int = 0, world: int = 1) -> Iterator[Any]:
             own = workload.order_of(self.objective, self.recipe, windows)
             for share in read_batches(windows, own, number * steps, (number + 1) * steps):
-                times.append(time.perf_counter())
+                times.append(measure.clocks(self.device) if len(times) == SKIPPED else (0.0, 0.0))
                 yield share
-            times.append(time.perf_counter())
+            times.append(measure.clocks(self.device))
             raise SegmentOver
 
         run = self.folder / f"segment-{number}"
@@ -90,16 +92,23 @@ class Raysts:
             facts={"stage": self.objective, "member": 0},
         )
         with suppress(SegmentOver):
-            train(job, Runtime("cpu", threads=torch.get_num_threads(), read=read))
+            train(job, Runtime(self.device, threads=torch.get_num_threads(), read=read))
         shutil.rmtree(run)
-        return sample_of(self.objective, self.work, number, times[-1] - times[SKIPPED], tokenised=True)
+        return sample_of(self.objective, self.work, number, times, self.device, tokenised=True)
 
 
 class SentenceTransformers:
     """Segments of SentenceTransformerTrainer on the same batches; the clock runs over the same steps."""
 
     def __init__(
-        self, objective: str, work: dict[str, Any], model: Path, data: str | None, bf16: bool, attention: str
+        self,
+        objective: str,
+        work: dict[str, Any],
+        model: Path,
+        device: str,
+        data: str | None,
+        bf16: bool,
+        attention: str,
     ) -> None:
         from datasets import Dataset, disable_progress_bars
         from sentence_transformers import SentenceTransformer, losses
@@ -109,10 +118,10 @@ class SentenceTransformers:
         disable_progress_bars()
         transformers_logging.set_verbosity_error()
         logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-        self.objective, self.work, self.bf16 = objective, work, bf16
+        self.objective, self.work, self.bf16, self.device = objective, work, bf16, device
         self.recipe = workload.recipe_of(objective, work["rows"], RUN_STEPS, "fp32")
         self.folder = Path(tempfile.mkdtemp(prefix="st-benchmark-"))
-        self.model = SentenceTransformer(str(model), device="cpu", model_kwargs={"attn_implementation": attention})
+        self.model = SentenceTransformer(str(model), device=device, model_kwargs={"attn_implementation": attention})
         self.model.max_seq_length = self.recipe.train.max_length
         while type(self.model[-1]).__name__ == "Normalize":  # raysts trains the pooled vectors themselves
             self.model.pop(-1)
@@ -130,6 +139,8 @@ class SentenceTransformers:
             "nli": lambda: losses.SoftmaxLoss(self.model, width, num_labels=3),
             "ct": lambda: losses.ContrastiveTensionLoss(self.model),
             "sed": lambda: losses.MSELoss(self.model),
+            "sts": lambda: losses.CosineSimilarityLoss(self.model),
+            "simcse-unsup": lambda: losses.MultipleNegativesRankingLoss(self.model),
         }[objective]()
         self.dataset = Dataset.from_dict(self._columns(data))
 
@@ -148,8 +159,10 @@ class SentenceTransformers:
                 "label": [float(len(example) == 1) for example in examples],
             }
         columns: dict[str, list[Any]] = {name: [texts[name][example[0]] for example in examples] for name in kind.texts}
-        values = next(iter(found["values"].values()))
-        return columns | {"label": [v.tolist() if self.objective == "sed" else int(v) for v in values]}
+        if self.objective == "simcse-unsup":
+            return columns | {"again": columns["sentence"]}
+        label = {"sed": lambda v: v.tolist(), "nli": int, "sts": lambda v: float(v) / 5}[self.objective]
+        return columns | {"label": list(map(label, next(iter(found["values"].values()))))}
 
     def __call__(self, number: int) -> measure.Sample:
         import torch
@@ -157,20 +170,21 @@ class SentenceTransformers:
         from torch.utils.data import BatchSampler, SequentialSampler
         from transformers import PrinterCallback, TrainerCallback
 
-        times: list[float] = []
+        times: list[tuple[float, float]] = []
+        device = self.device
 
         class Clock(TrainerCallback):
             def on_step_begin(self, *_: Any, **__: Any) -> None:
-                times.append(time.perf_counter())
+                times.append(measure.clocks(device) if len(times) == SKIPPED else (0.0, 0.0))
 
             def on_train_end(self, *_: Any, **__: Any) -> None:
-                times.append(time.perf_counter())
+                times.append(measure.clocks(device))
 
         steps, batch, optim = self.work["steps"], self.recipe.batch, self.recipe.optim
         rmsprop = optim.name == "rmsprop"
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.folder),
-            use_cpu=True,
+            use_cpu=device == "cpu",
             bf16=self.bf16,
             max_steps=steps,
             per_device_train_batch_size=batch,
@@ -199,21 +213,31 @@ class SentenceTransformers:
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         assert len(times) == steps + 1 and torch.get_num_threads() == self.work["threads"]
-        return sample_of(self.objective, self.work, number, times[-1] - times[SKIPPED], tokenised=False)
+        return sample_of(self.objective, self.work, number, times, self.device, tokenised=False)
 
 
-def sample_of(objective: str, work: dict[str, Any], number: int, seconds: float, tokenised: bool) -> measure.Sample:
+def sample_of(
+    objective: str,
+    work: dict[str, Any],
+    number: int,
+    times: list[tuple[float, float]],
+    device: str,
+    tokenised: bool,
+) -> measure.Sample:
     """The timed steps of a segment; ``tokenised``: add what tokenising their sentences once took."""
     from raysts.objectives import OBJECTIVES
 
     steps, batch = work["steps"], work["batch"]
     sentences = (steps - SKIPPED) * batch * OBJECTIVES[objective].sentences
     tokens = sum(work["batches"]["tokens"][number * steps + SKIPPED : (number + 1) * steps])
-    seconds += sentences * work["tokenize_seconds"] if tokenised else 0.0
-    return {"seconds": seconds, "sentences": sentences, "tokens": tokens}
+    before = sentences * work["tokenize_seconds"] if tokenised else 0.0
+    clock, cpu = (end - begin + before for begin, end in zip(times[SKIPPED], times[-1], strict=True))
+    return {"seconds": clock, "sentences": sentences, "tokens": tokens} | ({"cpu": cpu} if device == "cpu" else {})
 
 
-def compare(objective: str, args: Any, model: Path, folder: Path) -> tuple[list[dict], list[dict]]:
+def compare(
+    objective: str, args: Any, model: Path, folder: Path, peaks: dict[str, float], work_per_token: float
+) -> tuple[list[dict], list[dict]]:
     """Rows and ratios of one objective."""
     recipe = workload.recipe_of(objective, args.rows, RUN_STEPS, "fp32")
     work = workload.prepare(objective, args.data, model, folder, args.rows)
@@ -224,7 +248,7 @@ def compare(objective: str, args: Any, model: Path, folder: Path) -> tuple[list[
     with ExitStack() as stack:
         sides = []
         for name, (who, settings) in SIDES.items():
-            own = {"objective": objective, "work": work, "model": model, **settings}
+            own = {"objective": objective, "work": work, "model": model, "device": args.device, **settings}
             if who == "st":
                 own["data"] = args.data
             side = measure.Side(name, Raysts if who == "raysts" else SentenceTransformers, own, args.threads)
@@ -236,16 +260,19 @@ def compare(objective: str, args: Any, model: Path, folder: Path) -> tuple[list[
     rows = []
     for name, (who, settings) in SIDES.items():
         precision = facts[name]["precision"] if who == "raysts" else "bf16" if settings["bf16"] else "fp32"
-        rows.append(measure.row(name, found[name], objective=objective, batch=recipe.batch, precision=precision))
+        row = measure.row(name, found[name], objective=objective, batch=recipe.batch, precision=precision)
+        # Backward takes twice what forward does.
+        rows.append(row | {"share_of_peak": measure.share_of_peak(found[name], 3 * work_per_token, peaks[precision])})
     names = {who: [name for name, side in SIDES.items() if side[0] == who] for who in ("raysts", "st")}
     best = {who: measure.fastest(found, names[who]) for who in names}
     pairs = {
-        "fp32, both pad whole batches": ("raysts fp32, one padded batch", "sentence-transformers fp32"),
+        "equal": ("raysts fp32, one padded batch", "sentence-transformers fp32"),
         "fp32": ("raysts fp32", "sentence-transformers fp32"),
-        "best settings": (best["raysts"], best["st"]),
+        "default": ("raysts auto", "sentence-transformers fp32"),
+        "best": (best["raysts"], best["st"]),
     }
     ratios = [
-        {"objective": objective, "compared": what, "raysts": ours, "other": theirs}
+        {"objective": objective.removesuffix("-unsup"), "compared": what, "raysts": ours, "other": theirs}
         | measure.ratio(found[ours], found[theirs])
         for what, (ours, theirs) in pairs.items()
     ]
@@ -254,25 +281,41 @@ def compare(objective: str, args: Any, model: Path, folder: Path) -> tuple[list[
     return rows, ratios
 
 
-def main() -> None:
-    parser = measure.parser(__doc__)
-    parser.add_argument("--objectives", default="nli,ct,sed", help="objectives, by commas")
+def run(parser: Any, names: dict[str, str]) -> tuple[Any, list[dict], list[dict], dict[str, Any]]:
+    """(arguments, rows, ratios, summary) of the objectives, by what people call them."""
+    parser.add_argument("--objectives", default=",".join(names), help="objectives, by commas")
     parser.add_argument("--steps", type=int, default=30, help=f"steps a segment, the first {SKIPPED} not timed")
     parser.add_argument("--rows", type=int, default=20_000, help="rows of the training table to draw from")
     args = parser.parse_args()
     objectives = args.objectives.split(",")
-    wrong = [name for name in objectives if name not in workload.RECIPES]
-    if wrong or args.steps <= SKIPPED:
-        parser.error(f"--objectives are among {', '.join(workload.RECIPES)}, --steps more than {SKIPPED}")
-    facts = measure.machine(args.threads)
+    if not set(objectives) <= set(names) or args.steps <= SKIPPED:
+        parser.error(f"--objectives are among {', '.join(names)}, --steps more than {SKIPPED}")
     model = workload.model_folder(args.model)
-    rows, ratios = [], []
+    peaks = {precision: measure.peak(precision, args.device) for precision in ("fp32", "bf16")}
+    each, rows, ratios = measure.work_per_token(model), [], []
     for objective in objectives:
         with tempfile.TemporaryDirectory(prefix="raysts-benchmark-") as folder:
-            found = compare(objective, args, model, Path(folder))
+            found = compare(names[objective], args, model, Path(folder), peaks, each)
             rows += found[0]
             ratios += found[1]
-    measure.publish(args.json, facts, rows, ratios)
+    best = {ratio["objective"]: ratio["raysts"] for ratio in ratios if ratio["compared"] == "best"}
+    shares = {
+        name: row["share_of_peak"]
+        for name, side in best.items()
+        for row in rows
+        if (row["objective"], row["side"]) == (names[name], side)
+    }
+    return args, rows, ratios, measure.summary(ratios, shares)
+
+
+NAMES = {name.removesuffix("-unsup"): name for name in workload.RECIPES}
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.set_defaults(device="cpu")
+    args, rows, ratios, summary = run(parser, NAMES)
+    measure.publish(args.json, measure.machine(args.threads), rows, ratios, summary)
 
 
 if __name__ == "__main__":

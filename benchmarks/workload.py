@@ -20,7 +20,8 @@ from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.recipes import stages
 from raysts.recipes.recipe import Data, Recipe
 
-RECIPES = {"nli": stages.nli, "ct": stages.ct, "sed": stages.sed}
+RECIPES = {name: stages.RECIPES[name] for name in ("nli", "ct", "sts", "simcse-unsup", "sed")}
+"""Objectives that sentence-transformers has a loss for."""
 ORDER_SEED = 1
 
 

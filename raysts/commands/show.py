@@ -27,16 +27,19 @@ def show(recipe: str, overrides: Mapping[str, Any] | None = None) -> Result:
         status, recipe: of a recipe that begins with a search that and the system that follows, of an experiment every
         pipeline by its point.
     """
-    from raysts.commands import composed, experiment
     from raysts.recipes import names
     from raysts.recipes.experiments import is_experiment
     from raysts.recipes.tree import to_plain
     from raysts.search.named import is_composed
 
     given = overrides or {}
-    if is_experiment(recipe):
+    if is_experiment(recipe):  # what runs something imports for longer than a tree takes
+        from raysts.commands import experiment
+
         tree = to_plain(experiment.pipelines(recipe, given, RunOptions()))
     elif is_composed(recipe):
+        from raysts.commands import composed
+
         tree = composed.shown(recipe, given)
     else:
         tree = to_plain(names.pipeline(recipe, given))

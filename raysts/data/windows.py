@@ -22,7 +22,7 @@ from raysts.data.derived import label_codes
 from raysts.data.shards import ShardError, open_shard, pages, remedy
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
-from raysts.models.tokens import Tokens, tokenize
+from raysts.models.tokens import Tokens, tokenize_counted
 from raysts.schema import NLI_LABELS
 from raysts.storage.bucket import check_inside
 from raysts.storage.store import Store
@@ -189,9 +189,8 @@ def _record_batch(
     arrays: dict[str, pa.Array] = {"row": pa.array(np.arange(first, first + size, dtype=np.int64))}
     for name in spec.texts:
         texts = columns[name].to_pylist()
-        tokens = tokenize(tokenizer, texts, spec.max_length, spec.prompt)
-        full = [texts[i] for i in np.flatnonzero(tokens.lengths == spec.max_length)]
-        cut += int((tokenize(tokenizer, full, spec.max_length + 1, spec.prompt).lengths > spec.max_length).sum())
+        tokens, cut_here = tokenize_counted(tokenizer, texts, spec.max_length, spec.prompt)
+        cut += cut_here
         arrays[name] = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(tokens.flat))
     for name in spec.values:
         values = columns[name]

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from raysts.models import kernels
 
@@ -215,14 +214,19 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def varlen_attn(*args: Any, **options: Any) -> Any:
+    """torch's, whose module imports the compiler: seconds, where there is no GPU for nothing."""
+    from torch.nn.attention import varlen
+
+    return varlen.varlen_attn(*args, **options)
+
+
 def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: float, dropout: float) -> Tensor:
     """-> [N, A, E]."""
     q_NAE, k_NAE, v_NAE = (x.transpose(0, 1) for x in (q_ANE, k_ANE, v_ANE))
     width, longest = q_NAE.shape[-1], row.texts.longest
     if dropout == 0.0 and width % 8 == 0 and width <= 256 and has_kernel(q_NAE.device, q_NAE.dtype):
-        mixed = varlen_attn(q_NAE, k_NAE, v_NAE, row.starts, row.starts, longest, longest, scale=scaling)
-        assert isinstance(mixed, Tensor)
-        return mixed
+        return varlen_attn(q_NAE, k_NAE, v_NAE, row.starts, row.starts, longest, longest, scale=scaling)
     q_BATE, k_BATE, v_BATE = (row.pad(x).transpose(1, 2) for x in (q_NAE, k_NAE, v_NAE))
     mask = None if row.texts.mask_RT is None else row.texts.mask_RT[:, None, None]
     mixed_BATE = F.scaled_dot_product_attention(q_BATE, k_BATE, v_BATE, mask, dropout, scale=scaling)

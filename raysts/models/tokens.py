@@ -73,18 +73,27 @@ def lowers(backend: Any, also: bool = False) -> bool:
 def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = "") -> Tokens:
     """Token ids of ``texts``, each behind ``prompt``, special tokens included, truncated to ``max_length`` tokens; of None
     there are none."""
+    return tokenize_counted(tokenizer, texts, max_length, prompt)[0]
+
+
+def tokenize_counted(
+    tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = ""
+) -> tuple[Tokens, int]:
+    """:func:`tokenize`, and how many of the texts had more tokens than that."""
     there = [prompt + text for text in texts if text is not None]
     if not there:
-        return Tokens(np.zeros(0, np.int32), np.zeros(len(texts) + 1, np.int64))
-    ids = tokenizer(
-        there,
-        add_special_tokens=True,
-        truncation=True,
-        max_length=max_length,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-    )["input_ids"]
+        return Tokens(np.zeros(0, np.int32), np.zeros(len(texts) + 1, np.int64)), 0
+    options = {"add_special_tokens": True, "return_attention_mask": False, "return_token_type_ids": False}
+    found = tokenizer(there, truncation=True, max_length=max_length, **options)
+    ids = found["input_ids"]
+    full = [number for number, row in enumerate(ids) if len(row) == max_length]
+    if encodings := getattr(found, "encodings", None):
+        cut = sum(bool(encodings[number].overflowing) for number in full)
+    else:  # a tokenizer in Python tells nothing of what it has cut: one token more is kept where there is one
+        again = [there[number] for number in full]
+        longer = tokenizer(again, truncation=True, max_length=max_length + 1, **options)["input_ids"] if full else []
+        cut = sum(len(row) > max_length for row in longer)
     lengths = np.zeros(len(texts), np.int64)
     lengths[[text is not None for text in texts]] = [len(row) for row in ids]
-    flat = np.fromiter((token for row in ids for token in row), np.int32, int(lengths.sum()))
-    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]))
+    flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths.sum()))
+    return Tokens(flat, np.concatenate([[0], np.cumsum(lengths)])), cut

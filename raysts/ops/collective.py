@@ -51,7 +51,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         parts = nn.utils.rnn.pad_sequence(grad.split(ctx.sizes), batch_first=True)
         own = torch.empty_like(parts[0])
-        dist.reduce_scatter_tensor(own, parts.flatten(0, 1))
+        dist.reduce_scatter(own, list(parts.unbind()))
         return own[: ctx.sizes[dist.get_rank()]], None
 
 

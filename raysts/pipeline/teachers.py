@@ -27,6 +27,7 @@ from raysts.models import pretrained
 from raysts.models.encoder import pool
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
+from raysts.models.precision import Precision
 from raysts.models.prompts import Prompts
 from raysts.models.sentence_model import TOKEN_BUDGET, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
@@ -129,7 +130,7 @@ def check(path: Path) -> None:
 
 def load(
     path: Path, *, pooling: str | None = None, layers: Layers | None = None, prompt: str | None = None,
-    device: str | None = None,
+    device: str | None = None, precision: Precision = "fp32",
 ) -> Teacher:  # fmt: skip
     """The teacher at ``path``.
 
@@ -139,27 +140,27 @@ def load(
         layers: that are pooled, likewise.
         prompt: before every text, a name or a text.
         device: where it runs.
+        precision: what an encoder computes in; ONNX does as its graph says.
     """
     if kind(path) == "vectors":
         return PrecomputedVectors(path)
     if kind(path) == "onnx":
         return OnnxTeacher(path, prompt, device)
-    return EncoderTeacher(path, pooling, layers, prompt, device)
+    how = {"pooling": pooling, "layers": layers, "prompt": prompt, "device": device, "precision": precision}
+    return EncoderTeacher(path, **how)
 
 
 class EncoderTeacher:
-    """A model that raysts loads; arguments as of :func:`load`."""
+    """A model that raysts loads; arguments as of :func:`raysts.models.pretrained.load`."""
 
-    def __init__(
-        self, path: Path, pooling: str | None, layers: Layers | None, prompt: str | None, device: str | None
-    ) -> None:
-        self.model = pretrained.load(path, pooling=pooling, layers=layers, prompt=prompt, device=device)
+    def __init__(self, path: Path, **how: Any) -> None:
+        self.model = pretrained.load(path, **how)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         return self.model.tokenize(texts)
 
     def vectors(self, tokens: Tokens) -> np.ndarray:
-        (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,))
+        (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
         return self.model.finished(found)["vectors"]
 
 

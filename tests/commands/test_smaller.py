@@ -45,7 +45,8 @@ def dev(tmp_path: Path) -> Path:
 
 
 def embed(model: Path, source: Path, output: Path, *more: object) -> dict[str, Any]:
-    return result("embed", model, "--input", source, "--column", "text", "--output", output, "--address", "none", *more)
+    files = ("--input", source, "--column", "text", "--output", output)
+    return result("embed", model, *files, "--precision", "fp32", "--address", "none", *more)
 
 
 def stored(output: Path) -> np.ndarray:

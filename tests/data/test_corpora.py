@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysts.data import corpora
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
 from raysts.errors import InputError
@@ -53,6 +55,32 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     assert prints[0] == prints[1] == prints[2]
     write(tmp_path / "two", "sts/stsb_dev", {**STS, "score": [0.0, 4.9]})
     assert Corpus(tmp_path / "two").fingerprint("sts/stsb_dev") != prints[0]
+
+
+def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name, root = "sts/stsb_dev", tmp_path / "data"
+    path = write(root, name, STS)
+
+    def looked_at() -> str:
+        corpus = Corpus(root)
+        corpus.check([name])
+        return corpus.fingerprint(name)
+
+    first = looked_at()
+    with monkeypatch.context() as unread:
+        unread.setattr(corpora, "pages", None)
+        unread.setattr(corpora.hashlib, "file_digest", None)
+        assert looked_at() == first
+    before = path.stat()
+    write(root, name, {**STS, "score": [0.0, 5.5]})
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):  # what was wrong is not remembered as sound
+        with pytest.raises(InputError, match=r"score 5\.5"):
+            looked_at()
+    assert Corpus(root).fingerprint(name) != first
+    write(root, name, STS)
+    assert looked_at() == first
 
 
 def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ CHANGED: dict[str, Any] = {
     "train.drop_last": True,
     "train.gradient_checkpointing": True,
     "train.init": "random",
+    "train.attention_dropout": "on",
     "pooling": "cls",
     "layers": 2,
 }

@@ -22,6 +22,7 @@ from raysts.errors import InputError
 from raysts.ids import content_id, derive_seed
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
+from raysts.models.precision import Precision
 from raysts.objectives.distillation import AGREEMENT, DistillationSettings
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
@@ -65,6 +66,7 @@ class Source(NamedTuple):
         pooling: of the token vectors; None: the model's own.
         layers: which layers are pooled; None: the model's own.
         prompt: what the token store has before every text.
+        precision: what an encoder computes in.
     """
 
     model: Path
@@ -72,10 +74,11 @@ class Source(NamedTuple):
     pooling: str | None
     layers: Layers | None
     prompt: str
+    precision: Precision = "fp32"
 
     def load(self, device: str | None) -> teachers.Teacher:
         """The teacher."""
-        how = {"pooling": self.pooling, "layers": self.layers}
+        how = {"pooling": self.pooling, "layers": self.layers, "precision": self.precision}
         return teachers.load(self.model, prompt=self.prompt, device=device, **how)  # type: ignore[arg-type]
 
 
@@ -251,6 +254,8 @@ class TeacherNode(Node):
         if settings.target != "mean" or settings.weights:
             width = inputs.student_width if settings.reduced else None
             identity.append([settings.target, settings.weights, width])
+        if inputs.pipeline.precision != "auto":
+            identity.append(["precision", inputs.pipeline.precision])
         count = top or len(members)
         return cls(
             id=content_id(identity),
@@ -303,7 +308,8 @@ class TeacherNode(Node):
         for member in chosen:
             read = specs.get(member.model, spec)
             pooling, layers = (None, None) if foreign(inputs, member) else (recipe.pooling, recipe.layers)
-            found.append(Source(member.model, inputs.store_folder(read), pooling, layers, read.prompt))
+            tokens, precision = inputs.store_folder(read), inputs.pipeline.precision
+            found.append(Source(member.model, tokens, pooling, layers, read.prompt, precision))
         return found
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
