@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import ray
 import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raysts.cluster.connect import quiet_data
-from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_slice
+from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_batches, read_slice
 from raysts.data.windows import Windows
 from raysts.objectives.objective import LocalBatch
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""
+
+FEW = 8
+"""Windows that a run reads itself."""
 
 SEGMENT = 512
 """Windows in one Ray Data plan: planning costs about a millisecond a window before the first one comes."""
@@ -27,9 +31,12 @@ def read_streamed(
 ) -> Iterator[LocalBatch]:
     """``raysts.data.batches.read_batches`` with the windows read and permuted by Ray Data tasks.
 
-    The tasks ask for no CPU: training may hold every CPU of the cluster, and reading must go on.
+    The tasks ask for no CPU: training may hold every CPU of the cluster, and reading must go on. A run of few windows reads
+    them itself, for to start processes that do takes seconds of CPU.
     """
     slices = list(order.slices(start, stop))
+    if len(slices) <= FEW:
+        return read_batches(windows, order, start, stop, rank, world)
     return iter_batches(_stream(windows, order, slices, rank, world), order, start, stop, rank, world)
 
 
@@ -38,7 +45,9 @@ class _WindowSlices(Datasource):
 
     def __init__(self, windows: Windows, order: BatchOrder, slices: list[WindowSlice], rank: int, world: int) -> None:
         super().__init__()
-        self.windows, self.order, self.slices, self.share = windows, order, slices, order.share(rank, world)
+        self.order, self.slices = order, slices
+        # Put once: a task that held them would grow with the corpus, and all tasks of an epoch with its square.
+        self.shared = [ray.put((windows, order.share(rank, world)))]
 
     def estimate_inmemory_data_size(self) -> None:
         """Unknown."""
@@ -49,12 +58,24 @@ class _WindowSlices(Datasource):
         return [self._task(window_slice) for window_slice in self.slices]
 
     def _task(self, window_slice: WindowSlice) -> ReadTask:
-        windows, share = self.windows, self.share
+        shared = self.shared
         rows = int(self.order.sizes[window_slice.window])
         return ReadTask(
-            lambda: [read_slice(windows, share, window_slice)],
+            lambda: [read_slice(*_got(shared), window_slice)],
             BlockMetadata(num_rows=rows, size_bytes=None, input_files=None, exec_stats=None),
         )
+
+
+_latest: dict[Any, tuple[Windows, Any]] = {}
+"""What the tasks of this process have in common, unpacked once; that of one dataset."""
+
+
+def _got(shared: list[Any]) -> tuple[Windows, Any]:
+    (reference,) = shared
+    if reference not in _latest:
+        _latest.clear()
+        _latest[reference] = ray.get(reference)
+    return _latest[reference]
 
 
 def _stream(

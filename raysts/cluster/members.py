@@ -31,6 +31,7 @@ from torch import nn
 from raysts.cluster.capacity import NodeType, PendingReporter, Present, at_once, may_grow, node_types, nodes
 from raysts.cluster.connect import SETTINGS, quiet_data
 from raysts.cluster.data import read_streamed
+from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Seen, here, unfit
 from raysts.cluster.queue import Piece, QueueState, WorkQueue, tell_death, widths
 from raysts.cluster.ray_internals import (
@@ -92,6 +93,10 @@ class RayRuntime(Runtime):
     def report(self, line: dict[str, Any]) -> None:
         """The driver reads ``metrics.jsonl``: nothing to send."""
 
+    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+        """To Ray's dashboards."""
+        show_line(facts["system"], facts["stage"], facts.get("member"), line, sentences)
+
     def barrier(self) -> None:
         if self.world > 1:
             torch.distributed.barrier()
@@ -127,8 +132,11 @@ def train_members(
     if seen is not None:
         resources = _with_memory(resources, work)
     reasons: dict[int, str | None] = {}
-    pending = PendingReporter(resources, say)
-    with (_Slots if resources.workers == 1 else _Groups)(work, resources, seen) as runs, RunMonitor(say) as monitor:
+    pending, facts, deaths = PendingReporter(resources, say), chains[0][0].facts, 0
+    with (
+        (_Slots if resources.workers == 1 else _Groups)(work, resources, seen) as runs,
+        RunMonitor(say, sum(map(len, chains))) as monitor,
+    ):
         while len(reasons) < len(chains):
             state = runs.state()
             if state.refused:
@@ -138,7 +146,11 @@ def train_members(
                 for reason in filter(None, found):
                     say(f"failed: {reason}")
             looked_at = [*state.training, *(number for number, _ in state.ended)]
-            monitor.update([job for number in looked_at for chain in work[number] for job in chain])
+            failed = sum(reason is not None for reason in reasons.values())
+            monitor.update([job for number in looked_at for chain in work[number] for job in chain], state.waiting)
+            counts = {"waiting": state.waiting, "training": len(state.training), "done": len(reasons) - failed}
+            show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - deaths)
+            deaths = state.restarts
             pending.update(len(chains) - len(reasons))
             time.sleep(LOOK_SECONDS)
     return [reasons[index] for index in range(len(chains))]
@@ -178,6 +190,7 @@ class _Slots:
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
 
     def __enter__(self) -> _Slots:
+        os.environ[START_TIMEOUT] = SETTINGS[START_TIMEOUT]
         driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=driver, name=f"{self.placement}-queue")
         self.queue = kind.remote(len(self.work))
@@ -191,9 +204,9 @@ class _Slots:
             thread.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """End the runs that still wait for room."""
-        deadline = time.monotonic() + END_SECONDS
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """End the runs that still wait for room; where the command ends, all of them end with it."""
+        deadline = time.monotonic() + (END_SECONDS if kind is None else 0.0)
         while any(thread.is_alive() for thread in self.threads) and time.monotonic() < deadline:
             for group in ray.util.placement_group_table().values():
                 if group["name"].startswith(f"{self.placement}-") and group["state"] == "PENDING":

@@ -127,7 +127,7 @@ def tell_death(queue: Any, run: int, rank: int, cause: str, preempted: bool) -> 
 def widths(slots: int) -> Sequence[int]:
     """How many of ``slots`` workers each Ray Train run gets: 1, 1, 2, 4, 8 ...
 
-    A run costs the head 0.35 GB, so there are few: 1 + log2(slots). A run begins when there is room for all of its workers:
+    A run costs the head 0.23 GB, so there are few: 1 + log2(slots). A run begins when there is room for all of its workers:
     of so many as can be there at least half work, however few.
     """
     found = [1]

@@ -27,11 +27,13 @@ from ray.tune.search import Searcher
 from raysts.cluster.capacity import at_once, describe_nodes, node_types
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.executor import with_gpus
+from raysts.cluster.metrics import show_line
 from raysts.cluster.ray_internals import actor_of, killed_actor
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.memory import weights
+from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
@@ -152,6 +154,7 @@ class RaystsTrial(ray.tune.Trainable):
         results, stopping, going_on = self.results, self.stopping, self.going_on
 
         def report(value: float, line: dict[str, Any]) -> None:
+            show_line(self.study, job.facts["stage"], job.id[:8], line, OBJECTIVES[job.recipe.objective].sentences)
             going_on.clear()
             results.put({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
             if self.waits:

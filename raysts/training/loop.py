@@ -255,6 +255,7 @@ class Run:
                 state.stopped = train.patience is not None and state.since_best >= train.patience
             if self.log is not None:
                 self.log.write(line)
+                self.runtime.observe(self.job.facts, line, self.objective.sentences)
         last = last or state.stopped
         if save or (self.runtime.saves_end if last else due_save):
             self._save()

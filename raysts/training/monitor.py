@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from raysts.errors import StoreFailed
+from raysts.objectives import OBJECTIVES
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job, title
@@ -19,15 +20,26 @@ from raysts.training.record import last_metrics
 EVERY = 1.0
 """Seconds between looks at the files."""
 
+STATUS_EVERY = 60.0
+"""Seconds between lines on how all of it stands, where there is no terminal."""
+
 EVERY_REMOTE = 15.0
 """Seconds between looks at an object store, for runs on other machines."""
 
 
 class RunMonitor:
-    """Watches run folders; say is called once per finished run, bars are drawn on a terminal."""
+    """Watches run folders: bars on a terminal; elsewhere ``say`` gets a line for each finished run, and one a minute of all.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    Args:
+        say: takes progress.
+        total: runs in all.
+    """
+
+    def __init__(self, say: Callable[[str], None], total: int) -> None:
+        self.say, self.total = say, total
+        self.lines: dict[str, dict[str, Any]] = {}
+        self.waiting = 0
+        self.began = self.spoke = time.monotonic()
         self.watched: dict[str, Job] = {}
         self.finished: set[str] = set()
         self.looked = self.looked_far = 0.0
@@ -55,16 +67,18 @@ class RunMonitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.looked = self.looked_far = 0.0
-        self.update([])
+        self.update([], self.waiting)
         if self.bars is not None:
             self.bars.stop()
 
-    def update(self, jobs: Sequence[Job]) -> None:
+    def update(self, jobs: Sequence[Job], waiting: int) -> None:
         """Look at the files of the runs that train or have just ended, at most once a second.
 
         What was looked at is looked at until it is over: what a look costs grows with the runs that train, not with all.
+        ``waiting``: how many members have not begun.
         """
-        self.watched |= {job.id: job for job in jobs if job.id not in self.finished}
+        self.waiting, current = waiting, {job.id: job for job in jobs if job.id not in self.finished}
+        self.watched |= current
         if time.monotonic() - self.looked < EVERY:
             return
         self.looked = time.monotonic()
@@ -75,12 +89,37 @@ class RunMonitor:
         for job in list(self.watched.values()):
             line = last_metrics(job.folder / "metrics.jsonl")
             record = RunFolder(job.folder).written()
-            if line is not None and self.bars is not None:
-                self._draw(job, line)
+            if line is not None:
+                self.lines[job.id] = line
+                if self.bars is not None:
+                    self._draw(job, line)
             if record.get("status") == "done":
                 self.finished.add(job.id)
-                del self.watched[job.id]
                 self._say(job, line or {}, record)
+            if job.id in self.finished or (record.get("status") == "failed" and job.id not in current):
+                del self.watched[job.id]
+                self.lines.pop(job.id, None)
+
+        if self.bars is None and time.monotonic() - self.spoke >= STATUS_EVERY:
+            self.spoke = time.monotonic()
+            self.say(self.status())
+
+    def status(self) -> str:
+        """How all of it stands, in a line."""
+        running = [(job, self.lines[job.id]) for job in self.watched.values() if job.id in self.lines]
+        parts = [f"{len(self.finished)} of {self.total} runs done", f"{len(running)} training, {self.waiting} waiting"]
+        for name, scale, digits in (("loss", 1, 4), ("dev", 100, 2)):
+            values = [line[name] for _, line in running if line.get(name) is not None]
+            parts += [f"{name} {scale * sum(values) / len(values):.{digits}f}"] if values else []
+        rate = sum(
+            OBJECTIVES[job.recipe.objective].sentences * line.get("examples_per_second", 0.0) for job, line in running
+        )
+        parts += [f"{rate:.0f} sentences/s"] if rate else []
+        progress = len(self.finished) + sum(line["step"] / line["steps"] for _, line in running)
+        if progress > 0:
+            left = (time.monotonic() - self.began) * (self.total - progress) / progress
+            parts.append(f"about {duration(left)} left")
+        return "; ".join(parts)
 
     def _say(self, job: Job, line: dict[str, Any], record: dict[str, Any]) -> None:
         seconds = (record.get("timings") or {}).get("train_seconds") or 0.0

@@ -65,6 +65,15 @@ class Runtime:
         if self._say is not None:
             self._say(progress_text(line))
 
+    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+        """Take note of every metrics line, for whoever watches.
+
+        Args:
+            facts: of the run, as its job has them.
+            line: as it was written.
+            sentences: that an example sends through an encoder.
+        """
+
     def barrier(self) -> None:
         """Wait for the other processes."""
 

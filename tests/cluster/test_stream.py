@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,11 @@ from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
 
 BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
+
+
+@pytest.fixture(autouse=True)
+def _streamed_however_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysts.cluster.data.FEW", 0)
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +220,17 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
         assert (seen == 1).all() and len(anonymous) == 64
         # A reader that gathered what it read would reach 192 MB more.
         assert max(anonymous[15:]) < np.median(anonymous[5:15]) + 100, anonymous
+
+
+def test_what_a_read_task_carries_does_not_grow_with_the_corpus(cluster: None) -> None:
+    """A billion rows are 122,070 windows."""
+    from ray import cloudpickle
+
+    from raysts.cluster.data import _WindowSlices
+
+    for count in (10, 122_070):
+        windows: Any = [(f"part-{number:05}.arrow", number) for number in range(count)]
+        order: Any = SimpleNamespace(sizes=np.full(count, 8192), share=lambda rank, world: np.arange(count))  # noqa: B023
+        slices: Any = [SimpleNamespace(window=count - 1, first=0)]
+        (task,) = _WindowSlices(windows, order, slices, 0, 1).get_read_tasks(1)
+        assert len(cloudpickle.dumps(task)) < 2_000

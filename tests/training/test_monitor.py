@@ -1,6 +1,54 @@
 from __future__ import annotations
 
-from raysts.training.monitor import duration
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysts.storage.checksums import write_record
+from raysts.training import monitor
+from raysts.training.monitor import RunMonitor, duration
+
+
+def job(folder: Path, number: int) -> Any:
+    (folder / str(number)).mkdir()
+    facts = {"stage": "nli", "member": number}
+    return SimpleNamespace(
+        id=str(number), folder=folder / str(number), facts=facts, recipe=SimpleNamespace(objective="nli")
+    )
+
+
+def stand(of: Any, step: int, status: str = "running", **more: float) -> None:
+    line = {"step": step, "steps": 100, "loss": 0.5, "examples_per_second": 10.0, **more}
+    (of.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    write_record(of.folder / "run.json", {"status": status, "steps": step})
+
+
+def test_how_all_of_it_stands_is_said_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(monitor.sys, "stderr", SimpleNamespace(isatty=lambda: False))
+    said: list[str] = []
+    jobs = [job(tmp_path, number) for number in range(3)]
+    with RunMonitor(said.append, 10) as watched:
+        stand(jobs[0], 100, "done")
+        stand(jobs[1], 50, dev=0.75)
+        stand(jobs[2], 50, loss=1.0)
+        now[0] += 30
+        watched.update(jobs, 7)
+        assert [text.split(":")[0] for text in said] == ["member 0 nli"]
+        now[0] += 30
+        watched.update(jobs, 7)
+        assert said[1:] == [
+            "1 of 10 runs done; 2 training, 7 waiting; loss 0.7500; dev 75.00; 40 sentences/s; about 4 min 00 s left"
+        ]
+        now[0] += 59
+        watched.update(jobs, 7)
+        assert len(said) == 2
 
 
 def test_durations_as_people_read_them() -> None:
