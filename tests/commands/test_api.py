@@ -80,7 +80,8 @@ def test_errors_are_one_kind_with_the_cli_text(finished: run_commands.Finished, 
 
 
 def test_the_package_offers_what_it_says() -> None:
-    assert set(raysts.__all__) == {"compare", "distill", "embed", "evaluate", "export", "load", "plan", "run", "tune"}
+    files = {"claims", "compare", "distill", "embed", "evaluate", "export", "plan", "run", "tune"}
+    assert set(raysts.__all__) == files | {"load"}
     assert all(callable(getattr(raysts, name)) for name in raysts.__all__)
     with pytest.raises(AttributeError):
         raysts.nothing  # noqa: B018

@@ -50,7 +50,7 @@ def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path
     seen: set[str] = set()
     for node in nodes:
         assert node["kind"] in KINDS and node["status"] == "waiting"
-        assert set(node["resources"]) == {"workers", "cpus", "gpus"} and node["sentences"] > 0
+        assert set(node["resources"]) - {"memory"} == {"workers", "cpus", "gpus"} and node["sentences"] > 0
         assert set(node["needs"]) <= seen, "a node stands after those it needs"
         seen.add(node["id"])
 
