@@ -99,7 +99,8 @@ def distill(
     store, source = store_of(storage), from_run or from_study
     name = name or (f"{source}-distilled" if source else "distilled")
     line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=own)
+    chosen: list[str] = []  # said when nothing is refused any more
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=chosen.append, own=own)
     if from_study is not None:
         pipeline, record = _of_study(from_study, top, overrides, options)
     elif bool(models) == bool(from_run):
@@ -109,8 +110,11 @@ def distill(
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         before = record.get("pipeline") or {"deliver": "best" if corpus_of(data, own=own).files(STSB_DEV) else "system"}
         pipeline = _of_models(models, top, overrides, before, options)
-    options = options.after(record)
-    return run_plan(checked_plan(pipeline_of(pipeline, overrides), options), options)
+    options = replace(options.after(record), say=say)
+    plan = checked_plan(pipeline_of(pipeline, overrides), options)
+    for line in chosen:
+        say(line)
+    return run_plan(plan, options)
 
 
 def _of_models(

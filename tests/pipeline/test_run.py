@@ -209,7 +209,7 @@ def test_the_teacher_is_the_mean_of_the_members(finished: run_commands.Finished)
     assert len(means) == len(sentences) == manifest["rows"]
     members = [load(finished.storage / "runs" / run / "model") for run in manifest["members"]]
     wanted = np.mean([model.encode(sentences[:50]) for model in members], axis=0)
-    np.testing.assert_allclose(means[:50], wanted, atol=1e-5)
+    np.testing.assert_allclose(means[:50], wanted, atol=5e-3)  # teachers may read in bf16
 
 
 def test_select_top_takes_the_member_that_is_best_on_dev(finished: run_commands.Finished) -> None:
@@ -319,7 +319,7 @@ def test_golden_losses(name: str, fixed_world: tuple[Path, Path], tmp_path: Path
     data, backbone = fixed_world
     settings = {
         "backbone": backbone, "members": 1, "batch": 8, "optim.lr": 1e-3, "train.max_steps": 5, "train.max_length": 16,
-        "train.precision": "fp32", "train.dropout": "false", "seed": 3, "evaluation.resamples": 0,
+        "precision": "fp32", "train.dropout": "false", "seed": 3, "evaluation.resamples": 0,
     }  # fmt: skip
     result("run", name, "--data", data, "--storage", tmp_path / "storage", "--address", "none", *overrides(settings))
     for run in (tmp_path / "storage" / "runs").iterdir():
