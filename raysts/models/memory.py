@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from contextlib import suppress
 from pathlib import Path
 
 PROCESS = 1.3e9
@@ -17,14 +17,14 @@ ON_GPU = 3
 """Copies that pass through main memory where training is on a GPU: as they are loaded, the best so far, a checkpoint."""
 
 
-@functools.cache
 def weights(model: Path) -> int:
     """Bytes of a model's weights in float32, whatever they are stored in."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     total = 0
     for path in model.glob("*.safetensors"):
-        with safe_open(path, "numpy") as file:
+        # A file that is damaged is no matter of an estimate: whoever loads it says so, or makes it again.
+        with suppress(SafetensorError, OSError), safe_open(path, "numpy") as file:
             shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
             total += sum(4 * math.prod(shape) for shape in shapes)
     return total

@@ -28,7 +28,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.dev import DEVS, Dev
 from raysts.ids import content_id, derive_seed, folder_id
-from raysts.models import pretrained
+from raysts.models import memory, pretrained
 from raysts.models.encoder import pooling_modes
 from raysts.models.layers import Layers
 from raysts.models.modules import describe, pooled_by
@@ -100,6 +100,12 @@ class Inputs:
         if not isinstance(self.store, BucketStore) or self.backbone.is_relative_to(self.storage):
             return self.backbone
         return self.storage / "backbones" / f"copy-{self.backbone_id}"
+
+    @cached_property
+    def worker_gigabytes(self) -> float:
+        """Main memory that a worker is estimated to take."""
+        asked = self.pipeline.resources
+        return memory.worker_gigabytes(self.start, asked.stack or 1, bool(asked.gpus))
 
     @property
     def _of_word_vectors(self) -> bool:

@@ -12,7 +12,6 @@ from raysts.errors import RunFailed
 from raysts.evaluation.agreement import AgreementPairs
 from raysts.ids import content_id
 from raysts.models.layers import Layers
-from raysts.models.memory import worker_gigabytes
 from raysts.objectives import OBJECTIVES
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -113,8 +112,10 @@ class TrainNode(Node):
             title=stage if member is None else f"{role} {member}: {stage}",
             needs=(*after, spec.id),
             resources={
-                **{"workers": asked.workers, "cpus": asked.cpus, "gpus": asked.gpus},
-                "memory": asked.memory or worker_gigabytes(inputs.start, asked.stack or 1, bool(asked.gpus)),
+                "workers": asked.workers,
+                "cpus": asked.cpus,
+                "gpus": asked.gpus,
+                "memory": asked.memory or inputs.worker_gigabytes,
             },
             sentences=inputs.steps(recipe) * recipe.batch * objective.sentences,
             asked=asked,
