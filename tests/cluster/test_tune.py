@@ -19,11 +19,15 @@ from raysts.cluster import capacity
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
+from raysts.search.named import SEARCHES
 from raysts.storage.atomic import ASIDE
 from raysts.storage.foreign import read_json
 
 BOUND = "sts.settings.lower_bound"
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}
+ALL_BUT_CLASSES = [
+    f"space.{key.removeprefix('latte.')}" for key in SEARCHES["latte-mix"]("").space if not key.endswith(".classes")
+]
 FOUR = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2}
 
 
@@ -59,7 +63,7 @@ def quiet(text: str) -> None:
 def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeasible(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
-    fixed = {f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "settings.dims", "optim.lr")}
+    fixed = dict.fromkeys(ALL_BUT_CLASSES)
     overrides = {
         **fixed, "backbone": str(tiny_backbone), "space.settings.classes": [4, 10**13, 8], "num_samples": None, "seeds": 2,
         "train.max_steps": 3, "train.max_length": 24, "train.precision": "fp32", "data.sample": 64, "data.sources": [],
@@ -275,7 +279,7 @@ def test_a_trial_that_ray_kills_for_want_of_memory_is_infeasible(
     if memory.available < 8 << 30:
         pytest.skip("needs 8 GB of free memory")
     threshold = (memory.total - memory.available + (3 << 30)) / memory.total
-    fixed = {f"space.{key}": "none" for key in ("settings.tau", "settings.reconstruction", "settings.dims", "optim.lr")}
+    fixed = dict.fromkeys(ALL_BUT_CLASSES, "none")
     overrides = {
         **fixed, "backbone": tiny_backbone, "space.settings.classes": f"4,{2 * 10**7},8", "num_samples": "none",
         "train.max_steps": 3, "train.max_length": 24, "data.sample": 64, "data.sources": "[]", "settings.dims": 2,

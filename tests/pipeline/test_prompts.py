@@ -46,7 +46,7 @@ def test_a_student_of_a_teacher_with_prompts(
     )
     pipeline = Pipeline(
         name="distilled", backbone=str(tiny_backbone), combine="sed", sed=recipe, teachers=(str(teacher),),
-        prompt="house of ", teacher_prompt=asked,
+        prompt="house of ", teacher_prompt=asked, precision="fp32",
     )  # fmt: skip
     plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
     plan.check()

@@ -17,6 +17,7 @@ from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
 from raysts.models.pretrained import load
 from raysts.search import disk
+from raysts.search.named import SEARCHES
 
 
 def bytes_in(*folders: Path) -> int:
@@ -64,8 +65,9 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
         "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
         "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,
         "train.max_length": 24, "data.sample": 64, "latte.data.sources": [],
-        **{f"space.{key}": None for key in ("settings.tau", "settings.reconstruction", "optim.lr")},
     }  # fmt: skip
+    others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]("").space)
+    overrides = {f"space.{key}": None for key in others} | overrides
     said: list[str] = []
     with Peak(tmp_path) as peak:
         found = run_search("latte-mix", overrides, small_world, tmp_path, address="none", say=said.append)
