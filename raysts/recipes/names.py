@@ -211,6 +211,7 @@ def best() -> Pipeline:
         "simcse-sup.train.eval_every": 25,
         "sts.batch": 32,
         "sts.train.epochs": 1.0,
+        "sts.train.eval_every": 60,
         "sed.data.table": "sentences",
         "sed.optim.lr": 5e-5,
         "sed.batch": 64,
@@ -260,6 +261,13 @@ OWN: dict[str, Own] = {
     "quickstart": Own(quickstart, {}),
     "best": Own(
         best,
-        {"small": {"simcse-sup.batch": 128, "simcse-sup.train.max_steps": 60, "sed.data.sample": 20_000}},
+        {
+            "small": {
+                "simcse-sup.batch": 128,
+                "simcse-sup.train.max_steps": 60,
+                "simcse-sup.train.eval_every": 30,
+                "sed.data.sample": 20_000,
+            }
+        },
     ),
 }
