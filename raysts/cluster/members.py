@@ -188,6 +188,7 @@ class _Slots:
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.placement = f"{self.name}-{secrets.token_hex(3)}"
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
+        self.over = threading.Event()
 
     def __enter__(self) -> _Slots:
         os.environ[START_TIMEOUT] = SETTINGS[START_TIMEOUT]
@@ -213,6 +214,7 @@ class _Slots:
                     with contextlib.suppress(ValueError):  # it is gone
                         ray.util.remove_placement_group(ray.util.get_placement_group(group["name"]))
             time.sleep(LOOK_SECONDS / 2)
+        self.over.set()
         ray.kill(self.queue)
 
     def state(self) -> QueueState:
@@ -234,6 +236,8 @@ class _Slots:
                 return
             except BaseException as error:
                 cause = error
+            if self.over.is_set():  # whatever is asked of Ray now may connect to it again
+                return
             left, began = ray.get(self.queue.release.remote(number))
             failures, begun = (0 if began > begun else failures + 1), began
             if not left or failures > DEATHS:
