@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 HELP = "distil a student from trained models"
 EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
 
+SIMILARITY_RATE = 1e-4
+"""Of a student that learns cosines: they move its vectors less than a target for the vectors themselves does."""
+
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
@@ -74,7 +77,8 @@ def distill(
             dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
             student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
             teachers are combined to, is by default their mean where they began with one encoder and the student has their
-            width, else ``concat``, the vectors of unit length one after the other.
+            width, else ``similarity``, the cosines of a batch, learnt at a rate of 1e-4 (``concat``, vectors of unit length one
+            after the other, where a projection or another loss is asked for).
         data: as :func:`raysts.run`; default that of the run or study.
         storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
@@ -150,18 +154,20 @@ def _of_models(
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = pipeline_from(plain)
-    asked = set(overrides or {})
-    if "sed" in before or asked & {"sed.target", "sed.settings.target"}:
+    asked = {key.replace(".settings.", "."): value for key, value in (overrides or {}).items()}
+    if "sed" in before or "sed.target" in asked:
         return pipeline
-    start = str((overrides or {}).get("backbone") or backbone)
+    start = str(asked.get("backbone") or backbone)
     width = pretrained.width(locate(start, store)) if start != TINY else 0
-    target = fitting_target(folders, width, bool(asked & {"sed.projection", "sed.settings.projection"}))
-    if target != "mean":
-        options.say(
-            f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, so "
-            f"that their mean would be none (--set sed.target=... takes another)"
-        )
-    return pipeline_of(pipeline, {"sed.target": target})
+    target = fitting_target(folders, width, "sed.projection" in asked, asked.get("sed.loss"))
+    if target == "mean":
+        return pipeline
+    options.say(
+        f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, so "
+        f"that their mean would be none (--set sed.target=... takes another)"
+    )
+    rate = {"sed.optim.lr": SIMILARITY_RATE} if target == "similarity" else {}
+    return pipeline_of(pipeline, {"sed.target": target, **rate})
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

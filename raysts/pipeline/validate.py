@@ -256,11 +256,14 @@ def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> li
     return problems
 
 
-def fitting_target(folders: Sequence[Path], width: int, projected: bool) -> Target:
+def fitting_target(folders: Sequence[Path], width: int, projected: bool, matched: str | None) -> Target:
     """What teachers are best combined to where nobody says it: the mean where that means something and the student has its
-    width, or is ``projected`` to it."""
+    width, or is ``projected`` to it; else the cosines, which leave the student its space, unless vectors are to be
+    ``matched`` by a loss that was asked for."""
     alike = len(folders) == 1 or common_start(folders)
-    return "mean" if alike and (projected or {teachers.dim(folder) for folder in folders} == {width}) else "concat"
+    if alike and (projected or {teachers.dim(folder) for folder in folders} == {width}):
+        return "mean"
+    return "concat" if projected or matched not in (None, "similarity") else "similarity"
 
 
 def common_start(folders: Sequence[Path]) -> bool:

@@ -20,6 +20,7 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.pretrained import load
 from raysts.pipeline import teachers
+from raysts.pipeline.validate import fitting_target
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -103,11 +104,19 @@ def rows_of(found: dict[str, Any], role: str) -> list[dict[str, Any]]:
     return [row for row in found["results"] if all(row[key] == value for key, value in wanted.items())]
 
 
+def test_what_is_taken_unasked(unlike: list[Path]) -> None:
+    assert fitting_target(unlike, 32, False, None) == fitting_target(unlike, 32, False, "similarity") == "similarity"
+    assert fitting_target(unlike, 32, True, None) == fitting_target(unlike, 32, False, "cosine") == "concat"
+    width = teachers.dim(unlike[0])
+    assert fitting_target(unlike[:1], width, False, None) == fitting_target(unlike[:1], 1, True, "mse") == "mean"
+    assert fitting_target(unlike[:1], width + 1, False, None) == "similarity"
+
+
 def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) -> None:
     """Their mean is refused; what fits is taken unasked, and the ensemble is measured as the target is made."""
     refused = raysts("distill", *unlike, *options, "--set", "sed.target=mean")
     assert refused.code == 2 and "--set sed.target=concat" in refused.err
-    found = raysts("distill", *unlike, *options, "--name", "unlike", "--json")
+    found = raysts("distill", *unlike, *options, "--set", "sed.loss=mse", "--name", "unlike", "--json")
     assert found.code == 0 and "sed.target=concat" in found.err
     done = json.loads(found.out)
     members, (ensemble,) = rows_of(done, "member"), rows_of(done, "ensemble")
