@@ -56,6 +56,7 @@ def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -
 
 
 def test_a_pipeline_of_ones_own(finished: run_commands.Finished) -> None:
+    assert finished.results["ct-sed"]["status"] == "done"
     own = pipeline("ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
     made = raysts.plan(own, None, finished.data, finished.storage)
     assert {*made.statuses().values()} == {"done"}
