@@ -18,7 +18,7 @@ ON_GPU = 3
 
 
 def weights(model: Path) -> int:
-    """Bytes of a model's weights in float32, whatever they are stored in."""
+    """Bytes of a model's weights in float32, whatever they are stored in; of pickled ones as they are stored."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -27,7 +27,7 @@ def weights(model: Path) -> int:
         with suppress(SafetensorError, OSError), safe_open(path, "numpy") as file:
             shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
             total += sum(4 * math.prod(shape) for shape in shapes)
-    return total
+    return total or sum(path.stat().st_size for path in model.glob("pytorch_model*.bin"))
 
 
 def worker_gigabytes(model: Path, members: int = 1, on_gpu: bool = False) -> float:

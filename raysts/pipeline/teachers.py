@@ -23,7 +23,7 @@ import torch
 from raysts.data.shards import open_shard
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, folder_id
-from raysts.models import pretrained
+from raysts.models import memory, pretrained
 from raysts.models.encoder import pool
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
@@ -110,8 +110,10 @@ def dim(path: Path) -> int:
 
 def weight_bytes(path: Path) -> int:
     """About how much memory it takes, in bytes."""
+    if kind(path) == "encoder":
+        return memory.weights(path)
     files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".onnx", ".parquet"))
+    return sum(file.stat().st_size for file in files if file.suffix in (".onnx", ".parquet"))
 
 
 def check(path: Path) -> None:

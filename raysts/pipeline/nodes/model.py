@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,28 @@ class Model(Protocol):
     def record(self) -> dict[str, Any]:
         """The run record behind it; empty where there is none."""
         ...
+
+
+class RunNode(Node):
+    """A node whose outcome is the model of a run folder."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """The run folder."""
+
+    @property
+    def model(self) -> Path:
+        """Model folder."""
+        return self.folder / "model"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run record; empty before it has begun."""
+        return RunFolder(self.folder).record()
+
+    def written(self, store: Store) -> list[Path]:
+        return [self.model]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.model import Model, embedding_resources, run_id, selected
-from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.nodes.model import Model, RunNode, embedding_resources, run_id, selected
 from raysts.pipeline.outcome import best, joined, members_dev
 from raysts.recipes.recipe import Soup
 from raysts.storage.runs import RunFolder
@@ -68,7 +67,7 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoupNode(Node):
+class SoupNode(RunNode):
     """The weight average of members.
 
     Attributes:
@@ -104,21 +103,8 @@ class SoupNode(Node):
         """Its run folder."""
         return self.inputs.storage / "runs" / self.id
 
-    @property
-    def model(self) -> Path:
-        """Model folder."""
-        return self.folder / "model"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The run record; empty before it has begun."""
-        return RunFolder(self.folder).record()
-
     def is_done(self, store: Store) -> bool:
         return self.record.get("status") == "done" and self.is_sound(store)
-
-    def written(self, store: Store) -> list[Path]:
-        return [self.model]
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         run = RunFolder(self.folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from raysts.data.derived import TARGETS
 from raysts.errors import RunFailed
@@ -16,16 +16,15 @@ from raysts.objectives import OBJECTIVES
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode
-from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.nodes.model import RunNode
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.recipes.tree import to_plain
-from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainNode(Node):
+class TrainNode(RunNode):
     """A training run.
 
     Attributes:
@@ -137,21 +136,13 @@ class TrainNode(Node):
         )
 
     @property
-    def model(self) -> Path:
-        """Model folder."""
-        return self.job.folder / "model"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The run record; empty before it has begun."""
-        return RunFolder(self.job.folder).record()
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.job.folder
 
     def status(self, store: Store) -> str:
         status = self.record.get("status", "")
         return status if status == "failed" or (status == "done" and self.is_sound(store)) else "waiting"
-
-    def written(self, store: Store) -> list[Path]:
-        return [self.model]
 
     def leftovers(self) -> list[Path]:
         return [self.job.folder / "checkpoints"]
