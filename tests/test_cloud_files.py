@@ -79,7 +79,8 @@ def test_every_node_gets_raysts_with_the_same_python(prepared: dict[str, Any]) -
     assert prepared["file_mounts"]["~/raysts"] == "." and "**/.git" in prepared["rsync_exclude"]
     for which in ("head", "worker"):
         commands = prepared[f"{which}_setup_commands"]
-        assert any("pip install" in command and "-e ~/raysts" in command for command in commands), commands
+        installs = [command for command in commands if "pip install" in command]
+        assert installs and all("-c ~/raysts/requirements.lock -e ~/raysts" in command for command in installs)
         for command in (*commands, *prepared[f"{which}_start_ray_commands"]):
             words = shlex.split(command)
             assert all(word.startswith("~/env/bin/") for word in words if Path(word).name in ("pip", "ray")), command
@@ -105,6 +106,99 @@ def test_what_the_autoscaler_may_start_is_read_from_the_file(
         ("gpu-1", {"CPU": 4, "GPU": 1, "memory": 12e9}, 8),
         ("gpu-4", {"CPU": 48, "GPU": 4, "memory": 140e9}, 2),
     ]
+
+
+# -- one set of versions -------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_names_one_version_of_all_that_raysts_asks_for() -> None:
+    import tomllib
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
+    locked = dict(line.split("==") for line in lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in project["dependencies"]]
+    assert {
+        each.name for each in asked if not each.specifier.contains(locked.get(canonicalize_name(each.name), "0"))
+    } == set()
+    assert "boto3" in locked and len(locked) == len(lines)
+
+
+def test_the_image_holds_what_the_kubernetes_job_runs(job: dict[str, Any]) -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    folder = re.search(r"^WORKDIR (\S+)", text, re.MULTILINE)[1]  # type: ignore[index]
+    copied = [word for words in re.findall(r"^COPY (?:--\S+ )?(.*) \S+$", text, re.MULTILINE) for word in words.split()]
+    assert all((ROOT / name).exists() for name in copied) and {"raysts", "jobs", "requirements.lock"} <= {*copied}
+    script = Path(shlex.split(job["spec"]["entrypoint"])[1])
+    assert script.is_relative_to(folder) and script.relative_to(folder).parts[0] in copied
+
+
+# -- what AWS lets the nodes do ------------------------------------------------------------------------------------------
+
+
+def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own provider with the rights of docs/aws-roles.json, against a cloud that checks which actions they allow."""
+    import boto3
+    import botocore.exceptions
+    from moto import mock_aws
+    from moto.core.authorization import enable_iam_authentication
+    from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+    from ray.autoscaler._private.aws.utils import client_cache, resource_cache
+    from ray.autoscaler.node_launch_exception import NodeLaunchException
+
+    config = yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
+    provider, kinds = config["provider"], config["available_node_types"]
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def become(AccessKeyId: str, SecretAccessKey: str, SessionToken: str = "", **rest: Any) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", AccessKeyId)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SecretAccessKey)
+        if SessionToken:
+            monkeypatch.setenv("AWS_SESSION_TOKEN", SessionToken)
+        boto3.setup_default_session()  # the one before keeps its credentials
+        resource_cache.cache_clear()
+        client_cache.cache_clear()
+
+    def client(service: str) -> Any:
+        return boto3.client(service, region_name=provider["region"])
+
+    def start(kind: str) -> dict[str, Any]:
+        node = {**kinds[kind]["node_config"], "ImageId": image, "SubnetIds": [subnet]}
+        return AWSNodeProvider(provider, "raysts").create_node(node, {"ray-node-kind": "worker"}, 1)
+
+    with mock_aws():
+        become("administrator", "secret")
+        client("cloudformation").create_stack(
+            StackName="raysts",
+            TemplateBody=(ROOT / "docs" / "aws-roles.json").read_text(encoding="utf-8"),
+            Parameters=[{"ParameterKey": "Bucket", "ParameterValue": "texts"}],
+            Capabilities=["CAPABILITY_NAMED_IAM"],
+        )
+        client("s3").create_bucket(Bucket="texts", CreateBucketConfiguration={"LocationConstraint": provider["region"]})
+        keys = {}
+        for kind in kinds:
+            profile = kinds[kind]["node_config"]["IamInstanceProfile"]["Name"]
+            (role,) = client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+            keys[kind] = client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName=kind)["Credentials"]
+        image = client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        subnet = client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
+        with enable_iam_authentication():
+            for kind, key in keys.items():
+                become(**key)
+                client("s3").put_object(Bucket="texts", Key="raysts/runs/a/run.json", Body=b"{}")
+                if kind == "head":
+                    (name,) = start("gpu-1")
+                else:
+                    with pytest.raises(NodeLaunchException, match="not authorized to perform: ec2:RunInstances"):
+                        start("gpu-1")
+                with pytest.raises(botocore.exceptions.ClientError, match="not authorized"):
+                    client("iam").create_user(UserName="somebody")
+            become(**keys["head"])
+            AWSNodeProvider(provider, "raysts").terminate_node(name)
 
 
 # -- Kubernetes ----------------------------------------------------------------------------------------------------------
