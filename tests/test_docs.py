@@ -46,8 +46,8 @@ def test_a_ray_command_exists_and_takes_these_options(line: str) -> None:
 
 def test_other_lines_name_files_that_exist() -> None:
     others = [line for line in BASH if not line.startswith("ray ")]
-    assert {line.split()[0] for line in others} == {"export", "kubectl"}
-    for path in re.findall(r"(?:jobs|docs)/[\w.]+|cluster[\w-]*\.yaml", TEXT):
+    assert {line.split()[0] for line in others} == {"aws", "export", "kubectl"}
+    for path in re.findall(r"(?:jobs|docs)/[\w.-]+\w|cluster[\w-]*\.yaml", TEXT):
         assert (ROOT / path).exists(), path
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import queue
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from raysts.errors import InputError, without_secrets
 from raysts.search.record import Record
 from raysts.search.space import key_of, text_of
 from raysts.storage.store import Store
+from raysts.training.tensorboard import numbers, write_scalars
 
 Metrics = Sequence[Mapping[str, Any]]
 """Lines of a run's ``metrics.jsonl``."""
@@ -35,15 +35,11 @@ MOST = 128
 
 
 def to_tensorboard(folder: Path, record: Record, metrics: Metrics) -> None:
-    """A folder of scalars, named by point and seed; what it held is replaced."""
-    from tensorboardX import SummaryWriter
-
-    folder = folder / f"{text_of(record.point)} seed={record.seed} {record.id[:6]}".replace("/", "_")
-    shutil.rmtree(folder, ignore_errors=True)
-    with SummaryWriter(str(folder)) as writer:
-        for step, when, numbers in _numbers(record, metrics):
-            for name, value in numbers.items():
-                writer.add_scalar(name, value, step, walltime=when)
+    """A folder of scalars, named by point and seed, with its point in the HPARAMS tab."""
+    name = f"{text_of(record.point)} seed={record.seed} {record.id[:6]}".replace("/", "_")
+    kept = None if record.value is None else (record.step or 0, record.value)
+    point = {key: value if isinstance(value, int | float) else str(value) for key, value in record.point.items()}
+    write_scalars(folder / name, metrics, _span(record)[0], {**point, "seed": record.seed}, kept)
 
 
 def to_mlflow(uri: str, study: str, record: Record, metrics: Metrics) -> None:
@@ -60,22 +56,22 @@ def to_mlflow(uri: str, study: str, record: Record, metrics: Metrics) -> None:
         if sent.info.status != "RUNNING":
             return
         client.delete_run(sent.info.run_id)
-    start, end = (int(1000 * when) for when in _span(record))
+    start, end = _span(record)
     tags = {"study": study, "point": point, "seed": str(record.seed), "status": record.status, "run": record.id}
-    run = client.create_run(experiment_id, start, tags, run_name=f"{point} seed {record.seed}").info.run_id
+    run = client.create_run(experiment_id, int(1000 * start), tags, run_name=f"{point} seed {record.seed}").info.run_id
     client.log_batch(
         run, params=[Param(key, str(value)) for key, value in {**record.point, "seed": record.seed}.items()]
     )
-    numbers = [
+    logged = [
         Metric(name, value, int(1000 * when), step)
-        for step, when, line in _numbers(record, metrics)
+        for step, when, line in numbers(metrics, start)
         for name, value in line.items()
     ]
     if record.value is not None:
-        numbers.append(Metric("kept", record.value, end, record.step or 0))
-    for first in range(0, len(numbers), 1000):  # the most that a batch may have
-        client.log_batch(run, metrics=numbers[first : first + 1000])
-    client.set_terminated(run, "FINISHED" if record.status == "finished" else "KILLED", end)
+        logged.append(Metric("kept", record.value, int(1000 * end), record.step or 0))
+    for first in range(0, len(logged), 1000):  # the most that a batch may have
+        client.log_batch(run, metrics=logged[first : first + 1000])
+    client.set_terminated(run, "FINISHED" if record.status == "finished" else "KILLED", int(1000 * end))
 
 
 @cache
@@ -109,8 +105,8 @@ def to_wandb(project: str, study: str, folder: Path, record: Record, metrics: Me
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
     )
     try:
-        for step, _, numbers in _numbers(record, metrics):
-            run.log(numbers, step=step)
+        for step, _, line in numbers(metrics, _span(record)[0]):
+            run.log(line, step=step)
         run.summary.update({"kept": record.value, "status": record.status, "seconds": record.seconds})
     finally:
         run.finish()
@@ -125,18 +121,6 @@ def _span(record: Record) -> tuple[float, float]:
     """When it began to train, and when it ended, as Unix time."""
     end = datetime.fromisoformat(record.finished_at).timestamp()
     return end - (record.seconds or 0.0), end
-
-
-def _numbers(record: Record, metrics: Metrics) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Step, Unix time and numbers of every line."""
-    start, _ = _span(record)
-    for line in metrics:
-        numbers = {
-            name: float(value)
-            for name, value in line.items()
-            if name not in ("step", "steps") and type(value) in (int, float)  # a bool is an int, and no number
-        }
-        yield line["step"], start + line.get("seconds", 0.0), numbers
 
 
 # -- who sends them --------------------------------------------------------------------------------------------------------

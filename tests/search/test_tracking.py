@@ -59,7 +59,13 @@ def test_tensorboard_has_every_scalar_of_a_trial(tmp_path: Path) -> None:
     send(tmp_path, record(0.3, 0), record(0.3, 1, value=0.7), said=said)
     (folder,) = (tmp_path / "tensorboard").glob("lower_bound=0.3 seed=1 *")
     events = reader.EventAccumulator(str(folder)).Reload()
-    assert sorted(events.Tags()["scalars"]) == ["dev", "loss", "seconds"]
+    assert sorted(events.Tags()["scalars"]) == ["dev", "kept", "loss", "seconds"]
+    plugin = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+    start = plugin.HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    hparams = {key: value.number_value for key, value in start.session_start_info.hparams.items()}
+    assert hparams == {"sts.settings.lower_bound": 0.3, "seed": 1} and [e.value for e in events.Scalars("kept")] == [
+        pytest.approx(0.7)
+    ]
     assert [(e.step, e.value) for e in events.Scalars("dev")] == [(5, pytest.approx(0.3)), (10, pytest.approx(0.7))]
     times = [event.wall_time for event in events.Scalars("loss")]
     assert times[1] - times[0] == pytest.approx(10.0)  # when it trained, not when it was written

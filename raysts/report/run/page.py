@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from markupsafe import Markup
@@ -21,13 +22,19 @@ from raysts.report.run.dots import dot_plot
 from raysts.report.run.grid import pipeline_grid
 from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, main_table, pooled, standings, views
 from raysts.training.monitor import duration
+from raysts.training.tensorboard import write_scalars
 
 _LOG_ABOVE = 40.0
 """A loss whose largest value is this many times its smallest is drawn on a log scale."""
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
-    """Write the page into ``folder``; its path."""
+    """Write the page, and the curves of its runs for TensorBoard, into ``folder``; the page's path."""
+    for run in data.runs:
+        if run.metrics:
+            began = run.record.get("started_at")
+            start = datetime.fromisoformat(began).timestamp() if began else 0.0
+            write_scalars(folder / "tensorboard" / f"{run.stage} {run.name}", run.metrics, start)
     return html.write_page(render(data), folder)
 
 

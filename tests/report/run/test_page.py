@@ -212,6 +212,20 @@ def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Pa
     before = path.read_text(encoding="utf-8")
     with pytest.raises(AttributeError):
         write_report(replace(report_data(), nodes=[{"id": "a"}]), path.parent)  # type: ignore[list-item]
-    assert path.read_text(encoding="utf-8") == before and list(path.parent.glob("[!.]*")) == [path]
+    assert path.read_text(encoding="utf-8") == before
+    assert sorted(path.parent.glob("[!.]*")) == [path, path.parent / "tensorboard"]
     write_report(replace(report_data(), name="another"), path.parent)
     assert "<h1>another</h1>" in path.read_text(encoding="utf-8")
+
+
+def test_tensorboard_finds_the_curves_of_every_run_beside_the_page(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    data = report_data()
+    for _ in range(2):  # what is written again is there once
+        write_report(data, tmp_path)
+    for summary in data.runs:
+        if not summary.metrics:
+            continue
+        events = reader.EventAccumulator(str(tmp_path / "tensorboard" / f"{summary.stage} {summary.name}")).Reload()
+        losses = [(line["step"], pytest.approx(line["loss"])) for line in summary.metrics if "loss" in line]
+        assert losses and [(event.step, event.value) for event in events.Scalars("loss")] == losses

@@ -1,0 +1,53 @@
+"""Training runs as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysts.storage.store import Store
+
+
+def write_scalars(
+    folder: Path,
+    metrics: Sequence[Mapping[str, Any]],
+    start: float,
+    hparams: Mapping[str, Any] | None = None,
+    kept: tuple[int, float] | None = None,
+) -> None:
+    """Every number of a run at its step and its time; what the folder held is replaced.
+
+    Args:
+        folder: of the run; its name is what TensorBoard calls it.
+        metrics: the lines of ``metrics.jsonl``.
+        start: when training began, Unix time.
+        hparams: what the run has in the HPARAMS tab.
+        kept: step and score by which that tab compares it, as the scalar ``kept``.
+    """
+    from tensorboardX import SummaryWriter
+    from tensorboardX.summary import hparams as as_summaries
+
+    shutil.rmtree(folder, ignore_errors=True)
+    with SummaryWriter(str(folder)) as writer:
+        for step, when, line in numbers(metrics, start):
+            for name, value in line.items():
+                writer.add_scalar(name, value, step, walltime=when)
+        if hparams is not None:
+            for summary in as_summaries(dict(hparams), {"kept": 0.0}):
+                writer.file_writer.add_summary(summary)
+        if kept is not None:
+            writer.add_scalar("kept", kept[1], kept[0])
+    Store.of(folder).upload(folder)
+
+
+def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Step, Unix time and numbers of every line."""
+    for line in metrics:
+        named = {
+            name: float(value)
+            for name, value in line.items()
+            if name not in ("step", "steps") and type(value) in (int, float)  # a bool is an int, and no number
+        }
+        yield line["step"], start + line.get("seconds", 0.0), named
