@@ -28,7 +28,7 @@ from raysts.recipes.tree import build
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store
+from raysts.storage.store import Store, at_once
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Seen
@@ -163,6 +163,8 @@ def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     plan.check()
     if options.strict_contamination:
         plan.refuse_contamination()
+    if options.verify:
+        at_once(lambda node: node.is_sound(plan.store, deep=True), plan.nodes)
     return plan
 
 

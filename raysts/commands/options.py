@@ -61,6 +61,7 @@ class RunOptions:
     skip_bad: bool = False
     say: Callable[[str], None] = say_on_stderr
     own: Own | None = None
+    verify: bool = False
 
     def after(self, record: Result) -> RunOptions:
         """On the data of the run or study that ``record`` is of, where none is given."""

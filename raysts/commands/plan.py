@@ -20,6 +20,11 @@ EXAMPLE = "raysts plan quickstart"
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     add(command, "recipe", "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--skip-bad")
+    command.add_argument(
+        "--verify",
+        action="store_true",
+        help="read through whatever is done; what is not as it was written is set aside, and waits to be made again",
+    )
 
 
 def plan(
@@ -28,6 +33,7 @@ def plan(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     skip_bad: bool = False,
+    verify: bool = False,
     *,
     text: str | Path | None = None,
     column: str | None = None,
@@ -36,6 +42,8 @@ def plan(
 ) -> Plan:
     """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
 
+    Args are those of :func:`raysts.run`; with ``verify`` what is done is read through, and is not done where it is damaged.
+
     Raises:
         InputError: anything that would stop it later, in one message.
     """
@@ -43,7 +51,9 @@ def plan(
     from raysts.data.own import Own
 
     own = Own.of(text, column, dev, test)
-    return checked_plan(pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=own))
+    return checked_plan(
+        pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=own, verify=verify)
+    )
 
 
 def described(
@@ -52,6 +62,7 @@ def described(
     data: str | Path | None = None,
     storage: str | Path | None = None,
     skip_bad: bool = False,
+    verify: bool = False,
     *,
     text: str | Path | None = None,
     column: str | None = None,
@@ -73,7 +84,7 @@ def described(
     from raysts.storage.store import Store
 
     given = overrides or {}
-    options = RunOptions(data, storage, skip_bad=skip_bad, own=Own.of(text, column, dev, test))
+    options = RunOptions(data, storage, skip_bad=skip_bad, own=Own.of(text, column, dev, test), verify=verify)
     if is_experiment(recipe):
         return {"status": "done", **experiment.described(recipe, given, options)}
     if is_composed(recipe):

@@ -75,7 +75,7 @@ def run_study(
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
     study.store.check(writes=True)
-    with study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}"):
+    with study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder):
         study.open(options.command or f"raysts tune {study.search.name}")
         return _run(study, earlier, trackers, options)
 

@@ -47,7 +47,8 @@ def run(
         InputError: another driver holds the name.
     """
     try:
-        with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}"):
+        record = plan.store.path(f"pipelines/{name}.json")
+        with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", of=record):
             return _Driver(plan, executor, name, command, say, report).run()
     except OSError as error:
         if error.errno != errno.ENOSPC:

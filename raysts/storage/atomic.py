@@ -158,7 +158,12 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise InputError(
+                        f"{path}: the file system there has no locks ({error.strerror}), and one driver at a time may write; "
+                        f"mount it with locks (NFS: not with nolock), or take a --storage on another one, or a bucket"
+                    ) from None
                 if time.monotonic() >= deadline:
                     file.seek(0)
                     other = file.read().strip() or "another process"

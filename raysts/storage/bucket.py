@@ -11,7 +11,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,9 +28,15 @@ OPTIONS = ("endpoint_override", "region", "scheme")
 """What may follow the ``?`` of a URI."""
 
 TRIES = 7
-"""Times that a request is made before a run fails for it; between them it waits 0.5, 1, 2, 4, 8 and 16 s, give or take half."""
+"""Times that something is tried before a run fails for it; between them it waits 0.5, 1, 2, 4, 8 and 16 s, give or take half."""
 
-CONNECT_SECONDS = 3.0
+PATIENCE = 90.0
+"""Seconds after which nothing is tried again."""
+
+AGAIN = 3
+"""Times that each request of a try is made again, in a fifth of a second; a try is up to three requests."""
+
+CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 10.0
 CHUNK = 8 << 20
 FINAL = (
     "ACCESS_DENIED",
@@ -45,6 +51,9 @@ FINAL = (
     "OAuth2 access token",
 )
 """Answers that asking again does not change."""
+
+NOWHERE = ("curlCode: 6,", "curlCode: 7,")
+"""No such host, and nobody there who listens: before a run has begun that is a wrong name."""
 
 T = TypeVar("T")
 
@@ -105,11 +114,16 @@ class Entry(NamedTuple):
 class Bucket:
     """The objects below a canonical URI, by their path from there.
 
-    Every method raises StoreFailed when the store does not answer after ``tries`` requests, or refuses.
+    Every method raises StoreFailed when the store does not answer after ``tries``, or refuses.
+
+    Args:
+        uri: canonical.
+        tries: times that something is tried.
+        guard: takes the path before every try to change an object there, and raises where that must not be.
     """
 
-    def __init__(self, uri: str, tries: int = TRIES) -> None:
-        self.uri, self.tries = uri, tries
+    def __init__(self, uri: str, tries: int = TRIES, guard: Callable[[str], None] = lambda path: None) -> None:
+        self.uri, self.tries, self.guard = uri, tries, guard
         parts = urlsplit(uri)
         self.bucket = parts.netloc.rpartition("@")[2]
         self.prefix = "/".join(part for part in (self.bucket, parts.path.strip("/")) if part)
@@ -132,7 +146,7 @@ class Bucket:
             with self._files.open_output_stream(self._key(path)) as stream:
                 stream.write(content)
 
-        self._tried("write", path, action)
+        self._changed("write", path, action)
 
     def upload(self, source: Path, path: str) -> None:
         """Write a file as an object."""
@@ -153,7 +167,7 @@ class Bucket:
                     raise
                 stream.close()
 
-        self._tried("write", path, action)
+        self._changed("write", path, action)
 
     def download(self, path: str, target: Path) -> None:
         """Write an object to a file, which is complete or absent.
@@ -207,22 +221,25 @@ class Bucket:
     def delete(self, path: str) -> None:
         """Remove an object, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried("remove", path, lambda: self._files.delete_file(self._key(path)))
+            self._changed("remove", path, lambda: self._files.delete_file(self._key(path)))
 
     def delete_folder(self, folder: str) -> None:
         """Remove every object below a folder."""
         with contextlib.suppress(FileNotFoundError):
-            self._tried("remove", folder, lambda: self._files.delete_dir(self._key(folder)))
+            self._changed("remove", folder, lambda: self._files.delete_dir(self._key(folder)))
 
     def check(self, writes: bool, option: str = "--storage") -> None:
-        """Make sure within seconds that the bucket is there and answers, and, if asked, that it can be written to.
+        """Make sure that the bucket is there and answers, and, if asked, that it can be written to.
+
+        That takes no time where nobody is there at all; a store that is busy is asked again.
 
         Raises:
             InputError: it is not, does not, or cannot.
         """
         what = f"{option} '{self.uri}'"
         try:
-            there = self._files.get_file_info(self.bucket).type.name != "NotFound"
+            where = self._tried("find", self.bucket, lambda: self._files.get_file_info(self.bucket), (*FINAL, *NOWHERE))
+            there = where.type.name != "NotFound"
             if there:
                 self.listed("locks")
             if there and writes:
@@ -230,7 +247,7 @@ class Bucket:
                 self.write(probe, b"")
                 self.delete(probe)
         except (OSError, StoreFailed, ValueError) as error:
-            raise InputError(f"{what}: {_remedy(str(error), self.uri)} ({_short(error)})") from None
+            raise InputError(f"{what}: {_remedy(short(error), self.uri)} ({short(error)})") from None
         if not there:
             raise InputError(
                 f"{what}: there is no bucket '{self.bucket}' that these credentials can see; make it first, or check the "
@@ -247,7 +264,15 @@ class Bucket:
         check_inside(path, self.uri)
         return f"{self.prefix}/{path}"
 
-    def _tried(self, what: str, path: str, action: Callable[[], T]) -> T:
+    def _changed(self, what: str, path: str, action: Callable[[], None]) -> None:
+        def guarded() -> None:
+            self.guard(path)
+            action()
+
+        self._tried(what, path, guarded)
+
+    def _tried(self, what: str, path: str, action: Callable[[], T], final: Sequence[str] = FINAL) -> T:
+        began = time.monotonic()
         for attempt in range(self.tries):
             try:
                 return action()
@@ -256,9 +281,10 @@ class Bucket:
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise
-                if attempt + 1 == self.tries or any(answer in str(error) for answer in FINAL):
+                over = attempt + 1 == self.tries or time.monotonic() - began > PATIENCE
+                if over or any(answer in str(error) for answer in final):
                     raise StoreFailed(
-                        f"{self.uri}: cannot {what} {path}: {_remedy(str(error), self.uri)} ({_short(error)}); then run the "
+                        f"{self.uri}: cannot {what} {path}: {_remedy(str(error), self.uri)} ({short(error)}); then run the "
                         f"same command again: it goes on from what was uploaded"
                     ) from None
                 time.sleep(0.5 * 2**attempt * random.uniform(0.5, 1.5))
@@ -293,8 +319,9 @@ def _filesystem(uri: str) -> Any:
     return fs.S3FileSystem(
         **options,
         connect_timeout=CONNECT_SECONDS,
+        request_timeout=ANSWER_SECONDS,
         allow_delayed_open=True,  # a small object is one request
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),  # retries are ours
+        retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=AGAIN),
     )
 
 
@@ -319,7 +346,9 @@ def _remedy(error: str, uri: str) -> str:
     return f"the store{f' at {endpoint}' if endpoint else ''} does not answer; check the network and AWS_ENDPOINT_URL"
 
 
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
+    """What the client library says of a failure, without the number of the request."""
+    error = error.__context__ if isinstance(error, StoreFailed) and error.__context__ else error
     text = str(error).splitlines()[0]
     return re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
 

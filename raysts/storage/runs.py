@@ -138,7 +138,7 @@ class RunFolder:
     def _stored(self) -> dict[str, Any]:
         if not isinstance(self.store, BucketStore):
             return self.written()
-        content = self.store.bucket.read(self.store.key(self.path / "run.json"))
+        content = self.store.bucket.read(self.store.now(self.path / "run.json"))
         try:
             record = json.loads(content or b"{}")
         except (ValueError, RecursionError):

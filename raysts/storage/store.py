@@ -55,13 +55,16 @@ from raysts.storage.checksums import (
     read_record,
     write_manifest,
 )
-from raysts.storage.lease import Lease
+from raysts.storage.lease import Lease, epochs_of
 
 SEPARATOR = mirror_name("://")
 """By this in its name the folder of a mirror is known."""
 
 AT_ONCE = 8
 """Objects that are asked for at the same time."""
+
+CHANGING = ("pipelines", "runs", "studies")
+"""Folders of what changes, always by the holder of a lock; whatever lies elsewhere is named by its content."""
 
 SMALL = 1 << 20
 """Bytes up to which a file is compared by content; a larger one by size and time, which object stores keep in seconds."""
@@ -186,8 +189,8 @@ class Store(abc.ABC):
             key: the lock file.
             holder: who we are, for the messages of others.
             wait: seconds to wait for a holder that is about to end.
-            of: what it protects; once another machine has taken the lease, nothing below is sent from here. Default:
-                the storage.
+            of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a
+                lock in ``locks/``, that of a command, nothing at all. Default: the storage.
 
         Raises:
             InputError: another live process holds it.
@@ -302,8 +305,8 @@ class BucketStore(Store):
 
     @property
     def bucket(self) -> Bucket:
-        """The objects themselves."""
-        return Bucket(self.uri)
+        """The objects themselves; a process that has lost a lease changes none that it protects."""
+        return Bucket(self.uri, guard=self._check_leases)
 
     def key(self, key: Key) -> str:
         """The path of a key from the root; empty for the root.
@@ -324,13 +327,21 @@ class BucketStore(Store):
         path = self.path(key)
         if not fresh:
             return path if (path.is_file() and intact(path)) or self._download(path) else None
-        entry = self.bucket.entry(self.key(key))
-        return self._get_now(path, entry) if entry else None
+        name = self.now(key)
+        entry = self.bucket.entry(name)
+        return self._get_now(path, name, entry) if entry else None
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         base, objects = self.path(folder), self.bucket.listed(self.key(folder), recursive=True)
         wanted = sorted(base / name for name in objects if _shows(PurePath(name)) and _matches(base / name, patterns))
-        paths = at_once(lambda path: self._get_now(path, objects[path.relative_to(base).as_posix()]), wanted)
+        last = {PurePath(name).parent.as_posix(): name for name in sorted(objects)}
+
+        def bring(path: Path) -> Path | None:
+            name = path.relative_to(base).as_posix()
+            now = last.get(epochs_of(name), name)
+            return self._get_now(path, self.key(base / now), objects[now])
+
+        paths = at_once(bring, wanted)
         return [path for path in paths if path]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
@@ -339,7 +350,7 @@ class BucketStore(Store):
         if known and all(is_same(path / name, wanted) for name, wanted in known.items()):
             return path
         for _ in range(3):
-            content = self.bucket.read(f"{self.key(key)}{MANIFEST}")
+            content = self._manifest(key)
             entries = self._entries(content, f"{self.uri}: {self.key(key)}")
             if content is None or entries is None:
                 return None
@@ -363,8 +374,7 @@ class BucketStore(Store):
         path = self.path(key)
         with checked_write(path) as draft:
             yield draft
-            self._check_leases(path)
-            self.bucket.upload(draft, self.key(key))
+            self._write(path, partial(self.bucket.upload, draft))
 
     @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
@@ -375,24 +385,22 @@ class BucketStore(Store):
 
     def upload(self, key: Key) -> None:
         path = self.path(key)
-        self._check_leases(path)
         for file in _files(path).values() if path.is_dir() else [path]:
-            self.bucket.upload(file, self.key(file))
+            self._write(file, partial(self.bucket.upload, file))
 
     def upload_dir(self, key: Key, written: Path | None = None) -> None:
         """Send a folder that was written in place or at ``written``: what is new, its manifest, then remove the rest."""
         path, name = self.path(key), self.key(key)
-        self._check_leases(path)
         files = _files(written or path)
         entries = {file: entry(local) for file, local in files.items() if file != CARD}
-        before = self._entries(self.bucket.read(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
+        before = self._entries(self._manifest(key), f"{self.uri}: {name}")
         if entries != before:
             if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
-                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
+                self._remove(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, now in entries.items() if before is None or before.get(file) != now]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             content = as_manifest(entries)
-            self.bucket.write(f"{name}{MANIFEST}", content)
+            self._write(path.with_name(f"{path.name}{MANIFEST}"), lambda at: self.bucket.write(at, content))
             write_manifest(path, content)
             for file in self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}:
                 self.bucket.delete(f"{name}/{file}")
@@ -412,16 +420,15 @@ class BucketStore(Store):
 
     def delete(self, key: Key) -> None:
         path, name = self.path(key), self.key(key)
-        self._check_leases(path)
         for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
-            self.bucket.delete(file)
+            self._remove(file)
         self.bucket.delete_folder(name)
         forget(path)
         _delete_here(path)
 
     @contextmanager
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> Iterator[None]:
-        lease, protected = Lease(self.bucket, self.key(key), holder), of or self.root
+        lease, protected = Lease(Bucket(self.uri), self.key(key), holder), of or self.root
         with atomic.lock(self.path(key), holder, wait):
             lease.take(wait)
             _leases[lease] = protected
@@ -436,19 +443,45 @@ class BucketStore(Store):
             FolderStore(self.root).check(writes, option)
         self.bucket.check(writes, option)
 
-    def _check_leases(self, path: Path) -> None:
+    def now(self, key: Key) -> str:
+        """The object that holds a file now: what was written in the last epoch of its lock, if that was ever raised."""
+        name = self.key(key)
+        later = self.bucket.names(epochs_of(name)) if _changes(name) else []
+        return f"{epochs_of(name)}/{max(later)}" if later else name
+
+    def _write(self, path: Path, write: Callable[[str], None]) -> None:
+        """Write an object where :meth:`now` finds it, and under its own name, for eyes that know no epochs."""
+        name = self.key(path)
+        if _changes(name):
+            epochs = [lease.epoch for lease, protected in list(_leases.items()) if path.is_relative_to(protected)]
+            at = self.now(path) if not epochs else f"{epochs_of(name)}/{epochs[-1]}" if epochs[-1] else name
+            if at != name:
+                write(at)
+        write(name)
+
+    def _remove(self, name: str) -> None:
+        if _changes(name):
+            for epoch in self.bucket.names(epochs_of(name)):
+                self.bucket.delete(f"{epochs_of(name)}/{epoch}")
+        self.bucket.delete(name)
+
+    def _manifest(self, key: Key) -> bytes | None:
+        return self.bucket.read(self.now(f"{self.key(key)}{MANIFEST}"))
+
+    def _check_leases(self, name: str) -> None:
         for lease, protected in list(_leases.items()):
-            if path.is_relative_to(protected):
+            of_command = lease.key.startswith("locks/") and protected.is_relative_to(self.root)
+            if of_command or (self.root / name).is_relative_to(protected):
                 lease.check()
 
     def _download(self, path: Path) -> bool:
         """Bring an object; whether there is one."""
         with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
-            self.bucket.download(self.key(path), draft)
+            self.bucket.download(self.now(path), draft)
             return True
         return False
 
-    def _get_now(self, path: Path, entry: Entry) -> Path | None:
+    def _get_now(self, path: Path, name: str, entry: Entry) -> Path | None:
         """Bring an object of which the store just said ``entry``, unless it is here; None when it has gone since."""
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
@@ -458,10 +491,10 @@ class BucketStore(Store):
         with contextlib.suppress(FileNotFoundError):
             if entry.size > SMALL:
                 with checked_write(path) as draft:
-                    self.bucket.download(self.key(path), draft)
+                    self.bucket.download(name, draft)
                     os.utime(draft, (entry.written, entry.written))
                 return path
-            content = self.bucket.read(self.key(path))
+            content = self.bucket.read(name)
             if content is not None and content != _read(path):  # a file that did not change stays the one that is open
                 with checked_write(path) as draft:
                     draft.write_bytes(content)
@@ -498,6 +531,10 @@ def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """What ``action`` gives for each item, several at the same time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(action, items))
+
+
+def _changes(name: str) -> bool:
+    return name.startswith(tuple(f"{folder}/" for folder in CHANGING))
 
 
 def _shows(path: PurePath) -> bool:

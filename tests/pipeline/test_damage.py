@@ -157,6 +157,19 @@ def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference,
     assert not [path for path in left if path.exists()]
 
 
+def test_whatever_is_done_is_read_through_when_asked(reference: Reference, tmp_path: Path) -> None:
+    """Also what a run would not read again: a token store of finished runs."""
+    storage = reference.copy(tmp_path / "storage")
+    damaged(reference.files(storage, FILES["token store"])[0], "flipped")
+    command = ["plan", *(part for part in reference.command(storage)[1:] if part not in ("--address", "none"))]
+
+    def waiting(*more: str) -> list[str]:
+        return [node["kind"] for node in result(*command, *more)["nodes"] if node["status"] != "done"]
+
+    assert waiting() == [] and waiting("--verify") == ["tokens"]
+    check(raysts(*reference.command(storage)), storage, reference)
+
+
 def cases() -> list[Any]:
     """Every kind of file with a flipped bit, the worst; in every other way when slow tests run too."""
     return [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -106,6 +107,15 @@ def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path: Path) -> N
         raise AssertionError("two hold it")
     with lock(tmp_path / "x.lock", "the third"):
         assert (tmp_path / "x.lock").read_text().startswith("the third (process ")
+
+
+def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("raysts.storage.atomic.fcntl.flock", none)
+    with pytest.raises(InputError, match=r"has no locks \(No locks available\)"), lock(tmp_path / "lock", "a"):
+        pass
 
 
 def test_a_waiting_lock_gets_it_when_the_holder_ends(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""Wrong input of every kind, drawn at random: it is refused in one message, soon, and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inputs import KINDS, Ground
+from run_commands import EVALUATION, TINY, overrides, raysts, result
+
+from raysts import cli
+from raysts.commands import context, study
+from raysts.errors import RunFailed
+
+SECONDS = 60
+SLICE = {"values": 60, "recipes": 40, "tables": 0, "models": 0, "records": 0}
+"""Inputs of each kind in every run of the tests."""
+ALL = {"values": 900, "recipes": 300, "tables": 400, "models": 400, "records": 200}
+"""With ``-m slow``."""
+
+
+class Hangs(BaseException):
+    """A command takes too long."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
+    """What is accepted ends where work would start; nobody is asked over the network; surprises are kept."""
+    surprises: list[BaseException] = []
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        raise RunFailed("accepted: here work would start")
+
+    def surprised(error: Exception, line: str) -> str:
+        surprises.append(error)
+        return f"surprise: {error!r}"
+
+    def nobody(*arguments: Any, **options: Any) -> Any:
+        raise OSError("no network in this test")
+
+    def late(*arguments: Any) -> None:
+        raise Hangs
+
+    monkeypatch.setattr(context, "executor", start)
+    monkeypatch.setattr(study, "_run", start)
+    monkeypatch.setattr(cli, "_unexpected", surprised)
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    before = signal.signal(signal.SIGALRM, late)
+    yield surprises
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def finished_storage(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with a run and a search."""
+    storage = tmp_path_factory.mktemp("fuzz") / "storage"
+    where = ["--data", small_world, "--storage", storage, "--address", "none"]
+    result("run", "nli-sed", *where, *overrides(TINY, EVALUATION))
+    search = {"backbone": "tiny", "train.max_steps": 2, "sts.data.sample": 64, "space.lower_bound": "0,0.5", "seeds": 1}
+    result("tune", "lower-bound", *where, *overrides(search))
+    return storage
+
+
+def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException]) -> str | None:
+    """What is wrong with how one input was met; None where nothing is."""
+    surprises.clear()
+    shutil.rmtree(ground.place, ignore_errors=True)
+    ground.place.mkdir()
+    case = KINDS[kind](random.Random(f"{kind} {seed}"), ground)
+    new = ground.place / "new-storage"
+    given = case.arguments if "--storage" in case.arguments else [*case.arguments, *_storage(case.arguments, new)]
+    signal.alarm(SECONDS)
+    try:
+        ended = raysts(*given)
+        if surprises:
+            return f"{case.what}: {surprises[0]!r:.300}"
+        accepted = ended.code == 0 or "accepted: here work would start" in ended.err
+        if not accepted and ended.code != (2 if kind != "records" else ended.code):
+            return f"{case.what}: exit {ended.code}: {ended.err[-300:]}"
+        if ended.code and not ended.err.strip():
+            return f"{case.what}: exit {ended.code} without a word"
+        if ended.code == 2 and (new.exists() or "Traceback" in ended.err):
+            return f"{case.what}: left {sorted(new.rglob('*'))[:3]}, said {ended.err[-200:]}"
+    except Hangs:
+        return f"{case.what}: longer than {SECONDS} s"
+    except Exception as error:  # noqa: BLE001
+        return f"{case.what}: raised {error!r:.300}"
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def _storage(arguments: list[str], new: Path) -> list[str]:
+    return [] if arguments[0] in ("recipes", "show", "data", "claims") else ["--storage", str(new)]
+
+
+def problems(kind: str, seeds: range, ground: Ground, surprises: list[BaseException]) -> list[str]:
+    """One line for each input that was met badly; ``-s`` shows them as they come."""
+    found = []
+    for seed in seeds:
+        if said := problem(kind, seed, ground, surprises):
+            found.append(f"{kind} {seed}: {said}")
+            print(found[-1], flush=True)
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind, count in SLICE.items() if count])
+def test_a_few_wrong_inputs(
+    kind: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
+) -> None:
+    ground = Ground(small_world, tiny_backbone, None, tmp_path / "place")
+    assert problems(kind, range(SLICE[kind]), ground, _nothing_starts) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "records"])
+def test_many_wrong_inputs(
+    kind: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
+) -> None:
+    ground = Ground(small_world, tiny_backbone, None, tmp_path / "place")
+    assert problems(kind, range(ALL[kind]), ground, _nothing_starts) == []
+
+
+@pytest.mark.slow
+def test_many_wrong_records(
+    finished_storage: Path,
+    small_world: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    _nothing_starts: list[BaseException],
+) -> None:
+    ground = Ground(small_world, tiny_backbone, finished_storage, tmp_path / "place")
+    assert problems("records", range(ALL["records"]), ground, _nothing_starts) == []

@@ -1,0 +1,130 @@
+"""An object store that answers badly: every kind of request is made again, and what cannot be done is said."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3_faults
+import s3_server
+from run_commands import overrides, raysts, result
+
+from raysts.errors import StoreFailed
+from raysts.storage import bucket as object_store
+from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.checksums import MANIFEST
+from raysts.storage.store import Store
+
+SHORT = {
+    "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.checkpoint_every": 2, "train.max_length": 24,
+    "sed.data.sample": 100, "evaluation.tasks": "[stsb]", "evaluation.resamples": 4,
+}  # fmt: skip
+SEARCH = {
+    "backbone": "tiny", "train.max_steps": 2, "train.max_length": 24, "sts.data.sample": 64,
+    "space.lower_bound": "0,0.5", "seeds": 1, "keep": 2,
+}  # fmt: skip
+
+
+def often(seed: int, shares: dict[str, float]) -> Callable[[str, str], str | None]:
+    """Faults drawn by their shares."""
+    drawn, names = random.Random(seed), [*shares, None]
+    weights = [*shares.values(), 1 - sum(shares.values())]
+    return lambda method, path: drawn.choices(names, weights)[0]
+
+
+@pytest.fixture
+def between(s3: str, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_faults.Proxy]:
+    """A proxy before the server; the environment says that it is the server."""
+    with s3_faults.proxy(s3_endpoint) as found:
+        s3_server.environment(found.endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+        yield found
+
+
+def test_what_is_written_is_read_however_badly_the_store_answers(
+    s3: str, between: s3_faults.Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: None)
+    between.fault = often(0, {"unavailable": 0.25, "lost": 0.15, "cut": 0.1, "refused": 0.05})
+    bucket, there, drawn = Bucket(canonical(s3)), dict[str, bytes](), random.Random(1)
+    for number in range(20):
+        name = f"folder/{drawn.randrange(6)}"
+        if name in there and drawn.random() < 0.4:
+            bucket.delete(name)
+            del there[name]
+        else:
+            there[name] = drawn.randbytes(drawn.choice([1, 1000, 300_000]))
+            (tmp_path / "file").write_bytes(there[name])
+            bucket.upload(tmp_path / "file", name) if number % 2 else bucket.write(name, there[name])
+        assert {f"folder/{name}": entry.size for name, entry in bucket.listed("folder").items()} == {
+            name: len(content) for name, content in there.items()
+        }
+        assert bucket.read(name) == there.get(name) and bucket.has(name) is (name in there)
+        if name in there:
+            bucket.download(name, tmp_path / "back")
+            assert (tmp_path / "back").read_bytes() == there[name]
+    assert between.spoiled > 50
+
+
+def test_the_first_request_is_made_again_too(s3: str, between: s3_faults.Proxy) -> None:
+    left = iter(["unavailable"] * 5 + ["lost"])
+    between.fault = lambda method, path: next(left, None)
+    Store.open(s3).check(writes=True)
+    assert between.spoiled == 6 and between.log
+
+
+def test_a_store_that_goes_on_failing_ends_the_run_with_the_reason(
+    s3: str, between: s3_faults.Proxy, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After thirty objects nothing is written any more, in the middle of a folder."""
+    monkeypatch.setattr(Bucket.__init__, "__defaults__", (2, *Bucket.__init__.__defaults__[1:]))
+    counted = itertools.count()
+    between.fault = lambda method, path: "unavailable" if method == "PUT" and next(counted) > 30 else None
+    command = ["run", "nli-sed", "--data", small_world, "--address", "none", *overrides(SHORT), "--storage", s3]
+    failed = raysts(*command)
+    assert failed.code == 3 and "the store at" in failed.err and "does not answer" in failed.err, failed.err
+    assert "SLOW_DOWN" in failed.err and "run the same command again" in failed.err
+    shutil.rmtree(tmp_path / "mirrors")
+    store, held = Store.open(s3), Bucket(canonical(s3)).listed("", recursive=True)
+    manifests = [name for name in held if name.endswith(MANIFEST)]
+    assert manifests and all(store.get_dir(name.removesuffix(MANIFEST)) for name in manifests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "tune"])
+def test_under_faults_the_models_are_those_of_a_calm_store(
+    kind: str, s3: str, between: s3_faults.Proxy, small_world: Path, tmp_path: Path
+) -> None:
+    name = ["nli-sed", *overrides(SHORT)] if kind == "run" else ["lower-bound", *overrides(SEARCH)]
+    command = [kind, *name, "--data", small_world, "--address", "none"]
+    between.fault = often(2, {"unavailable": 0.2, "lost": 0.1})
+    under = result(*command, "--storage", s3)
+    between.fault = lambda method, path: None
+    calm = result(*command, "--storage", tmp_path / "calm")
+    assert between.spoiled > 100
+    assert models(s3, under) == models(tmp_path / "calm", calm)
+    assert under.get("points") == calm.get("points")
+
+
+def models(storage: Any, ended: dict[str, Any]) -> dict[str, bytes]:
+    """The weights of every run of a storage that is done."""
+    assert ended["status"] == "done"
+    store = Store.open(storage)
+    folders = {
+        path.parent.name: store.get_dir(path.parent / "model", fresh=True) for path in store.get_all("runs", "run.json")
+    }
+    return {name: (folder / "model.safetensors").read_bytes() for name, folder in folders.items() if folder}
+
+
+def test_nobody_waits_for_ever(s3: str, between: s3_faults.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(object_store.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 50))
+    between.fault = lambda method, path: "unavailable"
+    with pytest.raises(StoreFailed, match="does not answer"):
+        Bucket(canonical(s3)).read("a")
+    assert object_store.PATIENCE < clock[0] < 2 * object_store.PATIENCE
