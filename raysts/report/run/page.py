@@ -49,6 +49,7 @@ def render(data: ReportData) -> str:
         data=data,
         headline=[*([data.delivered] if data.delivered else []), *headline(main, data.against)],
         chosen=best([option.score for option in data.candidates]) if data.candidates else None,
+        names={run.id: run.name for run in data.runs},
         chips=_chips(data),
         main=main,
         others=tables,

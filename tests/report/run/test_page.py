@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from report_samples import DATASETS, report_data, run
 
+from raysts.pipeline.outcome import Option
 from raysts.report.run.page import render, write_report
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -229,3 +230,14 @@ def test_tensorboard_finds_the_curves_of_every_run_beside_the_page(tmp_path: Pat
         events = reader.EventAccumulator(str(tmp_path / "tensorboard" / f"{summary.stage} {summary.name}")).Reload()
         losses = [(line["step"], pytest.approx(line["loss"])) for line in summary.metrics if "loss" in line]
         assert losses and [(event.step, event.value) for event in events.Scalars("loss")] == losses
+
+
+def test_the_models_to_choose_from_are_called_as_they_are_elsewhere() -> None:
+    data = report_data()
+    (run, *_) = (summary for summary in data.runs if summary.member == 1)
+    options = [
+        Option(what=what, id=model, pooling="mean", layers=1, score=score)
+        for what, model, score in (("backbone", "b", 0.5), ("member", run.id, 0.6))
+    ]
+    text = re.sub(r"<[^>]+>", " ", render(replace(data, candidates=options)))
+    assert re.search(rf"backbone\s+b\s.*member 1\s+handed over\s+{run.id}", text, re.DOTALL)
