@@ -28,6 +28,8 @@ WORLDS = tuple(ROWS)
 FOUR = ("nli", "simcse-sup")
 """Objectives that four processes train, of which one has the negatives of all ranks: two and three train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
+NESTED = ("sed", "simcse-sup")
+"""Objectives whose first dimensions learn too: each width is gathered by itself."""
 RESUMED = "nli"
 """The objective whose runs are also interrupted and resumed."""
 
@@ -49,7 +51,7 @@ def jobs(
     folder: Path, stage: small_runs.Stage, names: list[str], contrastive: dict[str, Any] | None = None
 ) -> dict[str, Job]:
     """One job per objective: two full batches and a ragged one, twice over, dropout off, fp32; false negatives masked."""
-    settings = {"false_negatives": "masked"} | (contrastive or {})
+    masked = {"false_negatives": "masked"} | (contrastive or {})
     made = {}
     for name in names:
         batch, rows = batch_of(OBJECTIVES[name])
@@ -61,7 +63,8 @@ def jobs(
             optim=OPTIM,
             epochs=2.0,
             dropout=False,
-            settings=settings if issubclass(OBJECTIVES[name], Contrastive) else None,
+            settings=(masked if issubclass(OBJECTIVES[name], Contrastive) else {})
+            | ({"matryoshka": (8, 20)} if name in NESTED else {}),
             checkpoint_every=2,
             eval_every=3,
         )

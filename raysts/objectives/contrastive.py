@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from raysts.ids import later
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
+from raysts.objectives.objective import Batch, LocalBatch, Settings, VectorObjective, texts
 from raysts.ops import collective
 
 
@@ -55,7 +55,7 @@ class ContrastiveSettings(Settings):
         return self.grad_cache is not None
 
 
-class Contrastive(Objective):
+class Contrastive(VectorObjective):
     """A loss of the embeddings of a whole batch, in which the examples of all processes are each other's negatives.
 
     A batch is ``views`` [B, V, T] token ids, ``views_length`` [B, V], ``there`` [B, V], whether there is such a text (a
@@ -88,11 +88,8 @@ class Contrastive(Objective):
     def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """What the loss knows of texts -> [R, F], each by itself."""
 
-    @abstractmethod
-    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and scalars of the embeddings of this process's examples."""
-
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The embeddings of this process's examples, [B, V, F]."""
         ids_BVT, lengths_BV, known = texts(batch, "views")
         chunk = self.settings.grad_cache or len(ids_BVT)
         # What is recomputed has the generator's state of its first time, and so the same dropout.
@@ -102,4 +99,4 @@ class Contrastive(Objective):
             rows = slice(first, first + chunk)
             known_R = None if known is None else known[..., rows, :].reshape(*known.shape[:-2], -1)
             parts.append(embed(ids_BVT[rows].flatten(0, 1), lengths_BV[rows].flatten(), known_R))
-        return self.loss_of(torch.cat(parts).unflatten(0, ids_BVT.shape[:2]), batch)
+        return (torch.cat(parts).unflatten(0, ids_BVT.shape[:2]),)

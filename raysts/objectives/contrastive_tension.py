@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
+from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, VectorObjective, texts
 from raysts.ops import collective, losses
 
 Reduction = Literal["mean", "sum"]
@@ -47,7 +47,7 @@ class ContrastiveTensionSettings(Settings):
                 raise ValueError(f"{name}={value!r} must be {' or '.join(allowed)}")
 
 
-class _Tension(Objective):
+class _Tension(VectorObjective):
     """Binary cross-entropy of dot products between two encoders that start from one checkpoint, both trained.
 
     Class attributes:
@@ -106,10 +106,12 @@ class _Tension(Objective):
             "weight": torch.from_numpy(local.weight),
         }
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.first(*texts(batch, "a")), self.encoder(*texts(batch, "b"))
+
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Binary cross-entropy; how well the sign of the logit tells identical pairs is not worth a scalar."""
-        a_BD = self.first(*texts(batch, "a"))
-        b_BD = self.encoder(*texts(batch, "b"))
+        a_BD, b_BD = vectors
         per_pair_B = losses.contrastive_tension(a_BD, b_BD, batch["identical"])
         loss = collective.mean(per_pair_B, batch["weight"])
         if self.settings.reduction == "sum":

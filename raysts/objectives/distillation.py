@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings, texts
+from raysts.objectives.objective import Batch, Settings, VectorObjective, texts
 from raysts.ops import collective, losses
 from raysts.ops.ensemble import Target
 
@@ -86,9 +86,12 @@ class DistillationSettings(Settings):
         return self.target == "concat" and self.matched != "similarity" and self.projection is None
 
 
-class Distillation(Objective):
+class Distillation(VectorObjective):
     """The distance between the student's embedding and the cached target; with the defaults the mean squared error from the
-    mean of the members' embeddings (equations 1 and 2)."""
+    mean of the members' embeddings (equations 1 and 2).
+
+    The first dimensions learn those of the target, by ``similarity`` the cosines of the whole of it.
+    """
 
     settings_type = DistillationSettings
     table = "wikipedia/sentences"
@@ -109,13 +112,27 @@ class Distillation(Objective):
         """The projection, where the student keeps it."""
         return settings.projection is not None and settings.target != "concat"
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        student_BD = self.projection(self.encoder(*texts(batch, "sentence")))
-        teacher_BD, weight, loss = batch["teacher"], batch["weight"], self.settings.matched
+    @classmethod
+    def misfit(cls, settings: DistillationSettings, dim: int) -> str | None:
+        return super().misfit(settings, settings.projection or dim)
+
+    @classmethod
+    def undivided(cls, settings: DistillationSettings) -> str | None:
+        if settings.projection is None or cls.adds_head(settings):
+            return None
+        return "the projection reads all dimensions and is dropped after training; leave projection out"
+
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.projection(self.encoder(*texts(batch, "sentence"))), batch["teacher"]
+
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        (student_BD, teacher_BD), weight, loss = vectors, batch["weight"], self.settings.matched
         if loss == "mse":
             return collective.mean(losses.embedding_mse(student_BD, teacher_BD), weight), {}
         if loss == "cosine":
             return collective.mean(losses.embedding_cosine(student_BD, teacher_BD), weight), {}
+        if loss == "similarity":
+            teacher_BD = batch["teacher"]  # whose cosines need no common width
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
         student_KD, teacher_KD, weight = (collective.gather(x) for x in (student_BD, teacher_BD, weight))
         if loss == "similarity":

@@ -71,13 +71,18 @@ class GaussCSE(Contrastive):
         """The Gaussian head."""
         return True
 
+    @classmethod
+    def undivided(cls, settings: GaussCSESettings) -> str | None:
+        return "its similarity is of Gaussians in all their dimensions; leave it out"
+
     def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """mu and log_var side by side, [R, 2D]."""
         found = self.encoder.represent(ids_RT, lengths_R, known)
         return torch.cat([found["vectors"], found["log_var"]], -1)
 
-    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Equation 4, and how often the premise has the larger variance."""
+        (own_BVF,) = vectors
         own, settings = _triplets(own_BVF), self.settings
         candidates = _triplets(collective.gather(own_BVF, batch.get("sizes")))
         counts = self._counts(batch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, Objective, Settings, embed_pair
+from raysts.objectives.objective import Batch, Settings, VectorObjective, embed_pair
 from raysts.ops import collective, losses
 from raysts.schema import NLI_LABELS
 
@@ -23,8 +24,9 @@ class NLISettings(Settings):
     bias: bool = True
 
 
-class NLI(Objective):
-    """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction."""
+class NLI(VectorObjective):
+    """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction; of first dimensions with the columns of W that read
+    them (MRL-E of Kusupati et al. 2022)."""
 
     settings_type = NLISettings
     table = "nli/train"
@@ -38,8 +40,11 @@ class NLI(Objective):
         super().__init__(settings, encoder)
         self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        u_BD, v_BD = embed_pair(self.encoder, batch, "premise", "hypothesis")
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return embed_pair(self.encoder, batch, "premise", "hypothesis")
+
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        u_BD, v_BD = (F.pad(part, (0, self.encoder.dim - part.shape[-1])) for part in vectors)
         logits_BC = self.classifier(losses.nli_features(u_BD, v_BD))
         loss = collective.mean(losses.softmax_cross_entropy(logits_BC, batch["label"]), batch["weight"])
         right_B = (logits_BC.detach().argmax(-1) == batch["label"]).float()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
 
@@ -40,7 +41,14 @@ class LocalBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Base of the objectives' own settings; every field is part of the recipe."""
+    """Base of the objectives' own settings; every field is part of the recipe.
+
+    Attributes:
+        matryoshka: numbers of first dimensions that are to be good sentence vectors by themselves: the loss is the mean of that
+            of the whole vectors and of those of their first dimensions (:class:`VectorObjective`). None: the whole alone.
+    """
+
+    matryoshka: tuple[int, ...] = later(())
 
     @property
     def recomputes(self) -> bool:
@@ -115,7 +123,13 @@ class Objective(nn.Module, ABC):
     @classmethod
     def misfit(cls, settings: Any, dim: int) -> str | None:
         """Why ``settings`` do not fit a model of ``dim`` dimensions, or None."""
-        return None
+        most = max(settings.matryoshka, default=0)
+        return f"matryoshka={list(settings.matryoshka)}: the vectors have {dim} dimensions" if most > dim else None
+
+    @classmethod
+    def undivided(cls, settings: Any) -> str | None:
+        """Why the first dimensions of its vectors have no loss of their own (``matryoshka``), or None."""
+        return "it is no loss of sentence vectors; leave it out"
 
     @classmethod
     def adds_head(cls, settings: Any) -> bool:
@@ -160,6 +174,34 @@ class Objective(nn.Module, ABC):
             f"{name}_length": torch.stack([lengths for _, lengths in padded], 1),
             "weight": torch.from_numpy(local.weight),
         }
+
+
+class VectorObjective(Objective):
+    """A loss of sentence vectors, which their first dimensions have by themselves too.
+
+    With ``settings.matryoshka`` the loss is the mean over these widths and the whole one (Kusupati et al. 2022, equation 1, with
+    equal weights; divided by their number, so that a learning rate means what it does without). Scalars are of the whole.
+    """
+
+    @abstractmethod
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Sentence vectors of a batch, each [..., D]."""
+
+    @abstractmethod
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
+
+    @classmethod
+    def undivided(cls, settings: Any) -> str | None:
+        return None
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        whole = self.vectors(batch)
+        loss, scalars = self.loss_of(whole, batch)
+        widths = [width for width in self.settings.matryoshka if width < whole[0].shape[-1]]
+        for width in widths:
+            loss = loss + self.loss_of(tuple(vectors[..., :width] for vectors in whole), batch)[0]
+        return loss / (1 + len(widths)), scalars
 
 
 def texts(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:

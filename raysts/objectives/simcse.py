@@ -52,9 +52,10 @@ class SimCSE(Contrastive):
     keeps = ("best", "last")
     stackable = True
 
-    def loss_of(self, own_BVF: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
         gather = partial(collective.gather, sizes=batch.get("sizes"))
+        (own_BVF,) = vectors
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
         anchors_KD, *others = gather(own_BVF).unbind(1)
         weight_K = gather(batch["weight"])
@@ -109,6 +110,12 @@ class UnsupervisedSimCSE(SimCSE):
     def problem(cls, batch: int) -> str | None:
         """Only other sentences are negatives."""
         return None if batch > 1 else "must be at least 2: a sentence's negatives are the others of its batch"
+
+    @classmethod
+    def undivided(cls, settings: SimCSESettings) -> str | None:
+        if settings.head == "none":
+            return None
+        return "head=tanh reads all dimensions and is dropped after training; set head=none"
 
     def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         return self.head(self.encoder(ids_BT, lengths_B, known))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from raysts.objectives.objective import Batch, Objective, Settings, embed_pair
+from raysts.objectives.objective import Batch, Settings, VectorObjective, embed_pair
 from raysts.ops import collective, losses
 
 
@@ -25,7 +25,7 @@ class STSRegressionSettings(Settings):
             raise ValueError(f"lower_bound {self.lower_bound} must be in [0, 1)")
 
 
-class STSRegression(Objective):
+class STSRegression(VectorObjective):
     """(cos(u, v) - (l + (1 - l) score / 5))^2."""
 
     settings_type = STSRegressionSettings
@@ -37,7 +37,10 @@ class STSRegression(Objective):
     stackable = True
     scales = {"paper": {"train.eval_first": False, "layers": 2}}
 
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        u_BD, v_BD = embed_pair(self.encoder, batch, "sentence1", "sentence2")
+    def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return embed_pair(self.encoder, batch, "sentence1", "sentence2")
+
+    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        u_BD, v_BD = vectors
         per_pair_B = losses.sts_regression(u_BD, v_BD, batch["score"], self.settings.lower_bound)
         return collective.mean(per_pair_B, batch["weight"]), {}

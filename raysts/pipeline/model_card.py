@@ -29,6 +29,7 @@ from raysts.pipeline.outcome import Outcome, joined
 from raysts.pipeline.plan import Plan
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
+from raysts.recipes.recipe import Recipe
 
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
@@ -162,6 +163,13 @@ def _datasets(plan: Plan) -> list[str]:
     return sorted({source.dataset for table in fetched for source in SOURCES.get(table, ()) if source.file is None})
 
 
+def _nested(recipe: Recipe | None) -> list[str]:
+    """What a user may do with the first dimensions of a model that this recipe trained last."""
+    widths = recipe.settings.matryoshka if recipe else ()
+    shown = ", ".join(map(str, widths))
+    return [f"Its first {shown} dimensions were trained to be sentence vectors by themselves."] if widths else []
+
+
 def card_of(
     plan: Plan,
     outcome: Outcome,
@@ -216,6 +224,7 @@ def card_of(
             *plan.text_notes(),
             *falls(plan),
             *plan.cut(),
+            *_nested(recipes.get(record.get("stage", ""))),
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
         ],
     )

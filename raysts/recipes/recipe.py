@@ -217,6 +217,13 @@ class Recipe:
             self.train.init == "given" or not kind.post,
             f"train.init={self.train.init}: {self.objective} is fitted on a finished model, whose weights it leaves",
         )
+        if widths := list(self.settings.matryoshka):
+            problem = kind.undivided(self.settings)
+            _require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")
+            _require(
+                min(widths) >= 1 and len({*widths}) == len(widths),
+                f"settings.matryoshka={widths} must be numbers of dimensions, each once",
+            )
         check_layers(self.layers)
         _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
         _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")

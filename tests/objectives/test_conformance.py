@@ -45,12 +45,12 @@ every = pytest.mark.parametrize("name", OBJECTIVES)
 trained = pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in CLOSED_FORM])
 
 
-def built(name: str, stage: Stage, seed: int = 0) -> Objective:
+def built(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
     """The objective on the tiny backbone, dropout off until told otherwise."""
     kind = OBJECTIVES[name]
     encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
     torch.manual_seed(seed)
-    return kind(kind.settings_type(), encoder).eval()
+    return kind(kind.settings_type(**settings), encoder).eval()
 
 
 def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXAMPLES) -> Batch:
@@ -337,7 +337,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(name: str, precision: str
 
     def whole() -> torch.Tensor:
         rows = [objective.embed(a.flatten(0, 1), b.flatten()) for a, b in zip(views, lengths, strict=True)]
-        return objective.loss_of(torch.cat(rows).unflatten(0, batch["views"].shape[:2]), batch)[0]
+        return objective.loss_of((torch.cat(rows).unflatten(0, batch["views"].shape[:2]),), batch)[0]
 
     def cached() -> torch.Tensor:
         objective.settings = dataclasses.replace(objective.settings, grad_cache=5)
@@ -361,10 +361,19 @@ def test_cached_gradients_are_those_of_the_whole_batch(name: str, precision: str
 # -- many members as one -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.stackable])
-def test_a_stackable_objective_can_be_stacked(name: str, stage: Stage) -> None:
+NESTED = ("nli", "sed", "simcse-sup")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, {}) for name, kind in OBJECTIVES.items() if kind.stackable),
+        *((name, {"matryoshka": (8, 16)}) for name in NESTED),
+    ],
+)
+def test_a_stackable_objective_can_be_stacked(name: str, settings: dict[str, Any], stage: Stage) -> None:
     """torch.func over stacked parameters gives each member the loss and the gradients it has alone."""
-    members = [built(name, stage, seed) for seed in range(2)]
+    members = [built(name, stage, seed, **settings) for seed in range(2)]
     with torch.no_grad():
         for number, member in enumerate(members):
             for parameter in member.parameters():
