@@ -105,13 +105,19 @@ def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
 def missing(path: Path, needed: Sequence[str], present: Sequence[str], remedy: str) -> None:
     """Raise one InputError with every column that is needed and not there."""
     problems = [
-        f"{path}: column '{name}' is missing (columns found: {', '.join(present) or 'none'}){nearest(name, present)}; "
+        f"{_called(path)}: column '{name}' is missing (columns found: {', '.join(present) or 'none'}){nearest(name, present)}; "
         f"{remedy}"
         for name in needed
         if name not in present
     ]
     if problems:
         raise InputError(problems)
+
+
+def _called(path: Path) -> str:
+    """A path as it was given: pathlib makes one slash of two."""
+    text = str(path)
+    return HUB + text.removeprefix("hf:").lstrip("/") if text.startswith("hf:") else text
 
 
 def _is_saved(path: Path) -> bool:
@@ -122,9 +128,7 @@ def _saved(path: Path, choose: Choose) -> Iterator[Row]:
     """The rows of a data set that ``datasets`` saved, or of the split ``train`` of one of the hub."""
     import datasets
 
-    name = str(path)
-    if name.startswith("hf:"):  # pathlib makes one slash of two
-        name = HUB + name.removeprefix("hf:").lstrip("/")
+    name = _called(path)
     try:
         if name.startswith(HUB):
             held = datasets.load_dataset(name.removeprefix(HUB), split="train")

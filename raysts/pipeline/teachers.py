@@ -243,7 +243,8 @@ class PrecomputedVectors:
         path: a Parquet file, or a folder of them, with a column of texts (``TEXTS``) and one of vectors (``VECTORS``).
 
     Raises:
-        InputError: the columns are not there; when it is read also: a text has two rows, or a vector is not like the others.
+        InputError: the columns are not there; when it is read also: a text has rows of two vectors, or a vector is not like the
+            others.
     """
 
     def __init__(self, path: Path) -> None:
@@ -255,7 +256,7 @@ class PrecomputedVectors:
         if not self.column or VECTORS not in names:
             raise InputError(
                 f"teacher '{path}' has columns {', '.join(names)}; vectors that teach need '{VECTORS}' and, for the text that "
-                f"each is of, {' or '.join(map(repr, TEXTS))}"
+                f"each is of, {' or '.join(map(repr, TEXTS))}: they are found by their texts, never by an id"
             )
 
     @cached_property
@@ -265,12 +266,14 @@ class PrecomputedVectors:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The row of every text."""
+        """The row of every text; of one that is there again the first."""
         found: dict[str, int] = {}
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
-            if found.setdefault(text, number) != number:
+            first = found.setdefault(text, number)
+            if first != number and not np.allclose(self.table_RD[first], self.table_RD[number], rtol=1e-3, atol=1e-5):
                 raise InputError(
-                    f"teacher '{self.path}': rows {found[text]} and {number} are of one text ({_shown(text)}); leave one out"
+                    f"teacher '{self.path}': rows {first} and {number} are of one text ({_shown(text)}) and have different "
+                    f"vectors; leave one out"
                 )
         return found
 

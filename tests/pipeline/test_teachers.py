@@ -38,6 +38,8 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
     teacher = teachers.load(path)
     assert teachers.kind(path) == teachers.kind(tmp_path) == "vectors" and teachers.dim(path) == 5
     np.testing.assert_array_equal(teacher.vectors(teacher.tokenize([TEXTS[2], TEXTS[0], TEXTS[2]])), vectors[[2, 0, 2]])
+    again = teachers.load(write_vectors(tmp_path / "again.parquet", [*TEXTS, TEXTS[0]], vectors[[0, 1, 2, 0]]))
+    np.testing.assert_array_equal(again.vectors(again.tokenize(TEXTS[:1])), vectors[:1])
     with pytest.raises(RunFailed, match="no vector of 'a mouse'"):
         teacher.tokenize(["a cat", "a mouse"])
     write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors[::-1])
@@ -47,7 +49,8 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"sentence": ["a", "b", "a"], "embedding": [[1.0]] * 3}, "rows 0 and 2 are of one text"),
+        ({"sentence": ["a", "b", "a"], "embedding": [[1.0], [1.0], [1.1]]}, "rows 0 and 2 are of one text"),
+        ({"id": [1, 2], "embedding": [[1.0], [1.0]]}, "found by their texts, never by an id"),
         ({"sentence": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]}, "a vector of one width"),
         ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
         ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
