@@ -93,7 +93,8 @@ def evaluate(
         tasks: names; default: every task whose files exist.
         pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
         data: as :func:`raysts.run`.
-        test: files of scored pairs by name, each a task of that name beside those of ``data`` (where none is given, alone).
+        test: files of scored pairs, and folders of retrieval sets, by name, each a task of that name beside those of ``data``
+            (where none is given, alone).
         storage: where run ids are looked up and results are kept.
         pooling: other pooling than the model's own.
         layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one

@@ -64,12 +64,16 @@ class RunOptions:
     verify: bool = False
 
     def after(self, record: Result) -> RunOptions:
-        """On the data of the run or study that ``record`` is of, where none is given."""
+        """On the data of the run or study that ``record`` is of, where none is given; with its text go its judges, beside which
+        others may be given."""
         from raysts.data.own import Own
 
-        if self.data is not None or self.own:
+        own = self.own or Own()
+        if self.data is not None or own.text:
             return self
-        return replace(self, data=record.get("data"), own=Own.from_plain(record.get("own")))
+        before = Own.from_plain(record.get("own"))
+        judges = replace(before, dev=own.dev or before.dev, test={**before.test, **own.test})
+        return replace(self, data=record.get("data"), own=judges)
 
 
 def names(text: str) -> list[str] | None:
@@ -130,13 +134,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "--dev": {
         "action": Named,
         "metavar": "NAME=FILE",
-        "help": "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), which choose checkpoints and "
-        "models instead of STS-B dev; of several the mean; repeatable",
+        "help": "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), or the folder of a retrieval set "
+        "(corpus, queries, qrels), which choose checkpoints and models instead of STS-B dev; of several the mean; repeatable",
     },
     "--test": {
         "action": Named,
         "metavar": "NAME=FILE",
-        "help": "your own scored pairs as a task of that name, reported with intervals; repeatable",
+        "help": "your own scored pairs as a task of that name, or the folder of a retrieval set as retrieval:NAME, reported with "
+        "intervals; repeatable",
     },
     "--storage": {
         "metavar": "PATH",

@@ -52,8 +52,9 @@ def run(
         text: text of your own, read where Wikipedia's sentences are: a file (Parquet, CSV, TSV, JSON lines, plain lines), a
             folder of them, a folder that ``datasets`` saved, a URI, or ``hf://NAME``. Then nothing else is needed.
         column: of ``text`` that holds the texts; default: the only one.
-        dev: files of scored pairs by name, which choose checkpoints and models instead of STS-B dev.
-        test: files of scored pairs by name, each a task of that name.
+        dev: files of scored pairs, and folders of retrieval sets, by name, which choose checkpoints and models instead of STS-B
+            dev.
+        test: the same, each a task of that name (``retrieval:NAME``).
         name: name of the run in the storage; default the recipe's.
         address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
             local one.

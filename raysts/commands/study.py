@@ -52,6 +52,11 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
             f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
             f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
         )
+    if study.dev is not None and chosen.metric not in (*study.dev.metrics, LOSS):
+        raise InputError(
+            f"metric={chosen.metric}: the development set {study.dev.name} has {', '.join(study.dev.metrics)}, and a search "
+            f"compares trials by scored pairs; give --dev NAME=FILE with such alone, or go by --set metric={LOSS}"
+        )
     if study.dev is None and chosen.asha is not None:
         raise InputError(
             f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"

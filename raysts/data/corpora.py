@@ -157,9 +157,11 @@ class Corpus:
         return [*(name for name in TABLES if self.files(name)), *self.tests(), *filter(self.files, of_sets)]
 
     def retrieval_sets(self) -> list[str]:
-        """Names of the folders in ``retrieval`` that hold some table of a retrieval set."""
+        """Names of the folders in ``retrieval`` that hold some table of a retrieval set, and of those of the user's own."""
+        own = [name.split("/")[1] for name in self.own if name.startswith("retrieval/")]
         folders = [] if self.empty else [path.name for path in self.store.list(self.root / "retrieval")]
-        return [name for name in folders if any(self.files(f"retrieval/{name}/{part}") for part in RETRIEVAL)]
+        named = dict.fromkeys([*folders, *own])
+        return [name for name in named if any(self.files(f"retrieval/{name}/{part}") for part in RETRIEVAL)]
 
     def tests(self) -> list[str]:
         """Names of the tables that are test sets of the user's own."""
@@ -271,6 +273,8 @@ class Corpus:
 
     def rows(self, name: str) -> int:
         """Number of rows, from the Parquet footers."""
+        if own := self.own.get(name):
+            return own.rows
         return sum(group.rows for group in self.row_groups(name))
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:

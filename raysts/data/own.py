@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from raysts.data.user_files import LINES, TABLES, files_of, format_of, missing, rows_of, title_of
+from raysts.data.user_files import HUB, LINES, TABLES, files_of, format_of, missing, rows_of, title_of
 from raysts.errors import InputError
-from raysts.schema import TESTS
+from raysts.schema import RETRIEVAL, TESTS, Column, table_columns
 
 TEXT = "wikipedia/sentences"
 """The table that text of the user's own stands for."""
@@ -41,7 +41,8 @@ FEWEST = 20
 """Fewer held-out texts say nothing."""
 
 NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
-PAIR = ("sentence1", "sentence2", "score")
+PAIR = table_columns(f"{TESTS}NAME")
+SUBSET = Column("subset", "label", required=False, nulls=True)
 _MOST_PROBLEMS = 20
 
 
@@ -240,12 +241,12 @@ def _texts(files: Sequence[Path], column: str | None) -> Iterator[str | None]:
             yield (value or "").strip() or None
 
 
-# -- scored pairs --------------------------------------------------------------------------------------------------------
+# -- scored pairs and retrieval sets -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPairs:
-    """Scored pairs in memory, columns sentence1, sentence2, score, perhaps ``subset``."""
+class OwnRows:
+    """Rows in memory: scored pairs, or one of the tables of a retrieval set."""
 
     title: str
     path: Path
@@ -261,8 +262,8 @@ class OwnPairs:
         yield from self.table.select(wanted).to_batches()
 
 
-def open_pairs(path: str | Path, option: str, title: str | None = None) -> OwnPairs:
-    """Scored pairs of a file, every row checked; scores may lie in any finite range.
+def open_pairs(path: str | Path, option: str, title: str | None = None) -> OwnRows:
+    """Scored pairs of a file, every row checked; scores may lie in any finite range, ``subset`` is read where it is there.
 
     CSV and TSV have a header line; CSV is quoted as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
 
@@ -273,72 +274,154 @@ def open_pairs(path: str | Path, option: str, title: str | None = None) -> OwnPa
     (file, *others) = files_of(path, option, TABLES)
     if others or not file.is_file():
         raise InputError(f"{option} '{path}': name one file of scored pairs ({', '.join(TABLES)})")
+    remedy = (
+        f"a pairs file needs {', '.join(c.name for c in PAIR)}: rename or add it, or write it with 'raysts data import "
+        f"{path} --as pairs --columns sentence1=A,sentence2=B,score=C --data DIR'"
+    )
+    found = _read([file], (*PAIR, SUBSET), remedy, title or title_of(str(path)))
+    if not found.rows:
+        raise InputError(f"{file}: no rows; a pairs file must hold at least two scored pairs")
+    return found
+
+
+def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, OwnRows]:
+    """The tables of a retrieval set by their names (``raysts.schema.RETRIEVAL``), every row checked.
+
+    Each is a file of its name below the folder, or a folder of such files.
+
+    Raises:
+        InputError: as :func:`open_pairs`, or a table is not there.
+    """
+    files = files_of(folder, option, TABLES)
+    parts = {part: [f for f in files if part in (title_of(f.name), f.parent.name)] for part in RETRIEVAL}
+    if absent := [part for part, of_part in parts.items() if not of_part]:
+        raise InputError(
+            f"{option} '{folder}': name one file of scored pairs, or the folder of a retrieval set with "
+            f"{', '.join(RETRIEVAL)} ({', '.join(TABLES)}); it has no {', '.join(absent)}"
+        )
+    found: dict[str, OwnRows] = {}
+    for part, of_part in parts.items():
+        needed = ", ".join(column.name for column in RETRIEVAL[part] if column.required)
+        remedy = f"{part} of a retrieval set needs {needed}: rename or add it"
+        found[part] = _read(of_part, RETRIEVAL[part], remedy, title)
+        if not found[part].rows:
+            raise InputError(f"{of_part[0]}: no rows; {part} of a retrieval set must hold at least one")
+    return found
+
+
+def _is_folder(where: str) -> bool:
+    """Whether a place is no single file."""
+    if "://" in where:
+        return not where.startswith(HUB) and format_of(Path(where)) not in TABLES
+    return Path(where).is_dir()
+
+
+def _read(files: Sequence[Path], columns: Sequence[Column], remedy: str, title: str) -> OwnRows:
+    """The rows of files that have these columns; what is needed and not there is refused with the remedy."""
+    needed = [column.name for column in columns if column.required]
 
     def choose(file: Path, present: Sequence[str]) -> Sequence[str]:
-        remedy = (
-            f"a pairs file needs {', '.join(PAIR)}: rename or add it, or write it with 'raysts data import {path} --as "
-            f"pairs --columns sentence1=A,sentence2=B,score=C --data DIR'"
-        )
-        missing(file, PAIR, present, remedy)
-        return [*PAIR, *(["subset"] if "subset" in present else [])]
+        missing(file, needed, present, remedy)
+        return [column.name for column in columns if column.name in present]
 
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    for index, (where, row) in enumerate(rows_of(file, choose)):
-        found, score = _row_problems(f"{file}: row {index}{where}", row)
-        problems += found
-        if len(problems) >= _MOST_PROBLEMS:
-            break
-        rows.append({**row, "score": score})
+    prints: list[str] = []
+    for file in files:
+        for index, (where, row) in enumerate(rows_of(file, choose)):
+            checked = {}
+            for column in columns:
+                try:
+                    checked[column.name] = _checked(row.get(column.name), column)
+                except ValueError as error:
+                    problems.append(f"{file}: row {index}{where}, column '{column.name}': {error}")
+            if len(problems) >= _MOST_PROBLEMS:
+                break
+            rows.append(checked)
+        with file.open("rb") as content:
+            prints.append(hashlib.file_digest(content, "sha256").hexdigest())
     if problems:
         raise InputError(problems[:_MOST_PROBLEMS])
-    if not rows:
-        raise InputError(f"{file}: no rows; a pairs file must hold at least two scored pairs")
-    table = pa.table(
-        {name: pa.array([row[name] for row in rows], pa.string()) for name in PAIR[:2]}
-        | {"score": pa.array([row["score"] for row in rows], pa.float64())}
-        | ({"subset": pa.array([_subset(row) for row in rows], pa.string())} if "subset" in rows[0] else {})
-    )
-    with file.open("rb") as content:
-        return OwnPairs(title or title_of(str(path)), file, hashlib.file_digest(content, "sha256").hexdigest(), table)
+    there = [column for column in columns if column.required or any(row[column.name] is not None for row in rows)]
+    kinds = {column.name: pa.float64() if column.kind == "number" else pa.string() for column in there}
+    table = pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+    sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+    return OwnRows(title, files[0], sha256, table)
 
 
-def _subset(row: dict[str, Any]) -> str | None:
-    value = row.get("subset")
-    return None if value is None or value == "" else str(value)
+def _checked(value: Any, column: Column) -> Any:
+    """A value as the table holds it; None where it says nothing of a row.
 
-
-def _row_problems(place: str, row: dict[str, Any]) -> tuple[list[str], float]:
-    problems = []
-    for name in PAIR[:2]:
-        text = row.get(name)
-        if not isinstance(text, str) or not text.strip():
-            what = "null or missing" if text is None else "empty sentence" if isinstance(text, str) else f"{text!r}"
-            problems.append(
-                f"{place}, column '{name}': {what}; every row needs a text of at least one character, "
-                f"correct or remove it"
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    if column.kind == "number":
+        number = math.nan
+        if value is not None and not isinstance(value, bool):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(
+                f"{value!r} must be a finite number (decimal point, no thousands separator); correct or remove the row"
             )
-    value, score = row.get("score"), math.nan
-    if value is not None and not isinstance(value, bool):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            score = float(value)
-    if not math.isfinite(score):
-        problems.append(
-            f"{place}, column 'score': {value!r} must be a finite number (decimal point, no thousands separator); "
-            f"correct or remove the row"
-        )
-    return problems, score
+        return number
+    if column.kind == "label" and not isinstance(value, str):  # an id, which may be a number
+        value = None if value is None else str(value)
+    if value in (None, "") and column.nulls:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        what = "null or missing" if value is None else "empty sentence" if isinstance(value, str) else f"{value!r}"
+        raise ValueError(f"{what}; every row needs a text of at least one character, correct or remove it")
+    return value
 
 
-def joined(sets: Sequence[OwnPairs]) -> OwnPairs:
+def joined(sets: Sequence[OwnRows]) -> OwnRows:
     """Several development sets as one, each a subset."""
     if len(sets) == 1:
         return sets[0]
     parts = [
-        one.table.select(PAIR).append_column("subset", pa.array([one.title] * one.rows, pa.string())) for one in sets
+        one.table.select([c.name for c in PAIR]).append_column("subset", pa.array([one.title] * one.rows, pa.string()))
+        for one in sets
     ]
     sha256 = hashlib.sha256("".join(one.sha256 for one in sets).encode()).hexdigest()
-    return OwnPairs("+".join(one.title for one in sets), sets[0].path, sha256, pa.concat_tables(parts))
+    return OwnRows("+".join(one.title for one in sets), sets[0].path, sha256, pa.concat_tables(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDev:
+    """Development sets of which some are retrieval sets; the rows are those of the others.
+
+    Attributes:
+        pairs: scored pairs.
+        retrieval: the tables of retrieval sets, by their names.
+    """
+
+    pairs: tuple[OwnRows, ...]
+    retrieval: Mapping[str, Mapping[str, OwnRows]]
+
+    @property
+    def title(self) -> str:
+        return "+".join([*(one.title for one in self.pairs), *self.retrieval])
+
+    @property
+    def path(self) -> Path:
+        return self._tables[0].path
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256("".join(table.sha256 for table in self._tables).encode()).hexdigest()
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.pairs)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for one in self.pairs:
+            yield from one.batches([column.name for column in PAIR])
+
+    @property
+    def _tables(self) -> list[OwnRows]:
+        return [*self.pairs, *(table for tables in self.retrieval.values() for table in tables.values())]
 
 
 # -- what a command is given ----------------------------------------------------------------------------------------------
@@ -351,8 +434,8 @@ class Own:
     Attributes:
         text: file, folder or URI of text.
         column: of it.
-        dev: files of scored pairs by name, which select.
-        test: files of scored pairs by name, which are reported on.
+        dev: files of scored pairs and folders of retrieval sets by name, which select.
+        test: files of scored pairs and folders of retrieval sets by name, which are reported on.
     """
 
     text: str | None = None
@@ -406,17 +489,30 @@ class Own:
             tables |= {TEXT: open_text(self.text, self.column)} if self.text else {}
         except InputError as error:
             problems += error.problems
-        read: dict[str, OwnPairs] = {}
+        devs: list[OwnRows] = []
+        searched: dict[str, dict[str, OwnRows]] = {}
         for option, sets in (("--dev", self.dev), ("--test", self.test)):
             for name, path in sets.items():
                 try:
-                    read[name] = open_pairs(path, f"{option} {name}", name)
+                    if _is_folder(path):
+                        of_set = open_retrieval(path, f"{option} {name}", name)
+                        if option == "--dev":
+                            searched[name] = of_set
+                        else:
+                            tables |= {f"retrieval/{name}/{part}": rows for part, rows in of_set.items()}
+                        continue
+                    pairs = open_pairs(path, f"{option} {name}", name)
+                    if option == "--dev":
+                        devs.append(pairs)
+                    else:
+                        tables[f"{TESTS}{name}"] = pairs
                 except InputError as error:
                     problems += error.problems
         if problems:
             raise InputError(problems)
-        tables |= {DEV: joined([read[name] for name in self.dev])} if self.dev else {}
-        return tables | {f"{TESTS}{name}": read[name] for name in self.test}
+        if searched:
+            return {**tables, DEV: OwnDev(tuple(devs), searched)}
+        return {**tables, DEV: joined(devs)} if devs else tables
 
     def as_plain(self) -> dict[str, Any]:
         """As records hold it."""

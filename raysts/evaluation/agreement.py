@@ -77,6 +77,16 @@ class AgreementPairs:
         table = pq.read_table(path, filters=[("split", "=", self.split)])
         return pairs_from_table(table.drop_columns("split"), AGREEMENT, self.sha256)
 
+    @property
+    def sentences(self) -> list[str]:
+        """Their texts."""
+        return self.pairs.sentences
+
+    @property
+    def size(self) -> int:
+        """Their number."""
+        return len(self.pairs.gold)
+
     def scores(self, model: Model) -> dict[str, float]:
         """As a development set: Spearman and Pearson over all pairs."""
         return StsDev(self.pairs, AGREEMENT).scores(model)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Protocol, Self
 
 from raysts.data.corpora import Corpus
+from raysts.data.own import OwnDev
 from raysts.evaluation import entailment
-from raysts.evaluation.sts import Pairs, correlations_of, load_pairs
+from raysts.evaluation.retrieval import RetrievalDev
+from raysts.evaluation.sts import Pairs, correlations_of, load_pairs, pairs_from_table
 from raysts.evaluation.tasks import Model
 
 
 class Dev(Protocol):
     """A development set, loaded once and scored often. ``name`` is what results call it."""
 
-    metrics: ClassVar[tuple[str, ...]]
-    """Names of the scores."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        ...
 
     @property
     def name(self) -> str:
@@ -23,8 +28,13 @@ class Dev(Protocol):
         ...
 
     @property
-    def pairs(self) -> Pairs:
-        """Its pairs of sentences."""
+    def sentences(self) -> list[str]:
+        """The distinct texts that it wants represented."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Pairs, or queries, that a score is made of."""
         ...
 
     def scores(self, model: Model) -> dict[str, float]:
@@ -38,6 +48,8 @@ class Dev(Protocol):
 
 class TableDev(Dev, Protocol):
     """A development set that a table holds."""
+
+    metrics: ClassVar[tuple[str, ...]]  # type: ignore[misc]  # of every set of the kind
 
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
@@ -54,6 +66,14 @@ class StsDev:
     name: str = "stsb-dev"
     each: bool = False
 
+    @property
+    def sentences(self) -> list[str]:
+        return self.pairs.sentences
+
+    @property
+    def size(self) -> int:
+        return len(self.pairs.gold)
+
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Pairs and their scores."""
@@ -68,6 +88,48 @@ class StsDev:
         parts = self.pairs.parts() if self.each else [self.pairs]
         found = [correlations_of(part, representation, own) for part in parts]
         return {metric: sum(one[metric] for one in found) / len(found) for metric in self.metrics}
+
+
+@dataclass(frozen=True)
+class SeveralDevs:
+    """Development sets of which some are of retrieval: the mean of their first scores, each set as much as the others.
+
+    Attributes:
+        parts: the sets.
+        name: of all together.
+    """
+
+    parts: tuple[Dev, ...]
+    name: str
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of the sets where they are alike, else ``mean``."""
+        of_parts = {part.metrics for part in self.parts}
+        return of_parts.pop() if len(of_parts) == 1 else ("mean",)
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        return list(dict.fromkeys(text for part in self.parts for text in part.sentences))
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def scores(self, model: Model) -> dict[str, float]:
+        found = [part.scores(model) for part in self.parts]
+        if self.metrics == ("mean",):
+            found = [{"mean": next(iter(of_part.values()))} for of_part in found]
+        return {metric: sum(of_part[metric] for of_part in found) / len(found) for metric in self.metrics}
+
+
+def load_dev(corpus: Corpus, table: str) -> Dev:
+    """The development set that a table, or data of the user's own in its place, holds."""
+    own = corpus.own.get(table)
+    if not isinstance(own, OwnDev):
+        return DEVS[table].load(corpus, table)
+    pairs = [StsDev(pairs_from_table(one.table, one.title, one.sha256), one.title) for one in own.pairs]
+    return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
 
 
 DEVS: dict[str, type[TableDev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}

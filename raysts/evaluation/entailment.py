@@ -91,6 +91,14 @@ class EntailmentDev:
     pairs: Pairs
     name: str = "snli-dev"
 
+    @property
+    def sentences(self) -> list[str]:
+        return self.pairs.sentences
+
+    @property
+    def size(self) -> int:
+        return len(self.pairs.gold)
+
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Pairs and whether they are entailment."""

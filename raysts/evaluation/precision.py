@@ -12,7 +12,7 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.dev import StsDev
+from raysts.evaluation.dev import load_dev
 from raysts.models.head import cosine_of_vectors
 from raysts.models.sentence_model import SentenceModel, quantize
 
@@ -52,17 +52,18 @@ def ranges_of(vectors_ND: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The rank correlation on a development set of a model's vectors, and of what is stored of them; not times 100."""
+    """The score on a development set of a model's vectors, and of what is stored of them; not times 100."""
 
     on: str
     before: float
     after: float
+    score: str = "rank correlation"
 
     @property
     def text(self) -> str:
         """For people."""
         return (
-            f"on {self.on} the rank correlation is {100 * self.after:.2f} instead of {100 * self.before:.2f} "
+            f"on {self.on} the {self.score} is {100 * self.after:.2f} instead of {100 * self.before:.2f} "
             f"({100 * (self.after - self.before):+.2f}, x100)"
         )
 
@@ -111,9 +112,10 @@ def cost(
     if not corpus.files(DEV):
         return None
     corpus.check([DEV])
-    dev = StsDev.load(corpus, DEV)
-    after = dev.scores(_Stored(model, dtype, ranges))["spearman"]
+    dev = load_dev(corpus, DEV)
+    metric = dev.metrics[0]
+    after = dev.scores(_Stored(model, dtype, ranges))[metric]
     kept, model.truncate_dim = model.truncate_dim, whole
-    before = dev.scores(_Stored(model, "float32", None))["spearman"]
+    before = dev.scores(_Stored(model, "float32", None))[metric]
     model.truncate_dim = kept
-    return Cost(dev.name, before, after)
+    return Cost(dev.name, before, after, *([] if metric == "spearman" else [metric]))

@@ -13,16 +13,29 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
+from raysts.data.own import OwnRows
+from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import value_columns, whole_and_resampled
+from raysts.evaluation.statistics import UndefinedCorrelationError, value_columns, whole_and_resampled
 from raysts.evaluation.sts import unordered
-from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
+from raysts.evaluation.tasks import (
+    ComparableTask,
+    Model,
+    Represent,
+    Representation,
+    RowScores,
+    Similarities,
+    lookup,
+    take,
+)
 from raysts.models.head import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.models.layers import Layers
 from raysts.models.prompts import Asked
@@ -251,7 +264,11 @@ class RetrievalTask(ComparableTask):
         return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._sets(corpus)}
 
     def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        return [problem for name in self._sets(corpus) for problem in _problems(corpus, name)]
+        found = []
+        for name in self._sets(corpus):
+            tables, where = _columns(corpus, name), f"{NAME}/{name}"
+            found += _problems(tables, where, len(tables["queries"]) == corpus.rows(f"{where}/queries"))
+        return found
 
     def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
         sets = [_load(corpus, name) for name in self._sets(corpus)]
@@ -286,9 +303,55 @@ class RetrievalTask(ComparableTask):
                     yield RowScores(f"{NAME}:{name}", "test", judged.sha256, called, values_Q, metric=metric)
 
 
+@dataclass(frozen=True)
+class RetrievalDev:
+    """A retrieval set that selects, by nDCG@10."""
+
+    metrics: ClassVar[tuple[str, ...]] = METRICS
+    judged: Judged
+    name: str
+
+    @classmethod
+    def of(cls, name: str, tables: Mapping[str, OwnRows]) -> RetrievalDev:
+        """A set of the user's own.
+
+        Raises:
+            InputError: its tables are of no use together.
+        """
+        columns = _ids_as_text({part: rows.table for part, rows in tables.items()})
+        if problems := _problems(columns, f"--dev {name}"):
+            raise InputError(problems)
+        return cls(_judged(columns, [rows.sha256 for rows in tables.values()]), name)
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Queries, then documents."""
+        return list(dict.fromkeys([*self.judged.queries, *self.judged.documents]))
+
+    @property
+    def size(self) -> int:
+        """Queries."""
+        return len(self.judged.queries)
+
+    def scores(self, model: Model) -> dict[str, float]:
+        """Every metric's mean over the queries."""
+        of = lookup(self.sentences, model.represent(self.sentences))
+        own = next(iter(model.similarities.values()))
+        try:
+            ranked_QK = search(of(self.judged.queries), of(self.judged.documents), own)
+        except RuntimeError as error:
+            raise UndefinedCorrelationError(f"{self.name}: {error}") from error
+        return {metric: float(values_Q.mean()) for metric, values_Q in self.judged.measure(ranked_QK).items()}
+
+
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
     """The tables of a set by part, ids as text."""
-    tables = {part: corpus.read(f"{NAME}/{name}/{part}", [c.name for c in RETRIEVAL[part]]) for part in RETRIEVAL}
+    names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
+    return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
+
+
+def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    tables = dict(tables)
     for part, table in tables.items():
         for column in ("query_id", "doc_id"):
             if column in table.column_names:
@@ -298,7 +361,11 @@ def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
 
 
 def _load(corpus: Corpus, name: str) -> Judged:
-    tables = _columns(corpus, name)
+    prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
+    return _judged(_columns(corpus, name), prints)
+
+
+def _judged(tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = documents.column("text").to_pylist()
     if "title" in documents.column_names:
@@ -310,7 +377,6 @@ def _load(corpus: Corpus, name: str) -> Judged:
     for query_id, doc_id, score in zip(*(qrels.column(c).to_pylist() for c in qrels.column_names), strict=True):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
     queries = tables["queries"].filter(pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string())))
-    prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
     return Judged(
         sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
         documents=[Asked(text, "document") for text in texts],
@@ -324,8 +390,8 @@ def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.array([scores[int(row)] for row in rows], np.int64)
 
 
-def _problems(corpus: Corpus, name: str) -> list[str]:
-    tables = _columns(corpus, name)
+def _problems(tables: Mapping[str, pa.Table], where: str, whole: bool = True) -> list[str]:
+    """What makes the tables of a set unusable together; not ``whole``: of the queries that a model was not trained on."""
     found = []
     ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
     qrels = tables["qrels"]
@@ -335,27 +401,27 @@ def _problems(corpus: Corpus, name: str) -> list[str]:
         if twice:
             what = "pair of query_id and doc_id" if part == "qrels" else "id"
             found.append(
-                f"{NAME}/{name}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
+                f"{where}/{part}: {len(twice):,} {what}s are there several times (the first: {_shown(twice[0])}); every "
                 f"{what} may be there once, remove the others"
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
-        if part == "queries" and len(ids[part]) < corpus.rows(f"{NAME}/{name}/{part}"):
-            continue  # the queries that a model was not trained on: judgements of the others are of no use, and no fault
+        if part == "queries" and not whole:
+            continue  # judgements of the others are of no use, and no fault
         known = set(ids[part])
         unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in known]
         if unknown:
             found.append(
-                f"{NAME}/{name}/qrels: {len(unknown):,} values of '{column}' are not in {NAME}/{name}/{part} (the first: "
+                f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
                 f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
     broken = [score for score in qrels.column("score").to_pylist() if score != int(score)]
     if broken:
-        found.append(f"{NAME}/{name}/qrels: column 'score': {broken[0]:g} must be a whole number; 0 is not relevant")
+        found.append(f"{where}/qrels: column 'score': {broken[0]:g} must be a whole number; 0 is not relevant")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
-        found.append(f"{NAME}/{name}/qrels: no query has a judgement; a score needs at least one")
+        found.append(f"{where}/qrels: no query has a judgement; a score needs at least one")
     elif pc.max(qrels.column("score").cast(pa.float64())).as_py() <= 0:
-        found.append(f"{NAME}/{name}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
+        found.append(f"{where}/qrels: no score is above 0, so nothing is relevant; the set measures nothing")
     return found
 
 

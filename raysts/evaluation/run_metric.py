@@ -28,10 +28,12 @@ class RunMetric:
     Attributes:
         name: one of ``reported(table)``.
         table: the development set of the runs.
+        selecting: whether it selects checkpoints where a set of the user's own has other scores than ``table``.
     """
 
     name: str
     table: str
+    selecting: bool = False
 
     @property
     def mode(self) -> Mode:
@@ -40,7 +42,9 @@ class RunMetric:
     @property
     def key(self) -> str:
         """What a line of ``metrics.jsonl`` calls it; ``dev`` is the score that selects checkpoints."""
-        return LOSS if self.name == LOSS else "dev" if self.name == DEVS[self.table].metrics[0] else f"dev_{self.name}"
+        if self.name == LOSS:
+            return LOSS
+        return "dev" if self.selecting or self.name == DEVS[self.table].metrics[0] else f"dev_{self.name}"
 
     @property
     def factor(self) -> int:

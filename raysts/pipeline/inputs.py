@@ -26,7 +26,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
-from raysts.evaluation.dev import DEVS, Dev
+from raysts.evaluation.dev import Dev, load_dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models import memory, pretrained
 from raysts.models.encoder import pooling_modes
@@ -188,7 +188,7 @@ class Inputs:
     def dev(self, table: str) -> Dev | None:
         """The development set that a table holds; none when the corpus has no such table."""
         if table not in self._devs and self.corpus.files(table):
-            self._devs[table] = DEVS[table].load(self.corpus, table)
+            self._devs[table] = load_dev(self.corpus, table)
         return self._devs.get(table)
 
     def dev_name(self, table: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -33,14 +36,32 @@ def data(small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_in_a_pipeline_and_between_two_of_its_models(data: Path, tmp_path: Path) -> None:
-    where = ["--data", data, "--storage", tmp_path / "storage"]
-    short = overrides(
-        TINY, {"train.max_steps": 2, "evaluation.tasks": "[stsb,retrieval:partners]", "evaluation.resamples": 20}
-    )
+@pytest.fixture(scope="module")
+def own(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same set as a folder of the user's own, in formats that people have."""
+    folder = tmp_path_factory.mktemp("own") / "Partners"
+    (folder / "qrels").mkdir(parents=True)
+    for part, name in (("corpus", "corpus.jsonl"), ("queries", "queries.csv"), ("qrels", "qrels/test.tsv")):
+        table = pq.read_table(data / "retrieval" / "partners" / f"{part}.parquet")
+        with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            if name.endswith(".jsonl"):
+                file.writelines(json.dumps(row) + "\n" for row in table.to_pylist())
+            else:
+                writer = csv.writer(file, delimiter="\t" if name.endswith(".tsv") else ",")
+                writer.writerows([table.column_names, *zip(*table.to_pydict().values(), strict=True)])
+    return folder
+
+
+def test_in_a_pipeline_and_between_two_of_its_models(data: Path, own: Path, tmp_path: Path) -> None:
+    where = ["--data", data, "--storage", tmp_path / "storage", "--test", f"Mine={own}"]
+    short = overrides(TINY, {"train.max_steps": 2, "evaluation.tasks": "[stsb,retrieval]", "evaluation.resamples": 20})
     found = result("run", "ct-ensemble", "--name", "x", *where, *short, "--address", "none")
     for role in ("backbone", "member", "ensemble"):
-        rows = [row for row in found["results"] if row["role"] == role and row["dataset"] == "retrieval:partners"]
+        rows, of_own = (
+            [row for row in found["results"] if row["role"] == role and row["dataset"] == f"retrieval:{name}"]
+            for name in ("partners", "mine")
+        )
+        assert [row["value"] for row in rows] == [row["value"] for row in of_own]
         assert {row["metric"] for row in rows} == set(METRICS), role
         for row in rows:
             assert 0 < row["value"] <= 1 and row["ci_low"] <= row["value"] <= row["ci_high"] and row["split"] == "test"
@@ -53,6 +74,64 @@ def test_in_a_pipeline_and_between_two_of_its_models(data: Path, tmp_path: Path)
         if (row["role"], row["dataset"], row["metric"], row["layers"]) == ("ensemble", "retrieval:partners", "map", "1")
     )
     assert rows["retrieval:partners", "map"]["a"] == pytest.approx(ensemble["value"], abs=1e-6)
+
+
+def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
+    """By nDCG@10; beside scored pairs by the mean of that and of the rank correlation."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"the dog number {i} runs\n" for i in range(64)))
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("sentence1,sentence2,score\na dog runs,a cat sleeps,1\na dog runs,the dog runs,5\na cat,a dog,2\n")
+    backbone = write_backbone(tmp_path / "bert", "bert")
+    options = ["--text", text, "--storage", tmp_path / "storage", "--address", "none", "--dev", f"mine={own}"]
+    short = overrides({"backbone": backbone, "members": 1, "evaluation.layers": "[1]", "evaluation.resamples": 20})
+    short += overrides({"train.max_steps": 3, "ct.train.keep": "dev", "ct.train.eval_every": 1, "batch": 8})
+
+    def kept(*more: object) -> dict[str, float]:
+        model = Path(result("run", "ct", *options, *short, *more)["model"])
+        return dict(json.loads((model.parent / "run.json").read_text())["dev"]["scores"]) | {"model": model}  # type: ignore[return-value]
+
+    alone = kept("--test", f"same={own}")
+    measured = result("evaluate", alone["model"], "--test", f"same={own}", "--layers", 1, "--resamples", 0)["results"]
+    assert {row["metric"]: pytest.approx(row["value"], abs=1e-6) for row in measured} == {m: alone[m] for m in METRICS}
+    both = kept("--dev", f"pairs={pairs}", "--test", f"same={own}")
+    scored = result("evaluate", both["model"], "--pairs", pairs, "--layers", 1, "--resamples", 0)["results"]
+    found = result("evaluate", both["model"], "--test", f"same={own}", "--layers", 1, "--resamples", 0)["results"]
+    rank = next(row["value"] for row in scored if row["metric"] == "spearman" and row["aggregation"] == "all")
+    ndcg = next(row["value"] for row in found if row["metric"] == "ndcg@10")
+    assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "why"),
+    [
+        ("qrels.csv", None, "it has no qrels"),
+        ("qrels.csv", "query_id,doc_id\nq,d\n", "column 'score' is missing"),
+        ("qrels.csv", "query_id,doc_id,score\nq,other,1\n", "values of 'doc_id' are not in"),
+        (
+            "qrels.csv",
+            "query_id,doc_id,score\nq,d,many\n",
+            "row 0 .line 2., column 'score': 'many' must be a finite number",
+        ),
+        ("corpus.csv", "doc_id,text\nd,\n", "column 'text': empty sentence"),
+        ("corpus.csv", "doc_id,text\n", "must hold at least one"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--dev", "--test"])
+def test_a_folder_of_no_use_is_refused(option: str, part: str, content: str | None, why: str, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    tables = {"corpus.csv": "doc_id,text\nd,a dog\n", "queries.csv": "query_id,text\nq,who runs\n"}
+    tables["qrels.csv"] = "query_id,doc_id,score\nq,d,1\n"
+    for name, text in {**tables, part: content}.items():
+        if text is not None:
+            (folder / name).write_text(text)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"text {i}\n" for i in range(40)))
+    backbone = write_backbone(tmp_path / "bert", "bert")
+    storage = ["--storage", tmp_path / "storage"]
+    refused = raysts("plan", "ct", "--text", text, option, f"x={folder}", "--set", f"backbone={backbone}", *storage)
+    assert refused.code == 2 and re.search(why, refused.err), refused.err
 
 
 def test_queries_by_one_model_and_documents_by_another(data: Path, tmp_path: Path) -> None:

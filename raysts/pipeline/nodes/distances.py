@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raysts.evaluation import merging
-from raysts.evaluation.dev import StsDev
 from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.pipeline.inputs import Inputs
@@ -68,8 +67,8 @@ class DistancesNode(Node):
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         dev, folders = self.inputs.dev(STSB_DEV), [member.model for member in self.members]
-        assert isinstance(dev, StsDev)
-        embedded = executor.map(EmbedDev, (dev.pairs.sentences,), folders, self.inputs.pipeline.resources, say)
+        assert dev is not None
+        embedded = executor.map(EmbedDev, (dev.sentences,), folders, self.inputs.pipeline.resources, say)
         vectors_MND = np.stack(list(embedded))
         states = (pretrained.load(folder, device="cpu").encoder.backbone.state_dict() for folder in folders)
         found = {

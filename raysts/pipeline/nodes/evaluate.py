@@ -135,7 +135,7 @@ class EvaluateNode(Node):
             resources=embedding_resources(pipeline.resources),
             sentences=(
                 len(harness.sentences(inputs.corpus, inputs.tasks))
-                + (len(dev.pairs.sentences) if dev else 0)
+                + (len(dev.sentences) if dev else 0)
                 + (len(agreement.texts) if agreement else 0)
             )
             * max(1, len(models)),
@@ -241,7 +241,7 @@ class EvaluateNode(Node):
     @cached_property
     def texts(self) -> list[str]:
         """The distinct sentences of the tasks, and of the development set where it is scored."""
-        judged = [*(self.dev.pairs.sentences if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
+        judged = [*(self.dev.sentences if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
 
     @property

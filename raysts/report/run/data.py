@@ -196,7 +196,7 @@ def _run(node: TrainNode, record: dict[str, Any]) -> RunSummary:
 def _dev_sets(plan: Plan) -> dict[str, tuple[RunMetric, int]]:
     tables = {stage: OBJECTIVES[recipe.objective].dev for stage, recipe in plan.pipeline.recipes.items()}
     return {
-        stage: (RunMetric(dev.metrics[0], table), len(dev.pairs.gold))
+        stage: (RunMetric(dev.metrics[0], table, selecting=True), dev.size)
         for stage, table in tables.items()
         if (dev := plan.dev(table)) is not None
     }

@@ -140,7 +140,7 @@ def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, what: s
 def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
     if best is None or best.mean is None or study.dev is None:
         return ()
-    return study.search.objective.interval(best.mean, len(study.dev.pairs.gold))
+    return study.search.objective.interval(best.mean, study.dev.size)
 
 
 def winning_command(study: Study, best: PointScores) -> str:
