@@ -23,6 +23,7 @@ class Family:
         width: key of config.json for the dimensions of a token vector.
         depth: its key for the number of layers.
         longest: its key for the number of positions.
+        alone: transformers' class of the encoder by itself, where the type's own has a decoder too.
     """
 
     packed: bool = False
@@ -31,6 +32,7 @@ class Family:
     width: str = "hidden_size"
     depth: str = "num_hidden_layers"
     longest: str = "max_position_embeddings"
+    alone: str | None = None
 
     def most_tokens(self, config: Mapping[str, Any]) -> int:
         """Tokens per text that an encoder of this configuration has positions for."""
@@ -41,6 +43,11 @@ class Family:
 
 ROBERTA = Family(packed=True, kernels=True, positions="after-padding")
 
+
+def _t5(alone: str) -> Family:
+    return Family(width="d_model", depth="num_layers", longest="n_positions", alone=alone)
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family(packed=True, kernels=True),
     "distilbert": Family(packed=True, kernels=True, width="dim", depth="n_layers"),
@@ -49,6 +56,8 @@ FAMILIES: dict[str, Family] = {
     "camembert": ROBERTA,
     "mpnet": Family(kernels=True, positions="after-padding"),
     "modernbert": Family(kernels=True),
+    "t5": _t5("T5EncoderModel"),
+    "mt5": _t5("MT5EncoderModel"),
 }
 """By ``model_type``. Before an entry says ``packed``, test_encoder.py must find its packed texts equal to masked ones."""
 
@@ -91,6 +100,14 @@ def _text_config(model_type: str) -> Any | None:
     reads = set(inspect.signature(model.forward).parameters)
     known = {"input_ids", "attention_mask"} <= reads and not {"decoder_input_ids", "pixel_values"} & reads
     return config if known else None
+
+
+def class_of(config: Any) -> Any:
+    """transformers' class of the encoder, or decoder, of a configuration."""
+    import transformers
+
+    alone = family_of(config.model_type).alone
+    return getattr(transformers, alone) if alone else transformers.MODEL_MAPPING[type(config)]
 
 
 def without_pooler(model: Any) -> dict[str, bool]:

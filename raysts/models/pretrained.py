@@ -16,7 +16,7 @@ from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models import static, vector_files
 from raysts.models.encoder import Encoder, pooling_modes
-from raysts.models.families import FAMILIES, family_of, without_pooler
+from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
@@ -106,12 +106,11 @@ def load(
 
 def randomise(encoder: Encoder, seed: int) -> None:
     """Give an encoder the random weights that its family begins with, those of the seed."""
-    from transformers import MODEL_MAPPING, AutoModel
-
     config = copy.deepcopy(encoder.backbone.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh = AutoModel.from_config(config, dtype=torch.float32, **without_pooler(MODEL_MAPPING[type(config)]))
+        kind = class_of(config)
+        fresh = kind._from_config(config, dtype=torch.float32, **without_pooler(kind))
     encoder.backbone.load_state_dict(fresh.state_dict())
 
 
@@ -337,7 +336,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
     import transformers
-    from transformers import MODEL_MAPPING, AutoConfig, AutoModel
+    from transformers import AutoConfig
 
     transformers.utils.logging.disable_progress_bar()
     verbosity = transformers.utils.logging.get_verbosity()
@@ -348,14 +347,15 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         refuse_code(folder)
         _check_config(folder, config_of(folder / "config.json") or {})
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        kind = class_of(config)
         # Some checkpoints are stored in fp16, and transformers keeps the stored type unless told otherwise.
-        backbone, loaded = AutoModel.from_pretrained(
+        backbone, loaded = kind.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below
-            **without_pooler(MODEL_MAPPING[type(config)]),
+            **without_pooler(kind),
         )
         wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])
         if wrong:  # transformers draws them at random

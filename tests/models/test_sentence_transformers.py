@@ -28,6 +28,7 @@ from raysts.models.sentence_model import SentenceModel
 TEXTS = ["a dog runs", "a cat", "the small dog and the cat are sleeping near the house", "dog", "A CAT sleeps", "a"]
 ENCODERS = (
     "bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert", "deberta-v2", "electra", "albert",
+    "t5",
 )  # fmt: skip
 DECODERS = ("bloom", "qwen3")
 ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
