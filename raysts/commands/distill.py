@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 HELP = "distil a student from trained models"
 EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
 
-SIMILARITY_RATE = 1e-4
-"""Of a student that learns cosines: they move its vectors less than a target for the vectors themselves does."""
-
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
@@ -155,19 +152,20 @@ def _of_models(
     }
     pipeline = pipeline_from(plain)
     asked = {key.replace(".settings.", "."): value for key, value in (overrides or {}).items()}
-    if "sed" in before or "sed.target" in asked:
+    if "sed" in before:
         return pipeline
-    start = str(asked.get("backbone") or backbone)
-    width = pretrained.width(locate(start, store)) if start != TINY else 0
-    target = fitting_target(folders, width, "sed.projection" in asked, asked.get("sed.loss"))
-    if target == "mean":
-        return pipeline
-    options.say(
-        f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, so "
-        f"that their mean would be none (--set sed.target=... takes another)"
-    )
-    rate = {"sed.optim.lr": SIMILARITY_RATE} if target == "similarity" else {}
-    return pipeline_of(pipeline, {"sed.target": target, **rate})
+    target = asked.get("sed.target")
+    if target is None:
+        start = str(asked.get("backbone") or backbone)
+        width = pretrained.width(locate(start, store)) if start != TINY else 0
+        target = fitting_target(folders, width, "sed.projection" in asked, asked.get("sed.loss"))
+        if target != "mean":
+            options.say(
+                f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
+                f"so that their mean would be none (--set sed.target=... takes another)"
+            )
+    cosines = stages.COSINES if "similarity" in (target, asked.get("sed.loss")) else {}
+    return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in cosines.items()}})
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

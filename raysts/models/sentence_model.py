@@ -274,7 +274,9 @@ class SentenceModel:
         config.output_hidden_states = not last_layer
         config.architectures = [type(backbone).__name__]
         config.save_pretrained(folder)
-        weights = {name: value.detach().float().cpu().contiguous() for name, value in backbone.state_dict().items()}
+        tied = backbone._tied_weights_keys or ()  # are stored once, and tied again by whoever loads them
+        state = {name: value.detach() for name, value in backbone.state_dict().items() if name not in tied}
+        weights = {name: value.float().cpu().contiguous() for name, value in state.items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         tokenizer = copy.deepcopy(self.tokenizer)
         tokenizer.model_max_length = self.max_length

@@ -17,7 +17,8 @@ as the shape of the schedule, and the peak is a setting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from raysts.objectives.contrastive_tension import ContrastiveTensionSettings
 from raysts.objectives.distillation import DistillationSettings
@@ -136,6 +137,11 @@ def sed(supervised: bool = False) -> Recipe:
             eval_first=supervised,
         ),
     )
+
+
+COSINES: Mapping[str, Any] = {"optim.lr": 1e-4}
+"""What changes in :func:`sed` where a student learns the cosines of models that are there: they move its vectors less than a
+target for the vectors themselves does."""
 
 
 def flow() -> Recipe:

@@ -44,6 +44,7 @@ def student(plan: Plan) -> TrainNode:
 CHANGED: dict[str, Any] = {
     "objective": None,  # another objective has other settings: below
     "settings.bias": False,
+    "settings.matryoshka": [16],
     "data.table": "nli/xnli_en_dev",
     "data.sources": ["world"],
     "data.sample": 100,
