@@ -64,6 +64,21 @@ READERS = {
 """What is removed so that a file is read: its content is looked at where it is used, before that its size."""
 
 
+STUDY_FILES = {
+    "record of a trial": "studies/*/trials/*.json",
+    "record of the search": "studies/*/study.json",
+    "points that were drawn": "studies/*/asked.json",
+    "table of trials": "studies/*/trials.parquet",
+    "database": "studies/*/optuna.db",
+    "model that was kept": "runs/*/model/model.safetensors",
+}
+
+SEARCH = {
+    "backbone": "tiny", "train.max_steps": 2, "sts.data.sample": 64, "space.optim.lr": "log(1e-5,1e-3)",
+    "space.lower_bound": None, "num_samples": 2, "seeds": 1, "keep": 2,
+}  # fmt: skip
+
+
 class Reference:
     """A finished run, and the command that made it."""
 
@@ -193,6 +208,37 @@ def test_one_damaged_file(
     check(outcome, storage, reference, without)
     named = f"{path.name} is damaged" in caplog.text or f"{path.parent} is damaged" in caplog.text
     assert named or how == "missing" or kind in NOT_MADE_AGAIN  # a report may not be asked for
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with data and the storage of a finished search, and its result."""
+    folder = tmp_path_factory.mktemp("search")
+    write_world(folder / "data", size="small")
+    return folder, searched(folder, folder / "storage")
+
+
+def searched(folder: Path, storage: Path) -> dict[str, Any]:
+    where = ["--data", folder / "data", "--storage", storage, "--address", "none"]
+    found = result("tune", "lower-bound", *where, *overrides(SEARCH))
+    weights = {
+        path.parts[-3]: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in storage.glob("runs/*/model/model.safetensors")
+    }
+    return {name: found[name] for name in ("points", "best", "trials")} | {"weights": weights}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [*DAMAGE, "missing"])
+@pytest.mark.parametrize("kind", STUDY_FILES)
+def test_one_damaged_file_of_a_search(
+    kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+    folder, before = search
+    storage = Path(shutil.copytree(folder / "storage", tmp_path / "storage"))
+    damaged(min(storage.glob(STUDY_FILES[kind])), how)
+    assert searched(folder, storage) == before
 
 
 @pytest.mark.parametrize("how", sorted([*DAMAGE.keys() - {"flipped"}, "missing"]))

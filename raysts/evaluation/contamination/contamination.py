@@ -28,6 +28,7 @@ from raysts.evaluation.contamination.text_overlap import occurrences
 from raysts.evaluation.tasks import Task
 from raysts.ids import content_id
 from raysts.recipes.tree import to_plain
+from raysts.storage.checksums import set_aside
 from raysts.storage.store import Store
 
 VERSION = 1
@@ -145,7 +146,7 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
     prints = [(table, corpus.fingerprint(table)) for table in tables]
     key = content_id([VERSION, text.table, text.sha256, to_plain(text.data, identity=True), prints])
     path = cache / f"{key}.json" if cache else None
-    known = Store.of(path).read_json(path) if path else None
+    known = _known(path) if path else None
     if known is None:
         found = occurrences(corpus, text.table, text.data, tables)
         if path:
@@ -154,7 +155,18 @@ def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cach
             }
             Store.of(path).write_json(path, {"table": text.table, "rows": plain})
         return found
-    return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in known["rows"].items()}
+    return known
+
+
+def _known(path: Path) -> Masks | None:
+    """What was found before; None where nothing is on record, or something else."""
+    known = Store.of(path).read_json(path)
+    try:
+        rows = known["rows"].items() if known else None
+        return rows and {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in rows}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+        set_aside(path)
+        return None
 
 
 def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
