@@ -322,6 +322,12 @@ class Corpus:
             self._fingerprints[name] = known["sha256"]
         return self._fingerprints[name]
 
+    def contents(self, names: Iterable[str]) -> list[tuple[str, str, str | None]]:
+        """What names the rows that :meth:`read` gives of tables: each with its fingerprint, and the digest of which rows
+        :meth:`keeping` has left."""
+        kept = {name: hashlib.sha256(self._kept[name].tobytes()).hexdigest() for name in names if name in self._kept}
+        return [(name, self.fingerprint(name), kept.get(name)) for name in names]
+
     def _known_file(self, name: str) -> Path | None:
         """Where this machine keeps what it knows of a table's files as they are now; None where nobody can say that they are
         the same as before: in a bucket, or where damaged ones are looked for."""

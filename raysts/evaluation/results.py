@@ -36,9 +36,13 @@ def write(storage: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     The part is visible only when complete.
     """
     assert re.fullmatch(r"[\w+=][\w.+=-]*", name), f"'{name}' does not name a file"
+    return write_rows(storage / "results" / f"{name}.parquet", rows)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows of the results table to a file; complete or absent."""
     unknown = {column for row in rows for column in row} - set(RESULTS.names)
     assert not unknown, f"not a column of the results table: {sorted(unknown)}"
-    path = storage / "results" / f"{name}.parquet"
     with Store.of(path).put(path) as draft:
         pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=RESULTS), draft)
     return path
@@ -57,8 +61,13 @@ def read(storage: Path) -> pa.Table:
 
 def read_part(storage: Path, name: str) -> list[ResultRow]:
     """The rows of one part; none when it is not there."""
-    path = Store.of(storage).get(storage / "results" / f"{name}.parquet")
-    return _part(path).to_pylist() if path else []
+    return read_rows(storage / "results" / f"{name}.parquet")
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """The rows of a file that :func:`write_rows` wrote; none when it is not there."""
+    found = Store.of(path).get(path)
+    return _part(found).to_pylist() if found else []
 
 
 def _part(path: Path) -> pa.Table:

@@ -1,6 +1,6 @@
 """What models say of the rows of a set, kept beside the results, so that any two of a run compare on the same rows.
 
-``row_scores/<evaluation>/<model>.parquet`` holds, per choice of pooling and layers, the similarity of every pair of every
+``row_scores/<id>.parquet`` holds of a model, per choice of pooling and layers, the similarity of every pair of every
 set (by the model's own similarity), and the model's score on the development set where that was asked for.
 """
 

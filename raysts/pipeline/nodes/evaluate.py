@@ -1,12 +1,15 @@
 """Evaluation of a backbone, of members with their ensemble, of a weight average, or of students: rows of the results table.
 
-``evaluations/<id>/`` holds the rows of every model that is done (``model-000.parquet``, written last) and the sum of the
-members' vectors up to it (``sums-001.npz``), from which their ensemble is made, so that an evaluation that is killed goes
-on. It goes when the results are written. What the models say of single rows stays in ``row_scores/<id>/``.
+What is measured of a model is named by what goes into it and kept: its values in ``evaluations/<id>.parquet``, what it says
+of single rows in ``row_scores/<id>.parquet``. Whichever pipeline measures an equal model on equal data next takes them from
+there, and adds the columns that are its own (system, role, member, ...): so pipelines share backbones and members, and an
+evaluation that is killed goes on. Its ``evaluations/<node>/`` holds the sum of the members' vectors (``members-001.npz``), from
+which their ensemble is made, and goes when the results are written.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from raysts.data.corpora import Corpus
 from raysts.evaluation import harness, results, row_scores
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.row_scores import Choice, ModelScores
+from raysts.evaluation.row_scores import Choice
 from raysts.evaluation.tasks import RowScores
 from raysts.ids import content_id
 from raysts.models import pretrained
@@ -39,7 +41,6 @@ from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.nodes.teacher import TeacherNode, foreign
 from raysts.pipeline.outcome import decide, members_dev
 from raysts.recipes.recipe import Pipeline
-from raysts.schema import RESULTS
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
 
@@ -49,6 +50,25 @@ NAMES: dict[Role, str] = {
     "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
 }  # fmt: skip
 """What an evaluation is called by the role of its rows; part of its id."""
+ALL, CLEAN = "all", "clean"
+"""Values of the column ``rows``."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Subject:
+    """What is measured: a model at a pooling of its token vectors, or an ensemble.
+
+    Attributes:
+        content: what it is, for ids.
+        pooling: of the token vectors.
+        layers: the choices of layers.
+        model: None: the backbone, or the ensemble.
+    """
+
+    content: Any
+    pooling: str
+    layers: tuple[Layers, ...]
+    model: Model | None = None
 
 
 class EmbedTexts:
@@ -168,53 +188,151 @@ class EvaluateNode(Node):
         return results.read_part(self.inputs.storage, self.id)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
-        resources, choices = self.inputs.pipeline.resources, _choices(self.inputs, self.role)
-        done = PartialResults(store, self.id)
-        kept: list[tuple[dict[Layers, Representation], Mapping[str, Similarity], str]] = []
-        for pooling, layers in choices.items() if self.role == "backbone" else ():
-            args = (self.texts, layers, self.inputs.pipeline.prompt)
-            embedded = executor.map(EmbedTexts, args, [(self.inputs.start, pooling)], resources, say)
-            (representations,) = embedded
-            similarities = pretrained.similarities(self.inputs.backbone)
-            kept.append((representations, similarities, pooling))
-            done.rows += self._rows(representations, similarities, "backbone", None, pooling)
-        if kept:
-            self._keep_row_scores("backbone", *kept)
-        summed = (
-            {member.id for member in self.chosen} if self.role == "member" and self.inputs.pipeline.combine else set()
+        inputs, subjects, together = self.inputs, self._subjects, self._ensemble
+        missing = {each: self._missing(store, each) for each in (*subjects, *([together] if together else []))}
+        sums = PartialSums(store, self.id)
+        summed = [each for each in subjects if each.content in {model.id for model in self.chosen}] if together else []
+        to_sum = summed[sums.count :] if together and missing[together] else []
+        waiting = [each for each in subjects if missing[each] or each in to_sum]
+        if known := len(subjects) - len(waiting):
+            say(f"{self.title}: {known} of {len(subjects)} were measured before")
+        clean_alone = not to_sum and all(missing[each] == [CLEAN] for each in waiting)
+        texts = self.clean_texts if clean_alone else self.texts
+        weights = self._weights(store) if together else {}
+        for layers, group in itertools.groupby(waiting, key=lambda each: each.layers):
+            alike = list(group)
+            units = [(each.model.model if each.model else inputs.start, each.pooling) for each in alike]
+            args = (texts, layers, _prompt(inputs, self.role))
+            embedded = executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
+            for each, (folder, _), of_model in zip(alike, units, embedded, strict=True):
+                representations = self._as_trained(each.model, of_model)
+                self._keep(each, missing[each], texts, representations, similarities_of(folder))
+                if each.model and each in to_sum:
+                    vectors = self._as_taught(each.model, representations)
+                    sums.add(vectors, inputs.target, weights[each.model.id])
+                if each.model:
+                    say(f"{self.title}: {subjects.index(each) + 1} of {len(subjects)}")
+                if not representations:
+                    say(
+                        f"{self.title}: {folder} has no vectors of the test texts; neither it nor an ensemble is measured"
+                    )
+        measured = {each: self._kept(store, each) for each in subjects}
+        if together and all(any(row["rows"] == ALL for row in found) for found in measured.values()):
+            if missing[together]:
+                means: dict[Layers, Representation] = {
+                    layers: {"vectors": ensemble.combined(inputs.target, total, list(weights.values()))}
+                    for layers, total in sums.totals.items()
+                }
+                self._keep(together, missing[together], self.texts, means, {"cosine": cosine_of_vectors})
+            measured[together] = self._kept(store, together)
+        rows = [self._in_pipeline(each, row) for each, found in measured.items() for row in found]
+        results.write(inputs.storage, self.id, rows)
+        sums.close()
+
+    # -- what is kept of a model, by what goes into it ------------------------------------------------------------------
+
+    @cached_property
+    def _subjects(self) -> list[Subject]:
+        choices = _choices(self.inputs, self.role)
+        if self.role == "backbone":
+            known = self.inputs.backbone_id
+            return [Subject(content=known, pooling=pooling, layers=layers) for pooling, layers in choices.items()]
+        return [
+            Subject(content=model.id, pooling=self._pooled_by(model)[0], layers=choices[self.pooling], model=model)
+            for model in self.models
+        ]
+
+    @cached_property
+    def _ensemble(self) -> Subject | None:
+        """The members combined, where a pipeline does so."""
+        pipeline, settings = self.inputs.pipeline, self.inputs.distilled
+        if self.role != "member" or not pipeline.combine:
+            return None
+        content = [
+            "ensemble",
+            [[model.id, self._pooled_by(model)] for model in self.chosen],
+            str(pipeline.compared),
+            [self.inputs.target, self.teacher.id if self.teacher and settings and settings.weights else None],
+        ]
+        return Subject(content=content, pooling=self.pooling, layers=_choices(self.inputs, self.role)[self.pooling])
+
+    @cached_property
+    def _parts(self) -> dict[str, dict[str, Corpus]]:
+        """The tasks, and the corpus that each is measured on: with all rows, and with the clean ones where those are others."""
+        clean = {name: found.corpus for name, found in self.contamination.tasks.items() if found.corpus}
+        return {ALL: dict.fromkeys(self.inputs.tasks, self.inputs.corpus), **({CLEAN: clean} if clean else {})}
+
+    def _id_of(self, subject: Subject, tasks: Mapping[str, Corpus]) -> str:
+        inputs, known = self.inputs, harness.tasks_of(self.inputs.corpus)
+        dev = members_dev(inputs.pipeline) if self.dev is not None else None
+        return content_id(
+            [
+                harness.VERSION,
+                [subject.content, subject.pooling, [str(layers) for layers in subject.layers]],
+                _prompt(inputs, self.role),
+                [[name, corpus.contents(known[name].tables(corpus, harness.SPLITS))] for name, corpus in tasks.items()],
+                inputs.pipeline.evaluation.resamples,
+                [dev, inputs.corpus.fingerprint(dev) if dev and inputs.corpus.files(dev) else None],
+                self.agreement.id if self.agreement else None,
+            ]
         )
-        target, weights = self.inputs.target, self._weights(store)
-        waiting = self.models[done.count :]
-        args = (self.texts, choices[self.pooling], _prompt(self.inputs, self.role))
-        units = [(model.model, self._pooled_by(model)[0]) for model in waiting]
-        of_models = executor.map(EmbedTexts, args, units, resources, say)
-        for (model, (_, pooling)), of_model in zip(
-            zip(waiting, units, strict=True), of_models if waiting else (), strict=True
-        ):
-            representations = self._as_trained(model, of_model)
-            similarities = (
-                pretrained.similarities(model.model)
-                if teachers.kind(model.model) == "encoder"
-                else {"cosine": cosine_of_vectors}
-            )
-            rows = self._rows(representations, similarities, self.role, model, pooling)
-            self._keep_row_scores(model.id, (representations, similarities, pooling))
-            vectors = self._as_taught(model, representations) if model.id in summed else {}
-            done.add(rows, vectors, target, weights.get(model.id, 1.0))
-            say(f"{self.title}: {done.count} of {len(self.models)}")
-            if not representations:
-                say(
-                    f"{self.title}: {model.model} has no vectors of the test texts; neither it nor an ensemble is measured"
-                )
-        if done.sums and done.complete:
-            means: dict[Layers, Representation] = {
-                layers: {"vectors": ensemble.combined(target, total, list(weights.values()))}
-                for layers, total in done.sums.items()
-            }
-            done.rows += self._rows(means, {"cosine": cosine_of_vectors}, "ensemble", None)
-            self._keep_row_scores("ensemble", (means, {"cosine": cosine_of_vectors}, self.pooling))
-        results.write(self.inputs.storage, self.id, done.rows)
-        done.close()
+
+    def _rows_of(self, subject: Subject, part: str) -> Path:
+        return self.inputs.storage / "evaluations" / f"{self._id_of(subject, self._parts[part])}.parquet"
+
+    def _row_scores_of(self, subject: Subject) -> Path:
+        every = dict.fromkeys(self.inputs.tasks, self.inputs.corpus)
+        return self.inputs.storage / "row_scores" / f"{self._id_of(subject, every)}.parquet"
+
+    def _missing(self, store: Store, subject: Subject) -> list[str]:
+        """The parts that nobody has measured."""
+        found = {part: [self._rows_of(subject, part)] for part in self._parts}
+        found[ALL].append(self._row_scores_of(subject))
+        return [part for part, paths in found.items() if not all(map(store.get, paths))]
+
+    def _kept(self, store: Store, subject: Subject) -> list[Row]:
+        """The rows of all parts; none of a model that gave nothing."""
+        return [row for part in self._parts for row in results.read_rows(self._rows_of(subject, part))]
+
+    def _keep(
+        self,
+        subject: Subject,
+        parts: Sequence[str],
+        texts: Sequence[str],
+        representations: Mapping[Layers, Representation],
+        similarities: Mapping[str, Similarity],
+    ) -> None:
+        """Measure some parts, and keep what was measured."""
+        inputs, resamples = self.inputs, self.inputs.pipeline.evaluation.resamples
+        rows: dict[str, list[Row]] = {part: [] for part in parts}
+        scores: dict[Choice, row_scores.ModelScores] = {}
+        on_dev: dict[Choice, float] = {}
+        for layers, values in representations.items():
+            choice = subject.pooling, str(layers)
+            known = {"pooling": choice[0], "layers": choice[1], "git_commit": results.git_commit()}
+            for part in parts:
+                for name, corpus in self._parts[part].items():
+                    found = harness.score(corpus, [name], texts, values, similarities, known, resamples=resamples)
+                    rows[part] += [{**row, "rows": part} for row in found]
+            if ALL in parts:
+                if self.agreement:
+                    rows[ALL] += harness.score(
+                        inputs.corpus,
+                        [],
+                        texts,
+                        values,
+                        similarities,
+                        known,
+                        resamples=resamples,
+                        agreement=self.agreement.test,
+                    )
+                scores[choice] = row_scores.row_scores(inputs.corpus, inputs.tasks, texts, values, similarities)
+                if self.dev is not None:
+                    on_dev[choice] = row_scores.dev_score(self.dev, texts, values, similarities, choice)
+        if ALL in parts:
+            row_scores.write(self._row_scores_of(subject), scores, on_dev)
+        for part, found in rows.items():
+            results.write_rows(self._rows_of(subject, part), found)
 
     def _weights(self, store: Store) -> dict[str, float]:
         """Of the models that form the ensemble, by their ids."""
@@ -244,6 +362,12 @@ class EvaluateNode(Node):
         judged = [*(self.dev.sentences if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
 
+    @cached_property
+    def clean_texts(self) -> list[str]:
+        """Those of the clean rows alone, where these are others than all."""
+        clean = self._parts.get(CLEAN, {})
+        return list(dict.fromkeys(text for name in clean for text in harness.sentences(clean[name], [name])))
+
     @property
     def dev(self) -> Dev | None:
         """The development set on which these models are scored, if they are."""
@@ -251,26 +375,16 @@ class EvaluateNode(Node):
 
     def row_scores(self, model: str) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, float]]:
         """What is kept of a model (its id; ``backbone`` and ``ensemble``): its scores of rows, and on the development set."""
-        return row_scores.read(self._row_scores_of(model))
-
-    def _row_scores_of(self, model: str) -> Path:
-        return self.inputs.storage / "row_scores" / self.id / f"{model}.parquet"
-
-    def _keep_row_scores(
-        self,
-        model: str,
-        *of_model: tuple[Mapping[Layers, Representation], Mapping[str, Similarity], str],
-    ) -> None:
-        """Keep what a model says of single rows, at each pooling that it was represented with."""
-        scores: dict[Choice, ModelScores] = {}
+        found = [self._ensemble] if model == "ensemble" else self._subjects
+        scores: dict[Choice, dict[str, RowScores]] = {}
         on_dev: dict[Choice, float] = {}
-        for representations, by, pooling in of_model:
-            for layers, values in representations.items():
-                choice = pooling, str(layers)
-                scores[choice] = row_scores.row_scores(self.inputs.corpus, self.inputs.tasks, self.texts, values, by)
-                if self.dev is not None:
-                    on_dev[choice] = row_scores.dev_score(self.dev, self.texts, values, by, choice)
-        row_scores.write(self._row_scores_of(model), scores, on_dev)
+        for subject in found:
+            if subject is not None and (subject.model is None or subject.model.id == model):
+                of_subject = row_scores.read(self._row_scores_of(subject))
+                scores, on_dev = scores | of_subject[0], on_dev | of_subject[1]
+        # Before evaluations were shared each had its own.
+        former = self.inputs.storage / "row_scores" / self.id / f"{model}.parquet"
+        return (scores, on_dev) if scores or on_dev else row_scores.read(former)
 
     @property
     def pooling(self) -> str:
@@ -302,48 +416,27 @@ class EvaluateNode(Node):
             return embedded
         return {job.recipe.layers: next(iter(embedded.values()))}
 
-    def _rows(
-        self,
-        representations: Mapping[Layers, Representation],
-        similarities: Mapping[str, Similarity],
-        role: str,
-        model: Model | None,
-        pooling: str | None = None,
-    ) -> list[Row]:
-        """The rows of a model, or of the backbone or the ensemble (``model`` None), at each choice of layers."""
-        inputs, record, job = self.inputs, model.record if model else {}, getattr(model, "job", None)
+    def _in_pipeline(self, subject: Subject, row: Row) -> Row:
+        """A row that was measured, with the columns that only this pipeline knows."""
+        inputs, model = self.inputs, subject.model
+        role = "ensemble" if subject is self._ensemble else self.role
+        record, job = model.record if model else {}, getattr(model, "job", None)
         parents = [inputs.backbone_id] if role == "backbone" else [run_id(member) for member in self.chosen]
         seen = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
-        context = {
+        own = {
             "run_id": run_id(model) if model else None,
             "parent_run_ids": record.get("parents") or parents,
             "system": inputs.pipeline.name,
             "recipe": "-".join(inputs.pipeline.stages) or "raw",
-            "role": role,
+            "role": row["role"] or role,
             # A student that is one of several here may have been trained as the only one.
             "member": job.facts["member"] if job else record.get("member"),
             "seed": record.get("seed"),
             "transductive": bool(record.get("transductive", seen)),
             "selected_by": record.get("selected_by") or self.chosen_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
-            "git_commit": results.git_commit(),
-            "pooling": pooling or self.pooling,
         }
-        return [
-            row
-            for layers, representation in representations.items()
-            for row in harness.score(
-                inputs.corpus,
-                inputs.tasks,
-                self.texts,
-                representation,
-                similarities,
-                {**context, "layers": str(layers)},
-                resamples=inputs.pipeline.evaluation.resamples,
-                contaminated=self.contamination,
-                agreement=self.agreement.test if self.agreement else None,
-            )
-        ]
+        return row | own
 
 
 def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
@@ -374,56 +467,43 @@ def _choices(inputs: Inputs, role: str) -> dict[str, tuple[Layers, ...]]:
     return found
 
 
-class PartialResults:
-    """The models of one evaluation that are done: the first :attr:`count` of them, in order.
+def similarities_of(model: Path) -> Mapping[str, Similarity]:
+    """What a model, or vectors that are there, are measured by."""
+    encoder = teachers.kind(model) == "encoder"
+    return pretrained.similarities(model) if encoder else {"cosine": cosine_of_vectors}
+
+
+class PartialSums:
+    """The sum of the vectors of the first :attr:`count` members of an ensemble.
 
     Attributes:
-        rows: their results rows.
-        sums: per choice of layers what :func:`raysts.ops.ensemble.added` makes of their vectors, float32.
-        complete: whether all of them have rows.
+        totals: per choice of layers what :func:`raysts.ops.ensemble.added` makes of them, float32.
     """
 
     def __init__(self, store: Store, node: str) -> None:
         self.store, self.folder = store, store.path(f"evaluations/{node}")
-        self.rows: list[Row] = []
-        self.sums: dict[Layers, np.ndarray] = {}
+        self.totals: dict[Layers, np.ndarray] = {}
         self.count = 0
-        self.complete = True
         remove_drafts(self.folder)
-        parts: list[Path] = []
-        while part := store.get(self.folder / f"model-{len(parts):03d}.parquet"):
-            parts.append(part)
-        if sums := store.get(self._sums_of(len(parts))):  # without it these models would be missing in the ensemble
-            self.count = len(parts)
-            of_models = [pq.ParquetFile(part).read().to_pylist() for part in parts]
-            self.rows, self.complete = [row for rows in of_models for row in rows], all(of_models)
-            with np.load(sums) as arrays:
-                self.sums = {as_layers(name): arrays[name] for name in arrays.files}
+        for path in store.list(self.folder):  # in order: the last one that is whole counts
+            if path.match("members-*.npz") and store.get(path):
+                self.count = int(path.stem.removeprefix("members-"))
+                with np.load(path) as arrays:
+                    self.totals = {as_layers(name): arrays[name] for name in arrays.files}
 
-    def add(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        vectors: Mapping[Layers, np.ndarray],
-        target: Target = "mean",
-        weight: float = 1.0,
-    ) -> None:
-        """Keep the rows of the next model, and add its vectors (those of a member of the ensemble; else none)."""
+    def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
+        """Add the vectors of the next member."""
         for layers, values in vectors.items():
-            self.sums[layers] = ensemble.added(target, self.sums.get(layers), values, weight)
-        self.complete = self.complete and bool(rows)
-        totals: dict[str, Any] = {str(layers): total for layers, total in self.sums.items()}
-        with self.store.put(self._sums_of(self.count + 1)) as draft, draft.open("wb") as file:
-            np.savez(file, **totals)
-        with self.store.put(self.folder / f"model-{self.count:03d}.parquet") as draft:
-            pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=RESULTS), draft)
-        self.rows += [dict(row) for row in rows]
+            self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
+        arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}
+        with self.store.put(self._file(self.count + 1)) as draft, draft.open("wb") as file:
+            np.savez(file, **arrays)
+        self.store.delete(self._file(self.count))
         self.count += 1
-        self.store.delete(self._sums_of(self.count - 1))
 
     def close(self) -> None:
-        """The results are written: forget the parts."""
+        """The results are written: forget them."""
         self.store.delete(self.folder)
 
-    def _sums_of(self, models: int) -> Path:
-        """The file with the sums over the first ``models`` models."""
-        return self.folder / f"sums-{models:03d}.npz"
+    def _file(self, members: int) -> Path:
+        return self.folder / f"members-{members:03d}.npz"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,7 +18,7 @@ from small_runs import Interrupted
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes.evaluate import EmbedTexts, PartialResults
+from raysts.pipeline.nodes.evaluate import EmbedTexts, PartialSums
 from raysts.storage.store import Store
 
 CHANGES = {
@@ -35,7 +38,7 @@ class Short(LocalExecutor):
 
     def __init__(self, most: int = 1) -> None:
         super().__init__(threads=1)
-        self.most, self.begun = most, []
+        self.most, self.begun, self.texts = most, [], []
 
     def map(self, worker: Any, args: tuple[Any, ...], units: Sequence[Any], resources: Any, say: Any) -> Iterator[Any]:
         for number, made in enumerate(super().map(worker, args, units, resources, say)):
@@ -43,6 +46,7 @@ class Short(LocalExecutor):
                 if number == self.most:
                     raise Interrupted
                 self.begun.append(units[number][0].parent.name)
+                self.texts.append(len(args[0]))
             yield made
 
 
@@ -66,56 +70,76 @@ def test_every_start_evaluates_one_model_more(small_world: Path, tmp_path: Path)
             driver.run(short, executor, "short", "", lambda line: None)
             break
         except Interrupted:
-            assert list((tmp_path / "short" / "evaluations").glob("*/model-*"))
+            assert list((tmp_path / "short" / "evaluations").glob("*.parquet"))
     # The backbone with the first member, then a member each; the last one with its ensemble and a student, a student.
     assert [len(models) for models in begun] == [2, 1, 1, 2, 1]
     assert [model for models in begun for model in models] == whole.begun  # in order, none twice
     found = results_of(tmp_path / "short")
     assert found == results_of(tmp_path / "calm") and len(found) == 3
     assert {row["role"] for rows in found.values() for row in rows} == {"backbone", "member", "ensemble", "student"}
-    assert not list((tmp_path / "short" / "evaluations").iterdir())
+    assert not [path for path in (tmp_path / "short" / "evaluations").iterdir() if path.is_dir()]
+
+
+def test_pipelines_share_what_is_measured_of_an_equal_model(small_world: Path, tmp_path: Path) -> None:
+    """The backbone is measured for the first of them, members and ensemble for the first that has them; rows are each
+    pipeline's own. Where other rows are clean, those alone are measured again."""
+    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    train, test = (pq.read_table(data / f"sts/{name}.parquet") for name in ("stsb_train", "sts12"))
+    pq.write_table(
+        pa.concat_tables([train, test.slice(0, 30)], promote_options="permissive"), data / "sts/stsb_train.parquet"
+    )
+    usual = {**CHANGES, "select_top": None}
+    of_students = {key: usual.pop(key) for key in ("students", "sed.data.sample")}
+    seen: dict[str, list[tuple[str, int]]] = {}
+    for system in ("nli-sed", "nli-ensemble", "sts-ensemble"):
+        plan = plan_recipe(system, usual | (of_students if system == "nli-sed" else {}), data, tmp_path / "storage")
+        executor = Short(most=100)
+        found = driver.run(plan, executor, system, "", lambda line: None)["results"]
+        seen[system] = list(zip(executor.begun, executor.texts, strict=True))
+        assert {row["system"] for row in found} == {system}
+        rows = Counter((row["role"], row["rows"]) for row in found)
+        for part in ("all", "clean") if system.startswith("sts") else ("all",):
+            assert rows["backbone", part] == rows["ensemble", part] == rows["member", part] / 4 > 0
+        for node in plan.evaluations:
+            for model in [each.id for each in node.models] or ["backbone"]:
+                assert node.row_scores(model)[0]["mean", "1"].keys() == {"sts12", "stsb"}
+    assert len(seen["nli-sed"]) == 1 + 4 + 2 and seen["nli-ensemble"] == []
+    (backbone, some), (_, every), *members = seen["sts-ensemble"]
+    assert backbone == seen["nli-sed"][0][0] and some < every and len(members) == 3
 
 
 def test_sums_are_those_of_one_go(tmp_path: Path) -> None:
     """Vectors are added in order in float32, whoever does it; a choice of layers keeps its type."""
     draws = np.random.default_rng(0)
-    vectors = [{k: draws.normal(size=(5, 3)).astype(np.float32) for k in (1, "first_last")} for _ in range(4)]
-    vectors[2] = {}  # not chosen
-    row = {"run_id": "a", "value": 0.1, "parent_run_ids": ["b"], "n": 3}
+    vectors = [{k: draws.normal(size=(5, 3)).astype(np.float32) for k in (1, "first_last")} for _ in range(3)]
     for number, each in enumerate(vectors):
-        part = PartialResults(Store.of(tmp_path), "node")
-        assert part.count == number and len(part.rows) == number
-        part.add([row], each)
-    found = PartialResults(Store.of(tmp_path), "node")
-    assert [{key: got[key] for key in row} for got in found.rows] == [row] * 4
+        part = PartialSums(Store.of(tmp_path), "node")
+        assert part.count == number
+        part.add(each)
+    found = PartialSums(Store.of(tmp_path), "node")
     for k in (1, "first_last"):
-        expected = vectors[0][k] + vectors[1][k] + vectors[3][k]
-        assert found.sums[k].dtype == np.float32 and np.array_equal(found.sums[k], expected)
-    assert sorted(path.name[:5] for path in found.folder.glob("[!.]*")) == ["model"] * 4 + ["sums-"]
-    next(found.folder.glob("sums-*")).unlink()
-    assert (
-        PartialResults(Store.of(tmp_path), "node").count == 0
-    )  # an ensemble without the first members would be another
+        expected = vectors[0][k] + vectors[1][k] + vectors[2][k]
+        assert found.totals[k].dtype == np.float32 and np.array_equal(found.totals[k], expected)
+    assert [path.name for path in found.folder.glob("[!.]*")] == ["members-003.npz"]
     found.close()
     assert not found.folder.exists()
 
 
-@pytest.mark.parametrize("moment", ["model-001.parquet", "sums-002.npz"])
-def test_what_was_half_written_counts_for_nothing(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    PartialResults(Store.of(tmp_path), "node").add([{"value": 1.0}], {1: np.ones((2, 2), np.float32)})
+def test_what_was_half_written_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PartialSums(Store.of(tmp_path), "node").add({1: np.ones((2, 2), np.float32)})
     replace = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
-        if Path(target).name == moment:
+        if Path(target).name == "members-002.npz":
             raise Interrupted
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(Interrupted):
-        PartialResults(Store.of(tmp_path), "node").add([{"value": 2.0}], {1: np.ones((2, 2), np.float32)})
+        PartialSums(Store.of(tmp_path), "node").add({1: np.ones((2, 2), np.float32)})
     monkeypatch.undo()
-    found = PartialResults(Store.of(tmp_path), "node")
-    assert found.count == 1 and found.sums[1][0, 0] == 1.0
-    found.add([{"value": 2.0}], {1: np.ones((2, 2), np.float32)})
-    again = PartialResults(Store.of(tmp_path), "node")
-    assert [row["value"] for row in again.rows] == [1.0, 2.0] and again.sums[1][0, 0] == 2.0
+    found = PartialSums(Store.of(tmp_path), "node")
+    assert found.count == 1 and found.totals[1][0, 0] == 1.0
+    found.add({1: np.ones((2, 2), np.float32)})
+    again = PartialSums(Store.of(tmp_path), "node")
+    assert again.count == 2 and again.totals[1][0, 0] == 2.0
