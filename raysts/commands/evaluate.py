@@ -50,6 +50,11 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
     )
     command.add_argument(
+        "--probe",
+        metavar="NAME",
+        help="of transfer: logistic (default), or senteval, the official probes, which take longer",
+    )
+    command.add_argument(
         "--documents-by",
         metavar="MODEL",
         help="of retrieval: this model embeds the documents, and the other the queries alone, as a student that searches its "
@@ -79,6 +84,7 @@ def evaluate(
     prompt: str | None = None,
     similarity: str | None = None,
     resamples: int = 1000,
+    probe: str | None = None,
     documents_by: str | Path | None = None,
     strict_contamination: bool = False,
     mteb: str | Path | None = None,
@@ -102,6 +108,7 @@ def evaluate(
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default.
         similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
         resamples: bootstrap resamples of an interval.
+        probe: what ``transfer`` fits on the vectors: ``logistic``, or ``senteval``, the official probes.
         documents_by: a MODEL that embeds the documents of retrieval sets, and ``model`` the queries alone.
         strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
             searched.
@@ -117,6 +124,7 @@ def evaluate(
     from raysts.evaluation.contamination.contamination import Contamination
     from raysts.evaluation.contamination.lineage import together, trained_on
     from raysts.evaluation.pairs_file import load_pairs_file
+    from raysts.evaluation.transfer import PROBE, PROBES
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
@@ -128,6 +136,8 @@ def evaluate(
         raise InputError(
             f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
         )
+    if probe is not None and probe not in PROBES:
+        raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
     if pairs is not None and test:
         raise InputError("--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too")
     if pairs is not None:
@@ -138,6 +148,8 @@ def evaluate(
             )
         if documents_by is not None:
             raise InputError("--documents-by is of retrieval, and --pairs has no documents; leave one of the two out")
+        if probe is not None:
+            raise InputError("--probe is of transfer, and --pairs has no labels; leave one of the two out")
     else:
         corpus = corpus_of(data, own=Own.of(test=test))
         if documents_by is not None:
@@ -148,6 +160,8 @@ def evaluate(
                 )
             tasks = tasks or [retrieval.NAME]
         tasks = harness.check_tasks(corpus, tasks)
+        if probe is not None and "transfer" not in tasks:
+            raise InputError(f"--probe is of transfer, and what is measured is {', '.join(tasks)}; leave it out")
         for line in harness.left_out(corpus, tasks):
             say_on_stderr(line)
     path = locate(model, store)
@@ -179,6 +193,8 @@ def evaluate(
         by = by if similarity is not None else measured.similarities
         context["system"] = f"{context['system']}, documents by {documents_by}"
         asked.append(folder_id(teacher))
+    if probe not in (None, PROBE):
+        asked.append(str(probe))
     if mteb is not None and "cosine" not in by:
         raise InputError(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
@@ -188,7 +204,15 @@ def evaluate(
         rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
         return {**result, "results": rows}
     rows = harness.evaluate(
-        measured, corpus, tasks, chosen, context, resamples=resamples, similarities=by, contaminated=contamination
+        measured,
+        corpus,
+        tasks,
+        chosen,
+        context,
+        resamples=resamples,
+        similarities=by,
+        contaminated=contamination,
+        probe=probe or PROBE,
     )
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
     part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])

@@ -18,7 +18,7 @@ from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import RESAMPLES
 from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask, correlation_rows, pair_similarities, unordered
 from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representation, Similarities, Task, lookup
-from raysts.evaluation.transfer import TransferTask
+from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
 from raysts.models.sentence_model import SentenceModel
@@ -41,11 +41,15 @@ LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
 
 
-def tasks_of(corpus: Corpus) -> dict[str, Task]:
-    """Every task by name: the public ones, and one for each test set of the user's own and each retrieval set."""
+def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
+    """Every task by name: the public ones, and one for each test set of the user's own and each retrieval set.
+
+    ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
+    """
     own = {table.removeprefix(TESTS): table for table in corpus.tests()}
     return {
         **TASKS,
+        "transfer": TransferTask(probe=probe),
         **{name: StsTask(name, {"test": (table,)}) for name, table in own.items() if name not in TASKS},
         **{f"{retrieval.NAME}:{name}": retrieval.RetrievalTask(name) for name in corpus.retrieval_sets()},
     }
@@ -122,15 +126,16 @@ def score(
     resamples: int = RESAMPLES,
     contaminated: Contamination | None = None,
     agreement: AgreementPairs | None = None,
+    probe: str = PROBE,
 ) -> list[ResultRow]:
     """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
     each of its similarities.
 
     ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
     text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
-    ``agreement``, whose texts are among ``texts``, is measured too.
+    ``agreement``, whose texts are among ``texts``, is measured too. ``probe``: as :func:`tasks_of`.
     """
-    represent, known = lookup(texts, representation), tasks_of(corpus)
+    represent, known = lookup(texts, representation), tasks_of(corpus, probe)
     rows: list[ResultRow] = []
     for name in tasks:
         rows += known[name].score(corpus, splits, represent, similarities, resamples)
@@ -161,6 +166,7 @@ def evaluate(
     resamples: int = RESAMPLES,
     similarities: Similarities | None = None,
     contaminated: Contamination | None = None,
+    probe: str = PROBE,
 ) -> list[ResultRow]:
     """Results rows of a model on the named tasks (default: every task whose files exist).
 
@@ -175,6 +181,7 @@ def evaluate(
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
         similarities: what to measure by; default: all that the model has.
         contaminated: as :func:`score`.
+        probe: as :func:`tasks_of`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
@@ -201,6 +208,7 @@ def evaluate(
             splits,
             resamples,
             contaminated,
+            probe=probe,
         )
     ]
     return rows + _complete(of_model, context or {})

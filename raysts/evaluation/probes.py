@@ -58,11 +58,11 @@ class Probe:
     strength: float
 
 
-def folds(codes_N: np.ndarray, count: int) -> list[Split]:
+def folds(codes_N: np.ndarray, count: int, seed: int = FOLD_SEED) -> list[Split]:
     """Folds with the same share of every class, each behind the rest of the rows, which are to fit on."""
     from sklearn.model_selection import StratifiedKFold
 
-    return list(StratifiedKFold(count, shuffle=True, random_state=FOLD_SEED).split(np.zeros(len(codes_N)), codes_N))
+    return list(StratifiedKFold(count, shuffle=True, random_state=seed).split(np.zeros(len(codes_N)), codes_N))
 
 
 def fold_count(most: int, *codes: np.ndarray) -> int:
@@ -88,9 +88,9 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
         fitted = next(_path(features_ND[fit], codes_N[fit], grid=(strength,)))
         return Probe(fitted.classes(features_ND[asked]), strength)
 
-    counts = np.array(_side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
+    counts = np.array(side_by_side(right, inner)).reshape(len(splits), count, len(GRID)).sum(axis=1)
     strengths = [GRID[best] for best in counts.argmax(axis=1)]
-    return _side_by_side(final, list(zip(splits, strengths, strict=True)))
+    return side_by_side(final, list(zip(splits, strengths, strict=True)))
 
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
@@ -174,7 +174,7 @@ def _best_on_dev(
 ) -> Probe:
     best: Probe | None = None
     highest = -np.inf
-    with _one_thread_each():
+    with one_thread_each():
         for fitted in path:
             found = score(ask(fitted, dev_ND))
             if best is None or found > highest:
@@ -183,14 +183,14 @@ def _best_on_dev(
     return best
 
 
-def _side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
     """The results in order, from as many threads as torch may use."""
-    with _one_thread_each(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    with one_thread_each(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return list(pool.map(work, items))
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Fits on one thread; one that stops after ``MOST_STEPS`` is good enough (a weak penalty on separable classes)."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits

@@ -2,8 +2,8 @@
 
 Logistic regression on the vectors of sentences (accuracy; 10-fold cross-validation where a set has no split of its own)
 and softmax regression on pairs to predict their relatedness (Pearson, Spearman), which is trained and so not the cosine
-of the same sets' STS rows. SentEval's own settings differ in the optimiser (its probes are trained by Adam) and in the
-grid of penalties, which it has for features that are not standardised.
+of the same sets' STS rows. SentEval's own probes are there too (:mod:`raysts.evaluation.senteval`): another optimiser, and
+another grid of penalties, for features that are not standardised.
 
 Shapes: N rows, D dimensions.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
-from raysts.evaluation import probes
+from raysts.evaluation import probes, senteval
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
     UndefinedCorrelationError,
@@ -31,6 +32,10 @@ from raysts.evaluation.statistics import (
 )
 from raysts.evaluation.tasks import Represent, Similarities, Task
 from raysts.schema import TABLES, TEST_TABLES
+
+PROBES = {"logistic": probes, "senteval": senteval}
+"""What is fitted on the vectors; rows of another one than the first say so in the column ``similarity``."""
+PROBE = "logistic"
 
 _MOST_ROWS = 5  # that a message names
 
@@ -163,6 +168,7 @@ class TransferTask(Task):
 
     heavy: ClassVar[bool] = True
     sets: tuple[TransferSet, ...] = TRANSFER_SETS
+    probe: str = PROBE
 
     def expected(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table for probe_set in self.sets for table in probe_set.tables))
@@ -212,10 +218,11 @@ class TransferTask(Task):
             features = [_finite(probe_set, part.features(lambda texts: represent(texts)["vectors"])) for part in parts]
             known = {
                 "dataset": probe_set.name, "split": probe_set.split, "rows": "all", "dataset_sha256": probe_set.sha256(corpus),
-                "aggregation": None, "subset": None, "similarity": None,
+                "aggregation": None, "subset": None, "similarity": None if self.probe == PROBE else self.probe,
             }  # fmt: skip
             label = f"{probe_set.name}/{probe_set.split}"
-            predicted_N, gold_N = (_related if probe_set.scores else _classified)(probe_set, parts, features)
+            measured = _related if probe_set.scores else _classified
+            predicted_N, gold_N = measured(PROBES[self.probe], probe_set, parts, features)
             if probe_set.scores:
                 values = sampled_correlations(probe_set.name, predicted_N, gold_N, label, resamples)
             else:
@@ -236,32 +243,32 @@ def _finite(probe_set: TransferSet, features_ND: np.ndarray) -> np.ndarray:
 
 
 def _classified(
-    probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
+    by: ModuleType, probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The predicted and the true codes of the classes of the measured rows."""
     classes = np.unique(parts[0].gold)
     codes = [np.searchsorted(classes, part.gold) for part in parts]
     if probe_set.train is None:
-        splits = probes.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
+        splits = by.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
         predicted_N = np.empty_like(codes[0])
-        for (_, held_out), probe in zip(splits, probes.classify(features[0], codes[0], splits), strict=True):
+        for (_, held_out), probe in zip(splits, by.classify(features[0], codes[0], splits), strict=True):
             predicted_N[held_out] = probe.predicted
     elif probe_set.dev is None:
         rows = np.split(np.arange(sum(map(len, codes))), [len(codes[0])])
-        (probe,) = probes.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
+        (probe,) = by.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
         predicted_N = probe.predicted
     else:
         train, dev, _ = zip(features, codes, strict=True)
-        predicted_N = probes.classify_by_dev(train, dev, features[-1]).predicted
+        predicted_N = by.classify_by_dev(train, dev, features[-1]).predicted
     return predicted_N, codes[-1]
 
 
 def _related(
-    probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
+    by: ModuleType, probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The predicted and the true scores of the measured rows."""
     train, dev, test = zip(features, (part.gold for part in parts), strict=True)
     try:
-        return probes.regress_by_dev(train, dev, test[0]).predicted, test[1]
+        return by.regress_by_dev(train, dev, test[0]).predicted, test[1]
     except UndefinedCorrelationError as error:
         raise UndefinedCorrelationError(f"{probe_set.name}, development rows: {error}") from error
