@@ -148,6 +148,7 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
     study.plan.write_backbone()
     study.tokenize(executor, say)
+    study.score_backbone(executor, say)
     keep, megabytes = study.search.keep, disk_bound(study, concurrent) / 1e6
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
     say(
@@ -174,7 +175,8 @@ def _result(study: Study, report: Path) -> Result:
             for point in points
             for r in point.records
         ],
-        "table": scores.table(points, metric, study.search.usual),
+        "untrained": study.untrained,
+        "table": scores.table(points, metric, study.search.usual, study.untrained),
         "skipped": study.plan.skipped,
     }
 

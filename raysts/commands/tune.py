@@ -78,8 +78,8 @@ def tune(
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
         finished), best (overrides, value: the point with the best mean over its seeds), best_run (overrides, seed,
-        value), points (overrides, seed, value, status, run: one per trial that has ended), table (text), skipped (as
-        :func:`raysts.run`).
+        value), points (overrides, seed, value, status, run: one per trial that has ended), untrained (the value of the
+        backbone as it is, where there is one), table (text), skipped (as :func:`raysts.run`).
 
     Raises:
         InputError: anything that would stop it later, or a study of this name that is of another search.

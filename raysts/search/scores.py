@@ -132,8 +132,13 @@ def _changed(point: Point, usual: Point) -> int:
     return sum(value != usual.get(key) for key, value in point.items())
 
 
-def table(scores: Sequence[PointScores], metric: RunMetric, usual: Point, most: int = 60) -> str:
-    """One line per point, best first beyond ``most`` lines, else in the space's order; what is chosen, and what that shows."""
+def table(
+    scores: Sequence[PointScores], metric: RunMetric, usual: Point, untrained: float | None = None, most: int = 60
+) -> str:
+    """One line per point, best first beyond ``most`` lines, else in the space's order; what is chosen, and what that shows.
+
+    ``untrained``: what the backbone itself scores.
+    """
     mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
@@ -157,6 +162,8 @@ def table(scores: Sequence[PointScores], metric: RunMetric, usual: Point, most: 
     ]
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")
+    if untrained is not None:
+        text.append(f"the backbone, before any training: {metric.text(untrained)}")
     if mean is not None:
         text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
     if best is not None and several:

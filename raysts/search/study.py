@@ -19,13 +19,16 @@ from raysts import __version__
 from raysts.data.windows import StoreSpec
 from raysts.errors import InputError
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.run_metric import rank, reported
+from raysts.evaluation.run_metric import LOSS, rank, reported
+from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
+from raysts.models import pretrained
 from raysts.objectives import OBJECTIVES, Objective
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
+from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, grouped
@@ -37,6 +40,21 @@ from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
 from raysts.training.record import read_metrics
+
+
+class ScoreBackbone:
+    """The scores of a backbone on a development set, as a recipe pools it; the unit is its folder."""
+
+    def __init__(self, device: str | None, dev: Dev, recipe: Recipe, prompt: str | None) -> None:
+        self.device, self.dev, self.recipe, self.prompt = device, dev, recipe, prompt
+
+    def __call__(self, folder: Path) -> dict[str, float | None]:
+        """None of one that has no such score."""
+        how = {"pooling": self.recipe.pooling, "layers": self.recipe.layers, "prompt": self.prompt}
+        try:
+            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **how)))  # type: ignore[arg-type]
+        except UndefinedCorrelationError:
+            return dict.fromkeys(self.dev.metrics)
 
 
 class Study:
@@ -165,10 +183,25 @@ class Study:
             "num_samples": search.num_samples,
             "keep": search.keep,
             "by": search.by,
+            "untrained": known.get("untrained"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
         }
         self.store.write_json(self.folder / "study.json", now)
+
+    def score_backbone(self, executor: Executor, say: Say) -> None:
+        """Measure, once, what the trials start from: without it their scores say nothing of what training brings."""
+        search, plan = self.search, self.plan
+        if self.dev is None or search.metric == LOSS or self.untrained is not None:
+            return
+        args = (self.dev, plan.resolved(search.pipeline.stages[search.stage]), search.pipeline.prompt)
+        (found,) = executor.map(ScoreBackbone, args, [plan.start], search.pipeline.resources, say)
+        self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": found[search.metric]})
+
+    @property
+    def untrained(self) -> float | None:
+        """The backbone's own score, as the trials pool it; None where it was not measured."""
+        return self._status().get("untrained")
 
     def _status(self) -> dict[str, Any]:
         return self.store.read_json(self.folder / "study.json", fresh=True) or {}

@@ -19,8 +19,12 @@ from raysts.commands.run import run as run_recipe
 from raysts.commands.show import show as show_recipe
 from raysts.commands.tune import tune as run_search
 from raysts.data.batches import read_batches
+from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
+from raysts.evaluation.dev import StsDev
 from raysts.evaluation.run_metric import RunMetric
+from raysts.models import pretrained
+from raysts.recipes.names import pipeline
 from raysts.search.trial import TrialOutcome, TrialRuntime, run_trial
 
 LR = "sts.optim.lr"
@@ -98,6 +102,11 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert {(p["overrides"][BOUND], p["seed"]) for p in found["points"]} == set(itertools.product((0.0, 0.6), (0, 1)))
     means = {b: sum(p["value"] for p in found["points"] if p["overrides"][BOUND] == b) / 2 for b in (0.0, 0.6)}
     assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
+    recipe = pipeline("sts").stages["sts"]
+    loaded = pretrained.load(tiny_backbone, pooling=recipe.pooling, layers=recipe.layers)
+    start = StsDev.load(Corpus(small_world), "sts/stsb_dev").scores(loaded)["spearman"]
+    assert found["untrained"] == pytest.approx(start, abs=1e-6)
+    assert f"before any training: {100 * start:.2f}" in found["table"]
     json.dumps(found)
     folder = Path(found["study"])
     assert folder == storage / "studies" / "lower-bound"
@@ -110,10 +119,12 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert any("at most" in line and "MB on disk" in line for line in said)
     html = Path(found["report"]).read_text()
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
+    assert f"before any training: {100 * start:.2f}" in html
 
     before = written(storage)
     again = run_search("lower-bound", base, small_world, storage, **options)
-    assert written(storage) == before and again["points"] == found["points"]
+    assert written(storage) == before
+    assert (again["points"], again["untrained"]) == (found["points"], found["untrained"])
     more = run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, **options)
     assert more["trials"] == 6 and {name: written(storage)[name] for name in before} == before
 

@@ -91,7 +91,7 @@ def report_data(study: Study) -> StudyData:
         name=study.name,
         command=about.get("command", ""),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        headline=_headline(study, scores),
+        headline=_headline(study, scores, about.get("untrained")),
         winning=winning_command(study, best) if best else None,
         metric=metric,
         options={key: dimension.text for key, dimension in space.items()},
@@ -119,13 +119,14 @@ def _trial(record: Record, metric: RunMetric) -> list[Any]:
     return [*record.point.values(), record.seed, value, status, record.step, record.seconds, record.id]
 
 
-def _headline(study: Study, scores: Sequence[PointScores]) -> list[str]:
+def _headline(study: Study, scores: Sequence[PointScores], untrained: float | None) -> list[str]:
     metric = study.search.objective
     best, run = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     if best is None or best.mean is None or run is None:
         return ["No trial has finished."]
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: {score}."]
+    sentences += [f"The backbone, before any training: {metric.text(untrained)}."] if untrained is not None else []
     sentences += [said] if (said := verdict(scores, metric.mode, study.search.usual)) else []
     if study.search.seeds > 1 and run.value is not None:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
