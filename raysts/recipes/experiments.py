@@ -233,6 +233,12 @@ def _measured_at(layers: int | str) -> dict[str, Any]:
     return {"evaluation.layers": [layers], "evaluation.compare": layers}
 
 
+def _claimed(title: str, paper: str, cost: str, points: Callable[[int], list[Point]], **students: int) -> Experiment:
+    """What is run for the claims of a paper."""
+    entry = Entry(f"{title}: what 'raysts claims {paper}' runs", "which claims of the paper are seen", cost)
+    return Experiment(entry, None, (), points, {"members": 5, **students}, claims=paper)
+
+
 EXPERIMENTS: dict[str, Experiment] = {
     "sed-main": Experiment(
         Entry(
@@ -336,41 +342,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         (1, 2),
         _gausscse,
     ),
-    "claims-sed": Experiment(
-        Entry(
-            "SED: what 'raysts claims sed' runs",
-            "which claims of the paper are seen",
-            "5 x ct, nli, nli-ct, sts, 5 students of each, a flow on every model",
-        ),
-        None,
-        (),
-        _claims_sed,
-        {"members": 5, "students": 5},
-        claims="sed",
+    "claims-sed": _claimed(
+        "SED", "sed", "5 x ct, nli, nli-ct, sts, 5 students of each, a flow on every model", _claims_sed, students=5
     ),
-    "claims-gausscse": Experiment(
-        Entry(
-            "GaussCSE: what 'raysts claims gausscse' runs",
-            "which claims of the paper are seen",
-            "5 x 5 x 3 epochs of NLI triplets",
-        ),
-        None,
-        (),
-        _gausscse,
-        {"members": 5},
-        claims="gausscse",
-    ),
-    "claims-latte-mix": Experiment(
-        Entry(
-            "Latte-Mix: what 'raysts claims latte-mix' runs",
-            "which claims of the paper are seen",
-            "5 seeds of 6 x NLI's sentences once, and of nli",
-        ),
-        None,
-        (),
-        _claims_latte,
-        {"members": 5},
-        claims="latte-mix",
+    "claims-gausscse": _claimed("GaussCSE", "gausscse", "5 x 5 x 3 epochs of NLI triplets", _gausscse),
+    "claims-latte-mix": _claimed(
+        "Latte-Mix", "latte-mix", "5 seeds of 6 x NLI's sentences once, and of nli", _claims_latte
     ),
     "merge-rules": Experiment(
         Entry(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,6 +30,12 @@ def write_page(html: str, folder: Path) -> Path:
     with Store.of(folder).put(path) as draft:
         draft.write_text(html, encoding="utf-8")
     return path
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text, the head first, as a table to be pasted."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
 
 
 def hundredfold(value: float) -> str:

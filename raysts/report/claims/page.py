@@ -34,8 +34,12 @@ def render(data: ClaimsData) -> str:
         if each.difference is not None and each.low is not None and each.high is not None
     ]
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
-    rows = [(row(each), each.verdict or "none") for each in data.verdicts]
-    return html.render("claims/page.html", data=data, chart=chart, rows=rows, heads=HEADS, verdicts=VERDICTS)
+    return html.render("claims/page.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS)
+
+
+def rows(data: ClaimsData) -> list[Sequence[str]]:
+    """The table, its head first."""
+    return [HEADS, *map(row, data.verdicts)]
 
 
 def row(found: Verdict) -> Sequence[str]:
@@ -54,10 +58,8 @@ def row(found: Verdict) -> Sequence[str]:
 
 def markdown(data: ClaimsData) -> str:
     """The table to be pasted."""
-    lines = [f"`{data.command}`", "", f"{data.seeds} seeds from {data.backbone}, {data.created_at}", ""]
-    lines += [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
-    lines += [f"| {' | '.join(row(each))} |" for each in data.verdicts]
-    return "\n".join(lines) + "\n"
+    made = f"`{data.command}`\n\n{data.seeds} seeds from {data.backbone}, {data.created_at}\n\n"
+    return made + html.markdown_table(rows(data))
 
 
 def text(data: ClaimsData) -> str:

@@ -61,9 +61,7 @@ def tables(data: MergingData) -> list[tuple[str, Rows]]:
 def markdown(data: MergingData) -> str:
     """The tables to be pasted."""
     parts = [f"`{data.command}`\n\n{data.members} members from {data.backbone}, {data.created_at}\n"]
-    for caption, (head, *rows) in tables(data):
-        lines = [caption, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-        parts.append("\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n")
+    parts += [f"{caption}\n\n{html.markdown_table(rows)}" for caption, rows in tables(data)]
     return "\n".join(parts)
 
 
