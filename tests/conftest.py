@@ -136,6 +136,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A folder of this process's own for Ray: nobody else's head is found in it. Its sockets need a short path."""
     os.environ["RAY_TMPDIR"] = config._ray_folder = tempfile.mkdtemp(prefix="raysts-", dir="/tmp")  # noqa: S108
     os.environ.pop("RAY_ADDRESS", None)
+    os.fsync = lambda handle: None  # nobody cuts the power here, and the disk takes milliseconds for each of many files
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background commands ignore Ctrl-C, and what they start would too: tests of interrupts would wait for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -145,12 +146,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config._ray_folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def data_of_the_machine() -> str | None:
+    """What $RAYSTS_DATA names, for the tests that ask for it; nothing else finds it."""
+    return os.environ.pop("RAYSTS_DATA", None)
+
+
 @pytest.fixture(autouse=True)
-def _threads_as_they_were() -> Iterator[None]:
-    """Training fixes the number of threads of its process; the next test starts from the old number."""
-    before = torch.get_num_threads()
+def _one_thread() -> Iterator[None]:
+    """As a worker with one CPU has. Training fixes the number for its process: what follows begins with one again."""
+    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -226,11 +233,11 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Corpus:
+def real_data(data_of_the_machine: str | None) -> Corpus:
     """Real data in the canonical layout, where $RAYSTS_DATA names it."""
-    if not os.environ.get("RAYSTS_DATA"):
+    if not data_of_the_machine:
         pytest.skip("needs real data: set RAYSTS_DATA")
-    return Corpus(os.environ["RAYSTS_DATA"])
+    return Corpus(data_of_the_machine)
 
 
 @pytest.fixture

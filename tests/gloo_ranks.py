@@ -25,8 +25,8 @@ from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
 WORLDS = tuple(ROWS)
-FOUR = ("nli", "simcse-sup")
-"""Objectives that four processes train, of which one has the negatives of all ranks: two and three train every one."""
+MORE = ("nli", "simcse-sup")
+"""Objectives that three and four processes train, of which one has the negatives of all ranks: two train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 NESTED = ("sed", "simcse-sup")
 """Objectives whose first dimensions learn too: each width is gathered by itself."""
@@ -36,7 +36,7 @@ RESUMED = "nli"
 
 def names_in(world: int, names: Iterable[str]) -> list[str]:
     """The objectives among ``names`` that so many processes train."""
-    return [name for name in names if world < 4 or name in FOUR]
+    return [name for name in names if world == 2 or name in MORE]
 
 
 def batch_of(kind: type[Objective]) -> tuple[int, int]:

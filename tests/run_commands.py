@@ -15,7 +15,7 @@ from raysts.data.world.generate import write_world
 from raysts.recipes.names import RECIPES
 
 TASKS = ("sts12", "stsb")
-TINY = {"backbone": "tiny", "members": 2, "train.max_steps": 4}
+TINY = {"backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4}
 """Overrides that make any named recipe run in a second or two."""
 EVALUATION = {"evaluation.resamples": 4, "evaluation.tasks": f"[{','.join(TASKS)}]"}
 
@@ -73,9 +73,7 @@ class Results(dict[str, dict[str, Any]]):
         self.data, self.storage = data, storage
 
     def __missing__(self, name: str) -> dict[str, Any]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("RAYSTS_DATA", raising=False)
-            self[name] = result("run", *_arguments(self, name), "--address", "none")
+        self[name] = result("run", *_arguments(self, name), "--address", "none")
         return self[name]
 
 

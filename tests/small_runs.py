@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import nn
 
@@ -191,11 +190,6 @@ def tiny_encoder(seed: int = 0, pooling: Any = "mean", layers: int = 1, depth: i
             max_position_embeddings=64,
         )  # fmt: skip
         return Encoder(BertModel(config, add_pooling_layer=False), 0, pooling, layers).eval()
-
-
-def text_column(values: list[str]) -> pa.Array:
-    """A string column."""
-    return pa.array(values, pa.string())
 
 
 def share_of(

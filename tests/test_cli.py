@@ -52,11 +52,6 @@ FIELDS = {
 """At least these fields are in the JSON object of each command."""
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command with its parser."""
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

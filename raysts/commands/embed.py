@@ -13,7 +13,7 @@ from raysts.errors import InputError, nearest
 from raysts.models.precision import PRECISIONS
 
 if TYPE_CHECKING:
-    from raysts.evaluation.precision import Dtype
+    from raysts.evaluation.compression import Dtype
 
 HELP = "embed a column of Parquet files, resumable by shard"
 EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
@@ -80,7 +80,7 @@ def embed(
     """
     from raysts.commands.context import executor, locate, store_of
     from raysts.commands.smaller import measured_cost
-    from raysts.evaluation import precision as smaller
+    from raysts.evaluation import compression
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.pipeline import embed as bulk
@@ -95,7 +95,7 @@ def embed(
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")
-    smaller.check(loaded, dims, dtype)
+    compression.check(loaded, dims, dtype)
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     beside = FolderStore(target.parent)
     beside.check(writes=True, option="--output")

@@ -11,7 +11,7 @@ from raysts.commands.options import Command, Result, add, add_layers, say_on_std
 from raysts.errors import InputError, RunFailed
 
 if TYPE_CHECKING:
-    from raysts.evaluation.precision import Dtype
+    from raysts.evaluation.compression import Dtype
 
 FORMATS = ("sentence-transformers", "onnx")
 
@@ -80,7 +80,7 @@ def export(
     """
     from raysts.commands.context import locate, store_of
     from raysts.commands.smaller import measured_cost, section
-    from raysts.evaluation import precision
+    from raysts.evaluation import compression
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
     from raysts.storage.store import FolderStore
@@ -104,7 +104,7 @@ def export(
             f"--layers {layers}: the model's heads were trained on layers '{loaded.layers}' and give nothing of use on "
             f"others; leave --layers out, or export the model that the heads were fitted on"
         )
-    precision.check(loaded, dims, dtype)
+    compression.check(loaded, dims, dtype)
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     if format == "onnx":
         onnx.check(loaded)

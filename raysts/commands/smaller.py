@@ -10,7 +10,7 @@ import numpy as np
 
 from raysts.commands.context import corpus_of
 from raysts.data.own import Own
-from raysts.evaluation.precision import Cost, Dtype, cost
+from raysts.evaluation.compression import Cost, Dtype, cost
 from raysts.models.sentence_model import SentenceModel
 
 
@@ -25,7 +25,7 @@ def measured_cost(
 ) -> Cost | None:
     """Say what the chosen dimensions and type cost on a development set; None, and said, where none is given.
 
-    Arguments as :func:`raysts.evaluation.precision.cost`; nothing is measured where nothing is made smaller.
+    Arguments as :func:`raysts.evaluation.compression.cost`; nothing is measured where nothing is made smaller.
     """
     if dtype == "float32" and model.truncate_dim == whole:
         return None

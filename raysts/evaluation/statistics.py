@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import special  # scipy.stats takes half a second, and every process that trains scores a dev set
 
 from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
@@ -318,8 +317,7 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
     top = (n - 1) * (1.0 + r_ab)
     if variance <= 0.0 or top <= 0.0:
         return None
-    t = (r_a - r_b) * math.sqrt(top / variance)
-    return TTest(t, n - 3, float(2.0 * special.stdtr(n - 3, -abs(t))))
+    return _t_test((r_a - r_b) * math.sqrt(top / variance), n - 3)
 
 
 def paired_t(differences_N: np.ndarray) -> TTest | None:
@@ -332,8 +330,13 @@ def paired_t(differences_N: np.ndarray) -> TTest | None:
     mean, deviation = float(differences_N.mean()), float(differences_N.std(ddof=1))
     if deviation == 0.0:
         return TTest(0.0, n - 1, 1.0) if mean == 0.0 else None
-    t = mean / (deviation / math.sqrt(n))
-    return TTest(t, n - 1, float(2.0 * special.stdtr(n - 1, -abs(t))))
+    return _t_test(mean / (deviation / math.sqrt(n)), n - 1)
+
+
+def _t_test(t: float, freedom: int) -> TTest:
+    from scipy import special  # not above: it takes a fifth of a second, and every process that trains comes by here
+
+    return TTest(t, freedom, float(2.0 * special.stdtr(freedom, -abs(t))))
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
@@ -343,6 +346,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
         only_a: rows that A has right and B wrong.
         only_b: rows that B has right and A wrong.
     """
+    from scipy import special
+
     if only_a + only_b == 0:
         return 1.0
     return float(min(1.0, 2.0 * special.bdtr(min(only_a, only_b), only_a + only_b, 0.5)))

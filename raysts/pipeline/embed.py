@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from raysts.data.shards import ShardError, open_shard, pages
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation.precision import MOST_CALIBRATION, Dtype, ranges_of
+from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
 from raysts.models.precision import Precision
 from raysts.models.pretrained import load

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
 from raysts.search.record import Record
 from raysts.search.space import Point, key_of, text_of
@@ -97,6 +95,8 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     if len(differences) < 2:
         return False
+    from scipy.special import stdtrit
+
     gain = statistics.fmean(differences) * (1 if mode == "max" else -1)
     half = stdtrit(len(differences) - 1, 0.975) * statistics.stdev(differences) / math.sqrt(len(differences))
     return bool(gain > half)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from heads import Head, running_head
 from processes import Command, describe, wait_until, writer_of
 
@@ -68,7 +67,6 @@ def lines(folder: Path) -> dict[int, bytes]:
 def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
     growing: Head, small_world: Path, tmp_path: Path
 ) -> None:
-    torch.set_num_threads(1)
     calm, storage = tmp_path / "calm", tmp_path / "storage"
     overrides = {**ENSEMBLE, "evaluation.tasks": ["stsb"]}
     expected = run_recipe("nli", overrides, small_world, calm, address="none", say=lambda text: None)

@@ -167,7 +167,6 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
             raise Looked
 
     monkeypatch.setattr(ray.tune, "Tuner", Tuner)
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     wide = Resources(cpus=16, gpus=0)  # 3 a large node
     for more, most in (({}, None), ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 40}, 16)):
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from processes import Command, finished_files, progress, trainer, wait_until
 
 from raysts.commands.embed import embed as embed_files
@@ -41,7 +40,6 @@ def test_quickstart_killed_at_random_moments_goes_on(
     small_world: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
     """Interrupted, its driver killed, its process group killed, a worker killed: it ends with the undisturbed bits."""
-    torch.set_num_threads(1)
     calm, storage = tmp_path / "calm", tmp_path / "storage"
     expected = run_recipe("quickstart", SHORT, small_world, calm, address="none", say=lambda text: None)
     total = progress(calm)
@@ -109,7 +107,6 @@ def test_bulk_embedding_ended_twice_goes_on_shard_by_shard(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
     """SIGTERM, then SIGKILL of the driver, then the end: the shards are those made in one go without Ray."""
-    torch.set_num_threads(1)
     sentences = pq.read_table(small_world / "wikipedia/sentences.parquet", columns=["sentence"])["sentence"]
     (tmp_path / "texts").mkdir()
     for number in range(3):

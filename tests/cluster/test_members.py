@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from processes import writer_of
 from safetensors.torch import load_file
 from small_runs import tokenize_table
@@ -25,12 +24,6 @@ from raysts.training.job import Job
 from raysts.training.record import read_metrics
 
 SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32, "members": 1}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """As a worker with one CPU has."""
-    torch.set_num_threads(1)
 
 
 def _made(planned: Callable[..., Plan], storage: Path, system: str, overrides: dict[str, Any]) -> Plan:

@@ -280,9 +280,8 @@ def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pa.concat_tables([run_slice(path, 0, middle), run_slice(path, middle, 1 << 64)]).equals(whole)
 
 
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
-def test_real_articles(tmp_path: Path) -> None:
-    root = Path(os.environ["RAYSTS_DATA"])
+def test_real_articles(real_data: Corpus, tmp_path: Path) -> None:
+    root = real_data.root
     articles = pq.read_table(root / "wikipedia/articles.parquet").slice(0, 1500)
     pq.write_table(articles, tmp_path / "articles.parquet", row_group_size=300)
     done = prepare_wikipedia(tmp_path / "articles.parquet", tmp_path / "data", seed=1, block_bytes=1 << 20)
@@ -296,11 +295,8 @@ def test_real_articles(tmp_path: Path) -> None:
     assert len(theirs) > 3000 and sum(dedup_key(sentence) in found for sentence in theirs) > 0.95 * len(theirs)
 
 
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
-def test_real_markup(tmp_path: Path) -> None:
-    done = prepare_wikipedia(
-        Path(os.environ["RAYSTS_DATA"]) / "wikipedia/markup_articles.parquet", tmp_path, sample=5_000
-    )
+def test_real_markup(real_data: Corpus, tmp_path: Path) -> None:
+    done = prepare_wikipedia(real_data.root / "wikipedia/markup_articles.parquet", tmp_path, sample=5_000)
     assert done["articles"] == 106 and done["distinct"] > 10_000
     sentences = Corpus(tmp_path).read("wikipedia/sentences")["sentence"].to_pylist()
     assert not [sentence for sentence in sentences if any(mark in sentence for mark in ("[[", "{{", "''", "<ref", "|"))]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import s3_server
-import torch
 
 from raysts.commands.context import store_of
 from raysts.commands.plan import plan as plan_recipe
@@ -37,8 +36,6 @@ def quiet(text: str) -> None:
 def _environment(s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the cluster's nodes."""
     s3_server.environment(s3_endpoint, mirrors, monkeypatch.setenv)
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
 
 
 def prepared(made: Plan) -> Plan:

@@ -37,7 +37,6 @@ def test_a_stack_of_members_is_one_run_and_comes_back(planned, tmp_path: Path, c
     """Two members of two stages as one; their worker is killed in the first stage."""
     from raysts.cluster.members import train_members
 
-    torch.set_num_threads(1)
     alone, together = (_chains(planned(tmp_path / name, "nli-ct", SHORT)) for name in ("alone", "together"))
     assert LocalExecutor(threads=1).train(alone, Resources(), lambda text: None) == [None] * 2
     killed: list[int] = []

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import ray
-import torch
 from processes import family_of_title, small_windows, wait_until
 from small_runs import tokenize_table
 
@@ -47,7 +46,6 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     from raysts.cluster.executor import RayExecutor
 
     models, store = made
-    torch.set_num_threads(1)
     sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
     teacher.write_targets(LocalExecutor(threads=1), sources, tmp_path / "here", Resources(), lambda text: None)
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from processes import Command, trainer, wait_until, writer_of
 
 from raysts.cluster import capacity
@@ -29,13 +28,6 @@ ALL_BUT_CLASSES = [
     f"space.{key.removeprefix('latte.')}" for key in SEARCHES["latte-mix"]("").space if not key.endswith(".classes")
 ]
 FOUR = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a trial with one CPU has."""
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

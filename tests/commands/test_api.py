@@ -21,11 +21,6 @@ from raysts.schema import RESULTS
 CLOCK = "created_at"
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{column: value for column, value in row.items() if column != CLOCK} for row in rows]
 

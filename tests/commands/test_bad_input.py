@@ -19,11 +19,6 @@ from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 class Refused:
     """Runs commands that must be refused, with a storage folder that must not appear."""
 

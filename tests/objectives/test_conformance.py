@@ -190,8 +190,7 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
 
 
 @every
-@pytest.mark.parametrize("interruptions", [1, 2])
-def test_a_killed_run_resumes_bit_for_bit(name: str, interruptions: int, stage: Stage, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage, tmp_path: Path) -> None:
     """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
     kind = OBJECTIVES[name]
     rows = kind.rows_per_batch(16) * 4 + 7
@@ -199,8 +198,8 @@ def test_a_killed_run_resumes_bit_for_bit(name: str, interruptions: int, stage: 
     whole = Watched()
     record = train(job, whole)
     killed = without(job, folder=tmp_path / "killed")
-    draw = np.random.default_rng([crc32(name.encode()), interruptions])
-    stops = sorted(draw.choice(np.arange(1, record["steps"]), interruptions, replace=False).tolist())
+    draw = np.random.default_rng(crc32(name.encode()))
+    stops = sorted(draw.choice(np.arange(1, record["steps"]), 2, replace=False).tolist())
     for step in stops:
         with pytest.raises(Interrupted):
             train(killed, Watched(read=interrupted_at(step)))
@@ -308,15 +307,15 @@ def gradients_of(objective: Objective) -> dict[str, torch.Tensor]:
 
 
 @every
-@pytest.mark.parametrize("dropout", [True, False])
-def test_layers_that_are_computed_again_change_no_number(name: str, dropout: bool, stage: Stage) -> None:
+def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage) -> None:
+    """Dropout on: what is computed again drops the same."""
     found = []
     for again in (False, True):
         encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
         if again:
             encoder.recompute_layers()
         torch.manual_seed(0)
-        objective = OBJECTIVES[name](OBJECTIVES[name].settings_type(), encoder).train(dropout)
+        objective = OBJECTIVES[name](OBJECTIVES[name].settings_type(), encoder).train()
         batch = batch_for(name, stage, objective)
         torch.manual_seed(1)
         loss, held = Held(objective).count(lambda run=objective, on=batch: run(on)[0])  # type: ignore[misc]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,8 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAYSTS_DATA", raising=False)
-        yield Reference(tmp_path_factory.mktemp("damage"))
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(tmp_path_factory.mktemp("damage"))
 
 
 def content(storage: Path) -> dict[str, Any]:

@@ -22,11 +22,6 @@ from raysts.recipes import names
 STEPS = {"train.max_steps": 3, "train.max_length": 24, "evaluation.resamples": 20}
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
     """docs.csv, pairs.csv, dev.csv and the encoders A and B."""

@@ -14,11 +14,6 @@ from raysts.recipes.recipe import Pipeline
 KINDS = {"tokens", "train", "model", "soup", "teacher", "evaluate"}
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
     chosen = {key.replace("__", "."): value for key, value in more.items()}
     return result("plan", name, "--data", data, "--storage", storage, *overrides(TINY, EVALUATION, chosen))["nodes"]

@@ -31,11 +31,6 @@ NULLABLE = {"run_id", "study", "trial", "member", "seed", "subset", "aggregation
 NEVER = {"study", "trial"}
 
 
-@pytest.fixture(autouse=True)
-def _no_data_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-
-
 def trained(storage: Path) -> dict[str, float]:
     """When each training run of a storage was written."""
     return {path.parent.name: path.stat().st_mtime_ns for path in storage.glob("runs/*/run.json")}

@@ -20,8 +20,7 @@ SHORT = [*overrides(TINY, EVALUATION, {"members": 1, "train.max_steps": 2}), "--
 
 
 @pytest.fixture
-def world(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
+def world(small_world: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small_world, tmp_path / "data"))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from raysts.commands.options import RunOptions
 from raysts.commands.study import planned as planned_study
@@ -58,9 +57,7 @@ class Peak:
 def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     monkeypatch.setattr(disk, "RECORDS", 20_000)  # short trials: the bound is to be near
-    torch.set_num_threads(1)
     overrides: dict[str, Any] = {
         "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
         "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from run_commands import overrides as sets
 from run_commands import raysts
 
@@ -30,12 +29,6 @@ BOUND = "sts.settings.lower_bound"
 DEV = "sts/stsb_dev"
 SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64, "train.eval_every": 2}
 THREE = {**SHORT, "space.lower_bound": "0,0.4,0.8", "seeds": 1}
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import termios
 import time
 from pathlib import Path
 
-import pytest
 from run_commands import overrides, raysts
 
 ESCAPE = "\x1b["
@@ -56,9 +55,8 @@ class Terminal:
 
 
 def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     sets = overrides(
         {
             "backbone": tiny_backbone,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from raysts.commands.options import RunOptions
@@ -42,12 +41,6 @@ LR = "sts.optim.lr"
 BOUND = "sts.settings.lower_bound"
 SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
 SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64}
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
 
 
 StudyMaker = Callable[..., Study]

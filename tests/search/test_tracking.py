@@ -12,7 +12,6 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
-import torch
 
 from raysts.commands.tune import tune as run_search
 from raysts.search import tracking
@@ -24,12 +23,6 @@ TWO = {
     "train.max_steps": 4, "train.eval_every": 2, "train.max_length": 24, "sts.data.sample": 64,
     "space.lower_bound": "0,0.6", "seeds": 2,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
 
 
 def record(bound: float, seed: int, status: Any = "finished", value: float | None = 0.5) -> Record:
@@ -152,7 +145,6 @@ def test_a_tool_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
 def test_a_tool_that_is_not_installed_is_refused(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from run_commands import raysts
 
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == tool else real(name, *rest))
     outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "x")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from small_runs import Stage, without
 
 from raysts.evaluation.run_metric import RunMetric
@@ -20,11 +19,6 @@ from raysts.training.loop import train
 from raysts.training.runtime import Runtime
 
 SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def files(folder: Path) -> dict[str, bytes]:

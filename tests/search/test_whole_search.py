@@ -33,12 +33,6 @@ SPEARMAN = RunMetric("spearman", "sts/stsb_dev")
 SHORT = {"train.max_steps": 4, "train.max_length": 24, "sts.data.sample": 64}
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
-
-
 # -- one trial -----------------------------------------------------------------------------------------------------------
 
 

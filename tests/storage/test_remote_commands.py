@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3_server
-import torch
 from run_commands import overrides, raysts
 
 SHORT = {
@@ -57,10 +56,8 @@ def timeless(value: Any) -> Any:
 @pytest.fixture(scope="module")
 def both(s3_endpoint: str, small_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The machine with a folder and that with a bucket; in both a pipeline of several stages has run."""
-    torch.set_num_threads(1)
     made = tmp_path_factory.mktemp("both")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAYSTS_DATA", raising=False)
         s3_server.environment(s3_endpoint, made / "mirrors", patch.setenv)
         folder = Machine(str(made / "folder"), None, small_world, made / "vectors")
         bucket = Machine(f"s3://{s3_server.new_bucket()}/p", made / "mirrors", small_world, made / "vectors-of-bucket")

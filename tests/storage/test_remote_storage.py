@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import s3_server
-import torch
 from run_commands import overrides, raysts
 
 from raysts.commands.context import load as load_model
@@ -38,12 +37,6 @@ SHORT = {
 WEIGHTS = "model/model.safetensors"
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
-    torch.set_num_threads(1)
-
-
 def run(where: Any, backbone: Path, world: Path, **options: Any) -> dict[str, Any]:
     given = {"backbone": str(backbone), **SHORT}
     return run_recipe("nli-sed", given, world, where, address="none", say=lambda text: None, **options)
@@ -52,7 +45,6 @@ def run(where: Any, backbone: Path, world: Path, **options: Any) -> dict[str, An
 @pytest.fixture(scope="module")
 def calm(small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The same run undisturbed, in a folder."""
-    torch.set_num_threads(1)
     return run(tmp_path_factory.mktemp("calm"), tiny_backbone, small_world)
 
 
@@ -61,7 +53,6 @@ def done(
     s3_endpoint: str, small_world: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, dict[str, Any]]:
     """(URI, result) of a run whose mirror is gone: what tests may read."""
-    torch.set_num_threads(1)
     mirrors = tmp_path_factory.mktemp("mirrors")
     with pytest.MonkeyPatch.context() as patch:
         s3_server.environment(s3_endpoint, mirrors, patch.setenv)

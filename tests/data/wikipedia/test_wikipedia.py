@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import bz2
-import os
 import tracemalloc
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from raysts.data.corpora import Corpus
 from raysts.data.wikipedia.markup import HOLE, strip_markup
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, is_well_formed, read_dump, split_sentences
 from raysts.errors import InputError
@@ -242,9 +242,8 @@ def test_read_dump_holds_one_page_at_a_time(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
-def test_real_markup_becomes_prose() -> None:
-    articles = pq.read_table(Path(os.environ["RAYSTS_DATA"]) / "wikipedia/markup_articles.parquet").to_pylist()
+def test_real_markup_becomes_prose(real_data: Corpus) -> None:
+    articles = pq.read_table(real_data.root / "wikipedia/markup_articles.parquet").to_pylist()
     texts = [clean(article["markup"]) for article in articles]
     text = "\n".join(texts)
     for mark in ("[[", "{{", "{|", "<ref", "'''", "&nbsp;", "Category:"):
@@ -255,9 +254,8 @@ def test_real_markup_becomes_prose() -> None:
     assert sum(len(split_sentences(text)) > 20 for text in texts) > 80
 
 
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
-def test_real_sentences_are_found_again() -> None:
-    root = Path(os.environ["RAYSTS_DATA"]) / "wikipedia"
+def test_real_sentences_are_found_again(real_data: Corpus) -> None:
+    root = real_data.root / "wikipedia"
     table = pq.read_table(root / "articles.parquet").slice(0, 800)
     articles = {row["article_id"]: row["text"] for row in table.to_pylist()}
     ours = {key: {dedup_key(s) for s in split_sentences(clean(text))} for key, text in articles.items()}

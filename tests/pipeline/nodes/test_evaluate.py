@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from small_runs import Interrupted
 
 from raysts.commands.plan import plan as plan_recipe
@@ -57,7 +56,6 @@ def results_of(storage: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_every_start_evaluates_one_model_more(small_world: Path, tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     calm, short = (plan_recipe("nli-sed", CHANGES, small_world, tmp_path / name) for name in ("calm", "short"))
     whole = Short(most=100)
     driver.run(calm, whole, "calm", "", lambda line: None)
