@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; two workers share two cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; the workers share two cores
 
 import pytest
 import run_commands
@@ -23,8 +23,9 @@ from raysts.data.corpora import Corpus
 from raysts.data.world.generate import write_world
 from raysts.objectives import OBJECTIVES
 
-WORKERS = 2
-"""Processes that run the tests where the command line does not say (``-n``)."""
+WORKERS = 3
+"""Processes that run the tests where the command line does not say (``-n``): on two cores, for the one that owns Ray mostly
+waits for processes that start and end."""
 GROUPS = {
     "ray": ("cluster/",),
     "finished": (
@@ -122,7 +123,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Two workers, unless the command line says how many, or names nothing but files: starting two costs more."""
+    """``WORKERS``, unless the command line says how many, or names nothing but files: starting them costs more."""
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
         return
     option = config.option

@@ -57,10 +57,10 @@ def overrides(*several: dict[str, Any]) -> list[str]:
 
 
 WHOLE = (
-    "raw", "flow", "ct-ensemble-flow", "nli-ct-sed-flow", "sts-sed", "simcse-sup", "simcse-unsup", "gausscse-ent+con+rev",
-    "latte", "nli-latte", "quickstart",
+    "raw", "ct-ensemble-flow", "nli-ct-sed", "nli-ct-sed-flow", "simcse-sup", "gausscse-ent+con+rev", "nli-latte",
+    "quickstart",
 )  # fmt: skip
-"""Recipes that have every objective, every way to combine members and every kind of post stage among them."""
+"""Recipes that have every way to combine members, every kind of head and of post stage among them."""
 EVERY = [name if name in WHOLE else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES]
 """Every named recipe, for tests that run them whole: the others are planned always and run with the slow tests."""
 

@@ -151,6 +151,7 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_one_json_object_is_all_of_stdout(name: str, finished: run_commands.Finished, tmp_path: Path) -> None:
+    """And without ``--json`` people get text."""
     found = result(*name.split(), *example_of(name, finished, tmp_path))
     assert set(found) >= FIELDS[name]
     if name != "data check":
@@ -161,14 +162,10 @@ def test_one_json_object_is_all_of_stdout(name: str, finished: run_commands.Fini
         assert set(node) == NODE and node["status"] in ("done", "waiting", "failed")
     for path in (found.get("model"), found.get("report"), found.get("output")):
         assert path is None or Path(path).exists()
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_without_json_people_get_text(name: str, finished: run_commands.Finished, tmp_path: Path) -> None:
-    outcome = raysts(*name.split(), *example_of(name, finished, tmp_path))
-    assert outcome.code == 0 and outcome.out.strip()
+    text = cli.COMMANDS[name].text(found)
+    assert text.strip()
     with pytest.raises(json.JSONDecodeError):
-        json.loads(outcome.out.splitlines()[-1])
+        json.loads(text.splitlines()[-1])
 
 
 def test_recipes_lists_names_with_source_and_cost() -> None:

@@ -43,6 +43,7 @@ def start_cluster(s3_endpoint: str, mirrors: Path) -> Callable[[], None]:
                 num_cpus=2,
                 object_store_memory=100 << 20,  # less than what test_stream reads
                 include_dashboard=False,
+                log_to_driver=False,
                 logging_level=logging.ERROR,
             )
 

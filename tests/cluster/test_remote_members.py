@@ -20,6 +20,7 @@ from raysts.storage.store import Store
 SHORT = {
     "members": 2,
     "train.max_steps": 8,
+    "train.eval_every": 8,
     "train.checkpoint_every": 4,
     "train.max_length": 24,
     "evaluation.tasks": ["stsb"],

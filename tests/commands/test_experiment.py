@@ -24,7 +24,8 @@ from raysts.search import named
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]
 QUICK: dict[str, Any] = {
-    "members": 2, "train.max_steps": 2, "train.max_length": 24, "data.sample": 64, "evaluation.resamples": 0,
+    "members": 2, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24, "data.sample": 64,
+    "evaluation.resamples": 0,
 }  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from raysts.models.pretrained import load_tokenizer
 from raysts.storage.bucket import Bucket, canonical
 
 SMALL: dict[str, Any] = {
-    "backbone": "tiny", "members": 1, "train.max_steps": 4, "train.max_length": 24, "evaluation.tasks": ["stsb"],
+    "backbone": "tiny", "members": 1, "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 24,
+    "evaluation.tasks": ["stsb"],
     "evaluation.resamples": 4,
 }  # fmt: skip
 TABLES = ("nli/train", "sts/stsb_dev", "sts/stsb_test", "wikipedia/sentences")

@@ -33,7 +33,6 @@ class Hangs(BaseException):
 def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
     """What is accepted ends where work would start; nobody is asked over the network; surprises are kept."""
     surprises: list[BaseException] = []
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
 

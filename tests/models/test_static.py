@@ -254,7 +254,13 @@ def test_what_cannot_be_pooled_is_refused(glove: Path) -> None:
 
 # -- systems -------------------------------------------------------------------------------------------------------------
 
-SMALL = {"members": 1, "train.max_steps": 3, "evaluation.resamples": 4, "evaluation.tasks": "[stsb]"}
+SMALL = {
+    "members": 1,
+    "train.max_steps": 3,
+    "train.eval_every": 3,
+    "evaluation.resamples": 4,
+    "evaluation.tasks": "[stsb]",
+}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])

@@ -194,7 +194,7 @@ def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage,
     """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
     kind = OBJECTIVES[name]
     rows = kind.rows_per_batch(16) * 4 + 7
-    job = stage.job(name, tmp_path / "whole", rows=rows, eval_every=3, checkpoint_every=4)
+    job = stage.job(name, tmp_path / "whole", rows=rows, epochs=2.0, eval_every=3, checkpoint_every=4)
     whole = Watched()
     record = train(job, whole)
     killed = without(job, folder=tmp_path / "killed")

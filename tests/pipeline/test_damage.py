@@ -19,8 +19,9 @@ from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
 
 SMALL = {
-    "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.checkpoint_every": 2, "evaluation.resamples": 4,
-    "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]", "evaluation.compare": 1,
+    "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,
+    "evaluation.resamples": 4, "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]",
+    "evaluation.compare": 1,
 }  # fmt: skip
 CLOCKS = {"seconds", "examples_per_second", "created_at", "started_at", "finished_at", "timings", "card"}
 
@@ -232,16 +233,17 @@ def searched(folder: Path, storage: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("how", [*DAMAGE, "missing"])
 @pytest.mark.parametrize("kind", STUDY_FILES)
 def test_one_damaged_file_of_a_search(
-    kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("RAYSTS_DATA", raising=False)
     folder, before = search
     storage = Path(shutil.copytree(folder / "storage", tmp_path / "storage"))
     damaged(min(storage.glob(STUDY_FILES[kind])), how)
     assert searched(folder, storage) == before
 
 
-@pytest.mark.parametrize("how", sorted([*DAMAGE.keys() - {"flipped"}, "missing"]))
+@pytest.mark.parametrize(
+    "how", ["torn", *(pytest.param(how, marks=pytest.mark.slow) for how in ("empty", "zeros", "missing"))]
+)
 def test_all_files_at_once(how: str, reference: Reference, tmp_path: Path) -> None:
     storage = reference.copy(tmp_path / "storage")
     kinds = FILES.keys() - NOT_MADE_AGAIN - {"what was measured"}  # read for rows that are not there

@@ -7,7 +7,7 @@ from typing import Any
 from run_commands import EVALUATION, overrides, raysts, result
 
 SMALL = {
-    "backbone": "tiny", "members": 3, "train.max_steps": 4, "train.max_length": 16, "sed.data.sample": 64,
+    "backbone": "tiny", "members": 3, "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 16, "sed.data.sample": 64,
     "sed.train.max_steps": 2, "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
 }  # fmt: skip
 

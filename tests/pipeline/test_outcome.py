@@ -18,7 +18,7 @@ from raysts.storage.checksums import write_record
 from raysts.storage.store import Store
 
 SMALL = {
-    "backbone": "tiny", "train.max_steps": 4, "train.max_length": 16, "evaluation.resamples": 0,
+    "backbone": "tiny", "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 16, "evaluation.resamples": 0,
     "evaluation.tasks": "[stsb]", "evaluation.layers": "[1]", "evaluation.compare": 1, "student_pooling": 1,
 }  # fmt: skip
 

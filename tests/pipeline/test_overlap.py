@@ -35,7 +35,7 @@ def where(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return ["--data", data, "--storage", tmp_path_factory.mktemp("overlap") / "storage"]
 
 
-ASKED = [*overrides(TINY, EVALUATION, {"train.eval_every": 4}), "--address", "none"]
+ASKED = [*overrides(TINY, EVALUATION), "--address", "none"]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from raysts.errors import InputError
 from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes import names
 
-STEPS = {"train.max_steps": 3, "train.max_length": 24, "evaluation.resamples": 20}
+STEPS = {"train.max_steps": 3, "train.eval_every": 3, "train.max_length": 24, "evaluation.resamples": 20}
 
 
 @pytest.fixture(scope="module")

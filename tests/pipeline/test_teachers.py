@@ -96,6 +96,7 @@ def options(finished: run_commands.Finished, tiny_backbone: Path) -> list[str]:
         "sed.data.sample": 60,
         "sed.batch": 8,
         "train.max_steps": 3,
+        "train.eval_every": 3,
         "backbone": tiny_backbone,
         "deliver": "system",
     }

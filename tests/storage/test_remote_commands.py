@@ -15,7 +15,8 @@ import s3_server
 from run_commands import overrides, raysts
 
 SHORT = {
-    "backbone": "tiny", "members": 2, "train.max_steps": 2, "train.max_length": 24, "evaluation.tasks": "[stsb]",
+    "backbone": "tiny", "members": 2, "train.max_steps": 2, "train.eval_every": 2, "train.max_length": 24,
+    "evaluation.tasks": "[stsb]",
     "evaluation.resamples": 4,
 }  # fmt: skip
 NAME = "nli-ct-sed"

@@ -28,6 +28,7 @@ from raysts.training import checkpoint
 SHORT = {
     "members": 2,
     "train.max_steps": 6,
+    "train.eval_every": 6,
     "train.checkpoint_every": 3,
     "train.max_length": 24,
     "sed.data.sample": 100,

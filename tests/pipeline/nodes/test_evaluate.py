@@ -26,6 +26,7 @@ CHANGES = {
     "students": 2,
     "select_top": 3,
     "train.max_steps": 2,
+    "train.eval_every": 2,
     "sed.data.sample": 40,
     "evaluation.tasks": ["sts12", "stsb"],
     "evaluation.resamples": 3,

@@ -26,7 +26,8 @@ from raysts.pipeline.nodes.soup import ScoreAverage, greedy
 from raysts.storage.foreign import read_json
 
 CHANGES = {
-    "backbone": "tiny", "members": 3, "train.max_steps": 2, "evaluation.tasks": ["stsb"], "evaluation.resamples": 0,
+    "backbone": "tiny", "members": 3, "train.max_steps": 2, "train.eval_every": 2, "evaluation.tasks": ["stsb"],
+    "evaluation.resamples": 0,
     "evaluation.layers": [1], "evaluation.compare": 1, "optim.lr": 1e-3,
 }  # fmt: skip
 

@@ -173,7 +173,7 @@ def test_evaluate_measures_every_layer_and_the_report_finds_it(
 
 def test_a_member_measured_again_is_one_of_its_pipeline(small_world: Path, tmp_path: Path) -> None:
     where = ("--data", small_world, "--storage", tmp_path)
-    small = {"backbone": "tiny", "members": 2, "train.max_steps": 2, "evaluation.resamples": 0}
+    small = {"backbone": "tiny", "members": 2, "train.max_steps": 2, "train.eval_every": 2, "evaluation.resamples": 0}
     settings = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
     found = result("run", "nli", *where, *settings, "--set", "evaluation.tasks=[stsb]", "--address", "none")["results"]
     member = next(row["run_id"] for row in found if row["role"] == "member")
