@@ -150,9 +150,19 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_one_json_object_is_all_of_stdout(name: str, finished: run_commands.Finished, tmp_path: Path) -> None:
-    """And without ``--json`` people get text."""
-    found = result(*name.split(), *example_of(name, finished, tmp_path))
+def test_one_json_object_is_all_of_stdout(
+    name: str, finished: run_commands.Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is printed without ``--json`` is text."""
+    arguments, call, texts = example_of(name, finished, tmp_path), cli._call, []
+
+    def kept(*given: Any) -> Any:
+        called = call(*given)
+        texts.append(called[1])
+        return called
+
+    monkeypatch.setattr(cli, "_call", kept)
+    found = result(*name.split(), *arguments)
     assert set(found) >= FIELDS[name]
     if name != "data check":
         assert set(found) == FIELDS[name]
@@ -162,7 +172,7 @@ def test_one_json_object_is_all_of_stdout(name: str, finished: run_commands.Fini
         assert set(node) == NODE and node["status"] in ("done", "waiting", "failed")
     for path in (found.get("model"), found.get("report"), found.get("output")):
         assert path is None or Path(path).exists()
-    text = cli.COMMANDS[name].text(found)
+    (text,) = texts
     assert text.strip()
     with pytest.raises(json.JSONDecodeError):
         json.loads(text.splitlines()[-1])
