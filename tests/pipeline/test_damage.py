@@ -232,9 +232,7 @@ def searched(folder: Path, storage: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [*DAMAGE, "missing"])
 @pytest.mark.parametrize("kind", STUDY_FILES)
-def test_one_damaged_file_of_a_search(
-    kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_one_damaged_file_of_a_search(kind: str, how: str, search: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, before = search
     storage = Path(shutil.copytree(folder / "storage", tmp_path / "storage"))
     damaged(min(storage.glob(STUDY_FILES[kind])), how)
