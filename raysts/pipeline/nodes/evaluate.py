@@ -409,7 +409,7 @@ class EvaluateNode(Node):
         outcome = decide(candidates(self.members), [], combine=pipeline.combine, select_top=top, dev=dev)
         return {"ensemble": dev if top is not None else None, outcome.selected or "": outcome.selected_by}
 
-    def _as_trained(self, model: Model, embedded: dict[Layers, Representation]) -> dict[Layers, Representation]:
+    def _as_trained(self, model: Model | None, embedded: dict[Layers, Representation]) -> dict[Layers, Representation]:
         """With the one choice of layers of a model with heads as its recipe says it: the last may be ``only-12`` there."""
         job = getattr(model, "job", None)
         if job is None or len(embedded) > 1 or embedded.keys() <= set(self.inputs.pipeline.measured):
