@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_text
 from raysts.errors import InputError, RunFailed
@@ -140,3 +141,15 @@ def test_several_development_sets_are_one(tmp_path: Path) -> None:
         Own.of(column="c")
     with pytest.raises(InputError, match="two different names"):
         Own.of(dev={"a": "x"}, test={"a": "y"})
+
+
+def test_what_is_distilled_keeps_the_text_and_judges_of_its_run() -> None:
+    """Beside them others may be given; with another text, or data, they are no judges of it."""
+    record = {"data": "/data", "own": Own("/text", "body", {"d": "/dev"}, {"a": "/a", "b": "/b"}).as_plain()}
+    given = Own(dev={"e": "/other"}, test={"b": "/new", "c": "/c"})
+    options = RunOptions(own=given).after(record)
+    assert options.data == "/data"
+    assert options.own == Own("/text", "body", {"e": "/other"}, {"a": "/a", "b": "/new", "c": "/c"})
+    assert RunOptions().after(record).own == Own.from_plain(record["own"])
+    for alone in (RunOptions(own=Own("/mine")), RunOptions(data="/mine", own=given)):
+        assert alone.after(record) is alone
