@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import inspect
 import json
 import os
@@ -50,7 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def execute(arguments: list[str]) -> int:
     """Run one command and return its exit code: 0 done, 2 wrong input, 3 a run failed, 130 interrupted."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options = top.parse_args(arguments)
+    for argument in arguments:
+        # argparse drops such a value; records are UTF-8.
+        if argument.endswith("=--") or argument.encode(errors="ignore").decode() != argument:
+            top.error(f"{argument!a:.100}: is no value; it must be UTF-8 text, and not '--'")
     # Models and data named on the command line are local unless they are hub names; nothing phones home.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -74,6 +80,9 @@ def execute(arguments: list[str]) -> int:
         sys.stderr.flush()
         os._exit(130)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
+            return 2
         print(f"raysts: {_unexpected(error, line)}", file=sys.stderr)
         return 3
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -195,7 +196,7 @@ def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3
                 yield f" (line {reader.line_num})", {name: values[place] for name, place in places.items()}
         except UnicodeDecodeError as error:
             raise _not_text(path, error) from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
         except csv.Error as error:
             raise InputError(f"{path}: line {reader.line_num}: {error}; correct the quoting of the line") from error
@@ -230,7 +231,7 @@ def _text_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
                     yield number, line
         except UnicodeDecodeError as error:
             raise _not_text(path, error) from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
+from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
     CORRELATIONS,
@@ -63,7 +64,13 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str) -> Pairs:
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
     codes = texts.indices.to_numpy().astype(np.int64)
     if "subset" in table.column_names:
-        subsets = pc.fill_null(table.column("subset").cast(pa.string()), "unnamed").combine_chunks().dictionary_encode()
+        try:
+            named = table.column("subset").cast(pa.string())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"{name}: column 'subset' holds no names ({error}); write it as text, or leave it out"
+            ) from None
+        subsets = pc.fill_null(named, "unnamed").combine_chunks().dictionary_encode()
         names, subset = tuple(subsets.dictionary.to_pylist()), subsets.indices.to_numpy().astype(np.int64)
     else:
         names, subset = (name,), np.zeros(table.num_rows, dtype=np.int64)

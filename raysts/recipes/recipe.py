@@ -50,6 +50,10 @@ def _require_objective(name: str) -> None:
     )
 
 
+MOST_MEMBERS = 10_000
+"""Each is a node of its own, of which a plan writes a line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """Training rows.
@@ -427,6 +431,7 @@ class Pipeline:
         problem = name_problem(self.name)
         _require(problem is None, str(problem))
         _require(self.members >= 1, f"members={self.members} must be at least 1")
+        _require(self.members <= MOST_MEMBERS, f"members={self.members} must be at most {MOST_MEMBERS:,}")
         _require(
             self.min_members is None or 1 <= self.min_members <= self.members,
             f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all",

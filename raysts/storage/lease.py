@@ -160,8 +160,10 @@ class Lease:
                 lost = self._taken_by(quick)
                 if lost is None:
                     self._write(held=True, bucket=quick)
-                    if self._is_late():  # it may have been broken between the look and the renewal
+                    if self._is_late():  # between the look and the renewal somebody may break it, or have had it
                         lost = self._taken_by(quick, contenders=True)
+                        if self.epoch != max(quick.names(epochs_of(self.key)), default=""):
+                            lost = "another process had it while this one did not answer"
             except (RunFailed, InputError) as error:
                 if self._is_late():
                     self.lost = f"its claim could not be renewed for {BEAT * MISSED:g} s ({short(error)})"

@@ -21,7 +21,7 @@ from raysts.errors import RunFailed
 SECONDS = 60
 SLICE = {"values": 0, "recipes": 40, "tables": 0, "models": 12, "records": 0}
 """Inputs of each kind in every run of the tests."""
-ALL = {"values": 900, "recipes": 300, "tables": 400, "models": 400, "records": 200}
+ALL = {"values": 700, "recipes": 400, "tables": 400, "models": 400, "records": 100}
 """With ``-m slow``."""
 
 

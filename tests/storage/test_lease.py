@@ -15,7 +15,7 @@ from raysts.storage import lease
 from raysts.storage import store as storage
 from raysts.storage.atomic import start_of
 from raysts.storage.bucket import Bucket, canonical
-from raysts.storage.lease import Lease, place
+from raysts.storage.lease import Lease, epochs_of, place
 from raysts.storage.store import Store
 
 KEY = "locks/name.lock"
@@ -183,6 +183,28 @@ def test_a_process_that_comes_back_to_life_sees_who_has_its_lock(
     bucket.write(f"{KEY}/zzz.json", claim(holder="raysts run b"))
     until(lambda: held.lost)
     with pytest.raises(RunFailed, match="raysts run b .* has taken it"):
+        held.check()
+    held.release()
+
+
+def test_a_process_that_was_stopped_in_a_renewal_sees_that_another_had_its_lock(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look and its renewal another has broken its claim, held the lock and given it back."""
+    held = Lease(bucket, KEY, "a")
+    held.take()
+    held._stop.set()
+    renew = held._write
+
+    def stopped(**options: object) -> None:
+        held._renewed -= lease.BEAT * (lease.MISSED + 1)
+        bucket.write(f"{epochs_of(KEY)}/00000001-b", b"")
+        bucket.delete(f"{KEY}/{held.name}")
+        renew(**options)
+
+    monkeypatch.setattr(held, "_write", stopped)
+    held._renew()
+    with pytest.raises(RunFailed, match="another process had it"):
         held.check()
     held.release()
 

@@ -18,7 +18,7 @@ from raysts.data.fetch import manifest
 from raysts.data.fetch.hub import SHA, Located, locate, read_split, resolve
 from raysts.data.fetch.sources import SHARDED, SOURCES, VECTORS
 from raysts.data.fetch.web import fetch_vectors, local_archive
-from raysts.errors import InputError, nearest
+from raysts.errors import InputError, RunFailed, nearest
 from raysts.storage.atomic import atomic_write, remove_drafts, writable
 
 ROW_GROUP_ROWS = 65_536
@@ -142,7 +142,7 @@ def _mixed(parts: list[Located]) -> Iterator[tuple[int, pa.Table]]:
         part = parts[index]
         pinned = not part.local and part.revision == part.source.revision
         if read[index] != part.source.rows and pinned and part.source.file is None:
-            raise RuntimeError(
+            raise RunFailed(
                 f"{part.source.dataset} ({part.source.split}) gave {read[index]:,} rows, {part.source.rows:,} were "
                 "expected at its pinned commit: the download was cut short or the mirror differs; run it again"
             )
@@ -172,7 +172,7 @@ def _write(path: Path, batches: Iterator[pa.Table]) -> None:
                 writer.write_table(pa.concat_tables(pending), row_group_size=rows)
                 pending, rows, size = [], 0, 0
         if writer is None:
-            raise RuntimeError(f"nothing to write to {path.name}: the source has no rows")
+            raise RunFailed(f"nothing to write to {path.name}: the source has no rows")
         if rows:
             writer.write_table(pa.concat_tables(pending), row_group_size=rows)
     finally:
@@ -185,7 +185,7 @@ def _write_shards(folder: Path, batches: Iterator[pa.Table]) -> None:
     for number, first in enumerate(batches):
         _write(folder / f"part-{number:05d}.parquet", _shard(first, batches))
     if not any(folder.iterdir()):
-        raise RuntimeError(f"nothing to write to {folder.name}: the source has no rows")
+        raise RunFailed(f"nothing to write to {folder.name}: the source has no rows")
 
 
 def _shard(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:

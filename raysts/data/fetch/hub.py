@@ -17,7 +17,7 @@ import pyarrow as pa
 from raysts.data.fetch import web
 from raysts.data.fetch.convert import CONVERTERS
 from raysts.data.fetch.sources import Source
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 
 BATCH_ROWS = 1_000
 SHA = re.compile(r"[0-9a-f]{40}")
@@ -140,7 +140,7 @@ def _with_label_names(batch: pa.Table, names: dict[str, list[str]]) -> pa.Table:
     return batch
 
 
-def _unreachable(part: Located, error: Exception) -> RuntimeError:
+def _unreachable(part: Located, error: Exception) -> RunFailed:
     file = part.source.file
     place = "GitHub" if file else "the Hugging Face hub"
     where = part.path if part.local else f"{place} at revision {part.revision}"
@@ -150,7 +150,7 @@ def _unreachable(part: Located, error: Exception) -> RuntimeError:
         else f"check the network, {'' if file else 'or name a mirror in HF_ENDPOINT, '}or give a local copy with "
         f"--source FOLDER"
     )
-    return RuntimeError(
+    return RunFailed(
         f"data set {part.source.dataset} ({file or f'split {part.source.split}'}) could not be read from {where}: "
         f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}; {remedy}"
     )

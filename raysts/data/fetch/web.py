@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from raysts.data.fetch.sources import VECTORS, Archive
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.storage.atomic import atomic_write
 
 TIMEOUT = 60
@@ -34,7 +34,7 @@ def read(url: str) -> bytes:
             found: bytes = answer.read()
             return found
     except (OSError, HTTPException) as error:
-        raise RuntimeError(f"{url} could not be read: {_why(error)}") from error
+        raise RunFailed(f"{url} could not be read: {_why(error)}") from error
 
 
 def local_archive(name: str, source: str | Path) -> Path:
@@ -81,7 +81,7 @@ def fetch_vectors(
             with zipfile.ZipFile(packed) as files, files.open(archive.member) as member:
                 _write(member, path)
         except (zipfile.BadZipFile, KeyError) as error:
-            raise RuntimeError(
+            raise RunFailed(
                 f"{packed} holds no readable {archive.member} ({error}); remove it and try again"
             ) from error
         done[name] = {
@@ -130,7 +130,7 @@ def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> 
             if file.tell() < total:
                 raise ConnectionError(f"the connection ended after {file.tell():,} of {total:,} bytes")
     except (OSError, HTTPException) as error:
-        raise RuntimeError(
+        raise RunFailed(
             f"{archive.url} could not be downloaded: {_why(error)}; check the network and run it again (it goes on where "
             f"it stopped), or download {path.name} elsewhere and give its folder with --source FOLDER"
         ) from error
@@ -150,7 +150,7 @@ def _check(path: Path, archive: Archive) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != archive.sha256:
-        raise RuntimeError(
+        raise RunFailed(
             f"{path.name} of {archive.url} has SHA-256 {found}, expected {archive.sha256}: the file was damaged or "
             f"replaced; fetch it again"
         )
