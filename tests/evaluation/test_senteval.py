@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from evaluation_fakes import HashedWords
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
+from transfer_fakes import write_sets
 
+from raysts.commands.evaluate import evaluate
+from raysts.errors import InputError
 from raysts.evaluation import senteval
 from raysts.evaluation.statistics import pearson
+from raysts.evaluation.transfer import TRANSFER_SETS, TransferTask
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -129,3 +135,25 @@ def test_relatedness(rows: tuple[np.ndarray, np.ndarray]) -> None:
     with torch.no_grad():
         expected = model(torch.from_numpy(features[asked])).softmax(1) @ numbers
     assert ours.predicted == pytest.approx(expected.numpy(), abs=2e-3) and np.ptp(ours.predicted) > 1
+
+
+def test_a_set_is_measured_by_either_probe(tmp_path: Path) -> None:
+    task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in ("sst2", "stsb-relatedness")), "senteval")
+    rows = task.score(write_sets(tmp_path), ("test",), HashedWords().represent, {}, 0)
+    assert {(row["dataset"], row["similarity"]) for row in rows} == {
+        ("sst2", "senteval"),
+        ("stsb-relatedness", "senteval"),
+    }
+    assert all(row["value"] > 0.5 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"probe": "sentevl"}, r"--probe 'sentevl' \(did you mean 'senteval'\?\): must be one of logistic, senteval"),
+        ({"probe": "senteval", "tasks": ["stsb"]}, "--probe is of transfer, and what is measured is stsb"),
+    ],
+)
+def test_what_is_refused(asked: dict[str, Any], reason: str, small_world: Path) -> None:
+    with pytest.raises(InputError, match=reason):
+        evaluate("nowhere", data=small_world, **asked)
