@@ -56,7 +56,7 @@ WHOLE = (
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/nodes/test_evaluate.py",
     "pipeline/nodes/test_soup.py::test_a_greedy_average_goes", "pipeline/nodes/test_soup.py::test_an_average_of",
     "pipeline/nodes/test_soup.py::test_members_of",
-    "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
+    "pipeline/test_damage.py", "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
     "training/test_checkpoint_policy.py", "models/shipped/test_latent.py::test_a_saved_model_gives",
