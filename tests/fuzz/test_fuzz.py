@@ -30,9 +30,10 @@ class Hangs(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
+def _nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
     """What is accepted ends where work would start; nobody is asked over the network; surprises are kept."""
     surprises: list[BaseException] = []
+    monkeypatch.chdir(tmp_path)  # a value that is drawn may be the name of a folder to write to
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
 
