@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -58,6 +59,20 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
     finally:
         hook.remove()
     assert min(norms[:2]) > 0.1 and norms[2:] == pytest.approx([0.01, 0.01], rel=1e-3)
+
+
+def test_every_step_draws_its_own_noise_whenever_the_run_began(stage: Stage, tmp_path: Path) -> None:
+    seeds: list[int] = []
+    hook = register_optimizer_step_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
+    try:
+        train(stage.job("nli", tmp_path / "whole", max_steps=4, dev=False), Watched())
+        for last in (2, None):  # killed after two steps, and gone on with
+            job = stage.job("nli", tmp_path / "killed", max_steps=4, dev=False, checkpoint_every=1)
+            with contextlib.suppress(Interrupted):
+                train(job, Watched(read=interrupted_at(last)) if last else Watched())
+    finally:
+        hook.remove()
+    assert len(set(seeds[:4])) == 4 and list(dict.fromkeys(seeds[4:])) == seeds[:4]
 
 
 def test_gradient_checkpointing_ends_in_the_same_weights(stage: Stage, tmp_path: Path) -> None:
