@@ -75,7 +75,8 @@ def distill(
             student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
             teachers are combined to, is by default their mean where they began with one encoder and the student has their
             width, else ``similarity``, the cosines of a batch, learnt at a rate of 1e-4 (``concat``, vectors of unit length one
-            after the other, where a projection or another loss is asked for).
+            after the other, where a projection or another loss is asked for). A student that starts elsewhere than its teachers
+            did learns the directions of vectors (``sed.loss=cosine``) at 3e-4.
         data: as :func:`raysts.run`; default that of the run or study.
         storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
@@ -164,8 +165,24 @@ def _of_models(
                 f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
                 f"so that their mean would be none (--set sed.target=... takes another)"
             )
-    cosines = stages.COSINES if "similarity" in (target, asked.get("sed.loss")) else {}
-    return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in cosines.items()}})
+    loss = asked.get("sed.loss")
+    learnt: Mapping[str, Any] = {}
+    if "similarity" in (target, loss):
+        learnt = stages.COSINES
+    elif loss in (None, "cosine") and not _begins_there(folders, asked.get("backbone"), store):
+        learnt = stages.DIRECTIONS
+    return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in learnt.items()}})
+
+
+def _begins_there(teachers: Sequence[Path], asked: Any, store: Store) -> bool:
+    """Whether a student starts from what its teachers did, or from random weights."""
+    from raysts.commands.context import locate
+    from raysts.ids import folder_id
+    from raysts.pipeline.inputs import TINY
+    from raysts.storage.runs import RunFolder
+
+    starts = {RunFolder(teacher.parent).record().get("backbone_id") for teacher in teachers}
+    return asked in (None, TINY) or starts == {folder_id(locate(str(asked), store))}
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

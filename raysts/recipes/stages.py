@@ -144,6 +144,11 @@ COSINES: Mapping[str, Any] = {"optim.lr": 1e-4}
 target for the vectors themselves does."""
 
 
+DIRECTIONS: Mapping[str, Any] = {"loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear"}
+"""What changes in :func:`sed` where a student learns vectors of teachers that began elsewhere than it does: other than those of
+members, they have nothing to do with its own, which is why their directions are learnt, and at a larger rate."""
+
+
 def flow() -> Recipe:
     """Glow with two levels on the sentences of the target sets: one epoch, Adam 1e-3, batch 32."""
     return _isotropic("flow", FlowSettings(), batch=32)

@@ -15,12 +15,15 @@ import scipy.stats
 from run_commands import EVALUATION, overrides, raysts, result
 from small_runs import write_backbone
 
+from raysts.commands.distill import _of_models
+from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.pretrained import load
 from raysts.pipeline import teachers
 from raysts.pipeline.validate import fitting_target
+from raysts.recipes import stages
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -114,6 +117,21 @@ def test_what_is_taken_unasked(unlike: list[Path]) -> None:
     width = teachers.dim(unlike[0])
     assert fitting_target(unlike[:1], width, False, None) == fitting_target(unlike[:1], 1, True, "mse") == "mean"
     assert fitting_target(unlike[:1], width + 1, False, None) == "similarity"
+
+
+def test_a_student_that_starts_elsewhere_learns_directions(
+    unlike: list[Path], finished: run_commands.Finished, tiny_backbone: Path
+) -> None:
+    def learnt(teacher: Path, **asked: Any) -> tuple[str, float]:
+        options = RunOptions(None, finished.storage, "student", say=lambda text: None)
+        sed = _of_models([str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options).sed
+        assert sed is not None
+        return sed.settings.matched, sed.optim.lr
+
+    foreign, trained = unlike[0], Path(finished.results["nli-sed"]["model"])
+    assert learnt(foreign, backbone=str(tiny_backbone)) == ("cosine", stages.DIRECTIONS["optim.lr"])
+    assert learnt(foreign, backbone=str(tiny_backbone), sed__loss="mse") == ("mse", stages.sed().optim.lr)
+    assert learnt(trained) == ("mse", stages.sed().optim.lr)
 
 
 def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) -> None:

@@ -162,8 +162,8 @@ def _known(path: Path) -> Masks | None:
     """What was found before; None where nothing is on record, or something else."""
     known = Store.of(path).read_json(path)
     try:
-        rows = known["rows"].items() if known else None
-        return rows and {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in rows}
+        rows = known["rows"].items() if known else ()
+        return {name: (_mask(size, row), _mask(size, some)) for name, (size, row, some) in rows} if known else None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         set_aside(path)
         return None
