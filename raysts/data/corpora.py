@@ -209,6 +209,14 @@ class Corpus:
                 source = partial(source_column, path, file, index, remedy(name))
                 yield RowGroup(path, index, file.metadata.row_group(index).num_rows, source)
 
+    def made(self, name: str, column: str) -> list[pa.ChunkedArray] | None:
+        """A column of a table whose file :meth:`write_derived` may not have written yet, by row group; None of any other."""
+        own = self.own.get(name)
+        if own is None and not self.sources(name):
+            return None
+        table = pa.Table.from_batches(list(own.batches([column]))) if own else self._derive(name)
+        return [table.column(column).slice(first, READ_ROWS) for first in range(0, table.num_rows, READ_ROWS)]
+
     def write_derived(self, name: str) -> None:
         """Write a derived table that is not there, or text of the user's own; nothing to do for any other."""
         if self.sources(name) or name in self.own:

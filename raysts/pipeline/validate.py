@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from raysts.data.windows import text_windows
 from raysts.data.world.backbone import tiny_config, unknown_fraction
@@ -208,9 +211,16 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
+    made = inputs.corpus.made(spec.table, spec.texts[0])
     for group in inputs.groups(spec):
-        for first, columns in text_windows(group, spec):
-            texts = columns[spec.texts[0]].to_pylist()
+        parts: Iterable[tuple[int, Any]]
+        if made is not None:
+            part = made[group.row_group]
+            parts = [(0, part if group.rows is None else part.take(pa.array(group.rows)))]
+        else:
+            parts = ((first, columns[spec.texts[0]]) for first, columns in text_windows(group, spec))
+        for first, column in parts:
+            texts = column.to_pylist()
             if (number := vectors.missing(texts)) is not None:
                 raise InputError(
                     f"teacher '{vectors.path}' has no vector of row {group.first + first + number:,} of {spec.table} "

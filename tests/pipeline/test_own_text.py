@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import small_runs
@@ -177,3 +178,18 @@ def test_training_rows_in_an_own_test_are_marked(own: Path, tmp_path: Path) -> N
     (entry,) = result["contamination"]
     assert (entry["task"], entry["sentence_rows"], entry["trained_rows"]) == ("leaky", 30, 0)
     assert entry["unknown"]  # what the encoder was trained on is not on record
+
+
+def test_vectors_of_the_text_teach(own: Path, tmp_path: Path) -> None:
+    """They are looked for before anything is written: a text without one is named by its row."""
+    texts = sorted({row["text"].strip() for row in csv.DictReader((own / "docs.csv").open()) if row["text"].strip()})
+    vectors = raysts.load(own / "B").encode(texts)
+    for name, some in {"all": slice(None), "half": slice(None, None, 2)}.items():
+        table = pa.table({"text": texts[some], "embedding": vectors[some].tolist()})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    options = {"text": own / "docs.csv", "column": "text", "storage": tmp_path / "storage", "address": "none"}
+    asked = {"backbone": str(own / "A"), "sed.target": "unit-mean", "evaluation.layers": [1], **STEPS}
+    with pytest.raises(InputError, match="has no vector of"):
+        raysts.distill([str(tmp_path / "half.parquet")], asked, **options)
+    assert not list((tmp_path / "storage").rglob("*.parquet"))
+    assert raysts.distill([str(tmp_path / "all.parquet")], asked, **options)["status"] == "done"
