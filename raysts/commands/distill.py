@@ -169,20 +169,21 @@ def _of_models(
     learnt: Mapping[str, Any] = {}
     if "similarity" in (target, loss):
         learnt = stages.COSINES
-    elif loss in (None, "cosine") and not _begins_there(folders, asked.get("backbone"), store):
+    elif loss in (None, "cosine") and not _begins_there(folders, str(asked.get("backbone") or backbone), store):
         learnt = stages.DIRECTIONS
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in learnt.items()}})
 
 
-def _begins_there(teachers: Sequence[Path], asked: Any, store: Store) -> bool:
-    """Whether a student starts from what its teachers did, or from random weights."""
+def _begins_there(teachers: Sequence[Path], start: str, store: Store) -> bool:
+    """Whether a student starts from what its teachers did, by name or content, or from random weights."""
     from raysts.commands.context import locate
     from raysts.ids import folder_id
     from raysts.pipeline.inputs import TINY
     from raysts.storage.runs import RunFolder
 
     starts = {RunFolder(teacher.parent).record().get("backbone_id") for teacher in teachers}
-    return asked in (None, TINY) or starts == {folder_id(locate(str(asked), store))}
+    named = start in (TINY, _common_backbone(teachers, store))
+    return named or starts == {folder_id(locate(start, store))}
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
