@@ -128,10 +128,11 @@ def _of_models(
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
     from raysts.commands.context import locate, pipeline_from, pipeline_of, store_of
+    from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.pipeline import teachers
     from raysts.pipeline.inputs import TINY
-    from raysts.pipeline.validate import fitting_target
+    from raysts.pipeline.validate import fitting_target, starts_of
     from raysts.recipes import stages
     from raysts.recipes.tree import to_plain
 
@@ -155,35 +156,21 @@ def _of_models(
     asked = {key.replace(".settings.", "."): value for key, value in (overrides or {}).items()}
     if "sed" in before:
         return pipeline
-    target = asked.get("sed.target")
+    target, loss, start = asked.get("sed.target"), asked.get("sed.loss"), str(asked.get("backbone") or backbone)
     if target is None:
-        start = str(asked.get("backbone") or backbone)
         width = pretrained.width(locate(start, store)) if start != TINY else 0
-        target = fitting_target(folders, width, "sed.projection" in asked, asked.get("sed.loss"))
+        target = fitting_target(folders, width, "sed.projection" in asked, loss)
         if target != "mean":
             options.say(
                 f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
                 f"so that their mean would be none (--set sed.target=... takes another)"
             )
-    loss = asked.get("sed.loss")
     learnt: Mapping[str, Any] = {}
     if "similarity" in (target, loss):
         learnt = stages.COSINES
-    elif loss in (None, "cosine") and not _begins_there(folders, str(asked.get("backbone") or backbone), store):
-        learnt = stages.DIRECTIONS
+    elif loss in (None, "cosine") and start not in (TINY, backbone):  # by name it begins elsewhere than its teachers
+        learnt = stages.DIRECTIONS if starts_of(folders) != {folder_id(locate(start, store))} else {}
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in learnt.items()}})
-
-
-def _begins_there(teachers: Sequence[Path], start: str, store: Store) -> bool:
-    """Whether a student starts from what its teachers did, by name or content, or from random weights."""
-    from raysts.commands.context import locate
-    from raysts.ids import folder_id
-    from raysts.pipeline.inputs import TINY
-    from raysts.storage.runs import RunFolder
-
-    starts = {RunFolder(teacher.parent).record().get("backbone_id") for teacher in teachers}
-    named = start in (TINY, _common_backbone(teachers, store))
-    return named or starts == {folder_id(locate(start, store))}
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

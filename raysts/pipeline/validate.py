@@ -278,8 +278,13 @@ def fitting_target(folders: Sequence[Path], width: int, projected: bool, matched
 
 def common_start(folders: Sequence[Path]) -> bool:
     """Whether it is on record that these models began with one encoder."""
-    starts = {RunFolder(folder.parent).record().get("backbone_id") for folder in folders}
+    starts = starts_of(folders)
     return len(starts) == 1 and None not in starts
+
+
+def starts_of(folders: Sequence[Path]) -> set[str | None]:
+    """Ids of the encoders that these models began with; None of one without a record."""
+    return {RunFolder(folder.parent).record().get("backbone_id") for folder in folders}
 
 
 def unmergeable(inputs: Inputs) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ def write_scalars(
     from tensorboardX import SummaryWriter
     from tensorboardX.summary import hparams as as_summaries
 
-    shutil.rmtree(folder, ignore_errors=True)
+    store = Store.of(folder)
+    store.delete(folder)  # in a bucket too: every file of events has a name of its own
     with SummaryWriter(str(folder)) as writer:
         for step, when, line in numbers(metrics, start):
             for name, value in line.items():
@@ -39,7 +39,7 @@ def write_scalars(
                 writer.file_writer.add_summary(summary)
         if kept is not None:
             writer.add_scalar("kept", kept[1], kept[0])
-    Store.of(folder).upload(folder)
+    store.upload(folder)
 
 
 def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:

@@ -19,7 +19,7 @@ from raysts.commands import context, study
 from raysts.errors import RunFailed
 
 SECONDS = 60
-SLICE = {"values": 0, "recipes": 40, "tables": 0, "models": 12, "records": 0}
+SLICE = {"recipes": 40, "models": 12}
 """Inputs of each kind in every run of the tests."""
 ALL = {"values": 700, "recipes": 400, "tables": 400, "models": 400, "records": 100}
 """With ``-m slow``."""
@@ -114,21 +114,15 @@ def problems(kind: str, seeds: range, ground: Ground, surprises: list[BaseExcept
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind, count in SLICE.items() if count])
-def test_a_few_wrong_inputs(
-    kind: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [*SLICE.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items() if each[0] != "records")],
+)
+def test_wrong_inputs(
+    kind: str, count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
 ) -> None:
     ground = Ground(small_world, tiny_backbone, None, tmp_path / "place")
-    assert problems(kind, range(SLICE[kind]), ground, _nothing_starts) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "records"])
-def test_many_wrong_inputs(
-    kind: str, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
-) -> None:
-    ground = Ground(small_world, tiny_backbone, None, tmp_path / "place")
-    assert problems(kind, range(ALL[kind]), ground, _nothing_starts) == []
+    assert problems(kind, range(count), ground, _nothing_starts) == []
 
 
 @pytest.mark.slow
