@@ -14,8 +14,9 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
-from raysts.objectives import OBJECTIVES, Objective
-from raysts.objectives.contrastive import Contrastive
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.contrastive import ContrastiveKind
+from raysts.objectives.kinds.kind import Kind
 from raysts.ops import collective
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
@@ -39,7 +40,7 @@ def names_in(world: int, names: Iterable[str]) -> list[str]:
     return [name for name in names if world == 2 or name in MORE]
 
 
-def batch_of(kind: type[Objective]) -> tuple[int, int]:
+def batch_of(kind: type[Kind]) -> tuple[int, int]:
     """(batch, rows): a batch that neither 2 nor 3 divides where the objective allows one, a last batch of a single group."""
     batch = next((size for size in (5, 7, 11) if kind.problem(size) is None), None)
     batch = batch or next(size for size in range(2, 129) if kind.problem(size) is None and size >= 16)
@@ -63,7 +64,7 @@ def jobs(
             optim=OPTIM,
             epochs=2.0,
             dropout=False,
-            settings=(masked if issubclass(OBJECTIVES[name], Contrastive) else {})
+            settings=(masked if issubclass(OBJECTIVES[name], ContrastiveKind) else {})
             | ({"matryoshka": (8, 20)} if name in NESTED else {}),
             checkpoint_every=2,
             eval_every=3,

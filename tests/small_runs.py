@@ -19,7 +19,8 @@ from raysts.data.world.backbone import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
-from raysts.objectives import OBJECTIVES, LocalBatch, Objective
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.objective import LocalBatch, Objective
 from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.job import Job

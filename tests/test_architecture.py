@@ -146,6 +146,15 @@ def test_import_raysts_is_cheap() -> None:
     assert not {"torch", "ray", "transformers", "pyarrow"} & modules_after("import raysts")
 
 
+def test_what_names_a_recipe_needs_no_torch() -> None:
+    """Neither to show it and to list them, nor to say that there is none of that name."""
+    found = modules_after(
+        "from raysts.cli import execute\nfrom raysts.commands import recipes, show\n"
+        "show.show('quickstart'), recipes.recipes(), execute(['plan', 'nli-cst']), execute(['run', 'nli', '--set', 'a.b=1'])"
+    )
+    assert "raysts.recipes.names" in found and not {"torch", "transformers", "ray"} & found
+
+
 def test_the_core_imports_without_ray() -> None:
     found = modules_after("import raysts.commands.context, raysts.cli, raysts.pipeline.local")
     assert "torch" in found and not {"ray", "sentence_transformers", "datasets", "matplotlib"} & found

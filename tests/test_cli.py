@@ -20,7 +20,8 @@ from raysts import __version__, cli
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS
-from raysts.search.named import COMPOSED, SEARCHES
+from raysts.search.composed import COMPOSED
+from raysts.search.named import SEARCHES
 
 NODE = {"id", "kind", "title", "status", "resources", "sentences", "needs"}
 RUN = {

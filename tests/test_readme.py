@@ -74,7 +74,7 @@ def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
     options = cli.parser().parse_args(arguments)
     if hasattr(options, "recipe"):
         from raysts.recipes.overrides import parse_overrides
-        from raysts.search.named import COMPOSED
+        from raysts.search.composed import COMPOSED
 
         # The grid and what follows from it: the second half is the system whose members it chooses.
         name = COMPOSED[options.recipe].system if options.recipe in COMPOSED else options.recipe

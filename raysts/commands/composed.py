@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from raysts.commands.context import checked_plan, pipeline_of, run_plan
+from raysts.commands.context import checked_plan, run_plan
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.study import planned, run_study
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.plan import describe
+from raysts.recipes.names import pipeline_of
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
 from raysts.search import named, scores
+from raysts.search.composed import COMPOSED, Composed
 from raysts.search.search import OWN
 from raysts.search.space import Point, grid, text_of
 from raysts.search.study import Study
@@ -92,8 +94,8 @@ def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     )
 
 
-def _parts(recipe: str) -> tuple[named.Composed, str, Pipeline]:
+def _parts(recipe: str) -> tuple[Composed, str, Pipeline]:
     """What a recipe is made of, with the search and the system at its scale."""
     name, at, scale = recipe.partition("@")
-    entry = named.COMPOSED[name]
+    entry = COMPOSED[name]
     return entry, f"{entry.search}{at}{scale}", replace(pipeline_of(f"{entry.system}{at}{scale}", None), name=name)

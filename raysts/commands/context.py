@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,6 @@ from raysts.models import pretrained
 from raysts.models.sentence_model import SentenceModel
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
-from raysts.recipes import names
-from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.recipes.tree import build
 from raysts.report.run.data import report_data
@@ -128,13 +126,6 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
 
 
 # -- plans and where they run ----------------------------------------------------------------------------------------
-
-
-def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> Pipeline:
-    """The pipeline that a recipe names, or is, with overrides applied."""
-    if isinstance(recipe, str):
-        return names.pipeline(recipe, overrides)
-    return apply_overrides(recipe, overrides) if overrides else recipe
 
 
 def pipeline_from(tree: Any) -> Pipeline:

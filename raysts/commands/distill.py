@@ -89,9 +89,10 @@ def distill(
     Returns:
         as :func:`raysts.run`.
     """
-    from raysts.commands.context import checked_plan, corpus_of, pipeline_of, run_plan, run_record, store_of
+    from raysts.commands.context import checked_plan, corpus_of, run_plan, run_record, store_of
     from raysts.data.own import Own
     from raysts.pipeline.outcome import STSB_DEV
+    from raysts.recipes.names import pipeline_of
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
@@ -127,13 +128,14 @@ def _of_models(
     options: RunOptions,
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
-    from raysts.commands.context import locate, pipeline_from, pipeline_of, store_of
+    from raysts.commands.context import locate, pipeline_from, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.pipeline import teachers
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
     from raysts.recipes import stages
+    from raysts.recipes.names import pipeline_of
     from raysts.recipes.tree import to_plain
 
     if top is not None and not 1 <= top <= len(models):
@@ -204,8 +206,9 @@ def _of_study(
     study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
     """The pipeline that distils a study's best, and the record of the study."""
-    from raysts.commands.context import pipeline_of, store_of
+    from raysts.commands.context import store_of
     from raysts.commands.study import best_models, best_point, study_record
+    from raysts.recipes.names import pipeline_of
 
     store = store_of(options.storage)
     record, trials = study_record(store, study)

@@ -47,8 +47,9 @@ def plan(
     Raises:
         InputError: anything that would stop it later, in one message.
     """
-    from raysts.commands.context import checked_plan, pipeline_of
+    from raysts.commands.context import checked_plan
     from raysts.data.own import Own
+    from raysts.recipes.names import pipeline_of
 
     own = Own.of(text, column, dev, test)
     return checked_plan(
@@ -75,21 +76,27 @@ def described(
         status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
         status, resources, sentences, needs).
     """
-    from raysts.commands import composed, experiment
-    from raysts.commands.context import checked_plan, pipeline_of
     from raysts.data.own import Own
-    from raysts.pipeline.plan import describe
     from raysts.recipes.experiments import is_experiment
-    from raysts.search.named import is_composed
-    from raysts.storage.store import Store
+    from raysts.recipes.names import pipeline_of
+    from raysts.search.composed import is_composed
 
     given = overrides or {}
     options = RunOptions(data, storage, skip_bad=skip_bad, own=Own.of(text, column, dev, test), verify=verify)
     if is_experiment(recipe):
+        from raysts.commands import experiment
+
         return {"status": "done", **experiment.described(recipe, given, options)}
     if is_composed(recipe):
+        from raysts.commands import composed
+
         return {"status": "done", **composed.described(recipe, given, options)}
-    checked = checked_plan(pipeline_of(recipe, given), options)
+    pipeline = pipeline_of(recipe, given)  # a wrong name is told before torch is imported
+    from raysts.commands.context import checked_plan
+    from raysts.pipeline.plan import describe
+    from raysts.storage.store import Store
+
+    checked = checked_plan(pipeline, options)
     return {"status": "done", "storage": Store.of(checked.storage).uri, **describe(checked)}
 
 

@@ -29,7 +29,7 @@ def recipes() -> Result:
 def _entries() -> dict[str, Entry]:
     from raysts.recipes.experiments import EXPERIMENTS
     from raysts.recipes.names import RECIPES
-    from raysts.search.named import COMPOSED
+    from raysts.search.composed import COMPOSED
 
     several = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
     return RECIPES | several

@@ -73,20 +73,26 @@ def run(
         reason). After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
         is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
     """
-    from raysts.commands import composed, experiment
-    from raysts.commands.context import checked_plan, pipeline_of, run_plan
     from raysts.data.own import Own
     from raysts.recipes.experiments import is_experiment
-    from raysts.search.named import is_composed
+    from raysts.recipes.names import pipeline_of
+    from raysts.search.composed import is_composed
 
     given, own = dict(overrides or {}), Own.of(text, column, dev, test)
     line = command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})"
     options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, own)
     if is_experiment(recipe):
+        from raysts.commands import experiment
+
         return experiment.run(recipe, given, options)
     if is_composed(recipe):
+        from raysts.commands import composed
+
         return composed.run(recipe, given, options)
-    return run_plan(checked_plan(pipeline_of(recipe, given), options), options)
+    pipeline = pipeline_of(recipe, given)  # a wrong name is told before torch is imported
+    from raysts.commands.context import checked_plan, run_plan
+
+    return run_plan(checked_plan(pipeline, options), options)
 
 
 def text_of(result: Result) -> str:

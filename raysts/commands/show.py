@@ -30,7 +30,7 @@ def show(recipe: str, overrides: Mapping[str, Any] | None = None) -> Result:
     from raysts.recipes import names
     from raysts.recipes.experiments import is_experiment
     from raysts.recipes.tree import to_plain
-    from raysts.search.named import is_composed
+    from raysts.search.composed import is_composed
 
     given = overrides or {}
     if is_experiment(recipe):  # what runs something imports for longer than a tree takes

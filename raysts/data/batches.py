@@ -17,9 +17,10 @@ import pyarrow as pa
 from raysts.data.windows import Windows, columns_of
 from raysts.ids import derive_seed
 from raysts.models.tokens import Tokens
+from raysts.objectives.kinds.kind import Kind
 
 if TYPE_CHECKING:
-    from raysts.objectives.objective import LocalBatch, Objective
+    from raysts.objectives.objective import LocalBatch
 
 
 class WindowSlice(NamedTuple):
@@ -47,7 +48,7 @@ class BatchOrder:
     def __init__(
         self,
         sizes: np.ndarray,
-        objective: type[Objective],
+        objective: type[Kind],
         batch: int,
         seed: int,
         drop_last: bool = False,
@@ -120,7 +121,7 @@ class Part(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _part(objective: type[Objective], rows: int, rank: int, world: int) -> Part:
+def _part(objective: type[Kind], rows: int, rank: int, world: int) -> Part:
     from raysts.ops import collective  # not above, for torch
 
     examples = objective.examples(rows)

@@ -133,4 +133,4 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
 
 
 DEVS: dict[str, type[TableDev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}
-"""The tables that select (``Objective.dev`` names one)."""
+"""The tables that select (``Kind.dev`` names one)."""

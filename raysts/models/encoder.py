@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,12 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from raysts.models import kernels
 from raysts.models.families import family_of
 from raysts.models.head import Head
-from raysts.models.layers import Layers, layer_indices, layer_weights
+from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights
 from raysts.models.packing import ATTENTION, Packed, attend, pack
 from raysts.models.static import WordVectors, pooling_problem
-
-PoolingMode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-"""As sentence-transformers names them."""
 
 
 class Encoder(nn.Module):

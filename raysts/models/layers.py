@@ -1,9 +1,10 @@
-"""Which layers' token vectors are pooled."""
+"""Which layers' token vectors are pooled, and how."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 Layers = int | str
 """``k``: the mean of the last k layers; ``first_last``: of layer 1 and the last (BERT-flow); ``only-3``: layer 3 alone;
@@ -11,6 +12,9 @@ Layers = int | str
 
 Layer 0 is the embedding layer.
 """
+
+PoolingMode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+"""As sentence-transformers names them."""
 
 EVERY_LAYER = "only-all"
 """What stands for every layer alone where several choices can be made at once."""

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.models import static
-from raysts.models.encoder import PoolingMode, pooling_modes
+from raysts.models.encoder import pooling_modes
 from raysts.models.gaussian_head import LOG_VAR, GaussianHead
 from raysts.models.head import SIMILARITIES, Dense, Head
-from raysts.models.layers import Layers, layer_indices, layer_weights, layers_of
+from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights, layers_of
 from raysts.models.prompts import Prompts
 from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
 from raysts.storage import foreign

@@ -6,7 +6,6 @@ Shapes: B texts, D dimensions.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,57 +13,23 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped_heads import FlowHead
-from raysts.objectives.objective import Batch, Objective, Settings, texts
+from raysts.objectives.kinds.flow import FlowKind, FlowSettings
+from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowSettings(Settings):
-    """Settings of ``flow``.
-
-    Attributes:
-        levels: each halves the dimensions: 2 (BERT-flow's Table 7) or 3 (the official code's default file).
-        depth: steps of a level.
-        width: hidden units of the coupling networks.
-    """
-
-    levels: int = 2
-    depth: int = 3
-    width: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("levels", "depth", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-
-
-class Flow(Objective):
+class Flow(FlowKind, Objective):
     """Negative log-likelihood of the embeddings in bits per dimension; the model itself is frozen.
 
     The flow is trained in float64 and kept in float32. Where actnorm has just been fitted the gradient of its biases is 0,
     and Adam would turn float32's rounding error there into steps of full size, other ones for other numbers of processes.
     """
 
-    settings_type = FlowSettings
-    table = "targets"
-    texts = ("sentence",)
-    post = "pooled"
-
     def __init__(self, settings: FlowSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
         self.fitted = False
         """Whether the actnorms are known to be: what the module says lies on the device."""
         self.head = FlowHead(Glow(encoder.dim, settings.levels, settings.depth, settings.width)).double()
-
-    @classmethod
-    def problem(cls, batch: int) -> str | None:
-        """The first batch sets the scale of every dimension."""
-        return None if batch > 1 else "must be at least 2: the first batch gives every dimension its variance"
-
-    @classmethod
-    def misfit(cls, settings: FlowSettings, dim: int) -> str | None:
-        rule = f"levels={settings.levels}: every level halves the dimensions, so 2^levels must divide {dim}; take fewer"
-        return rule if dim % 2**settings.levels else None
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Bits per dimension; the first call fits the actnorms to the examples of all processes."""

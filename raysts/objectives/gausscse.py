@@ -5,9 +5,7 @@ Shapes: B examples, V views of an example, R texts, T tokens, D dimensions, K ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,65 +13,21 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.gaussian_head import GaussianHead
-from raysts.models.head import ACTIVATIONS
-from raysts.objectives.contrastive import Contrastive, ContrastiveSettings
+from raysts.objectives.contrastive import Contrastive
+from raysts.objectives.kinds.gausscse import GaussCSEKind, GaussCSESettings
 from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses
-from raysts.ops.gaussian import KINDS, Gaussians, Kind, Triplets, contrastive
-
-LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
-"""The four losses by the sets in their denominator: entailment, contradiction, reversed (the paper's tables write
-``swap``)."""
+from raysts.ops.gaussian import Gaussians, Triplets, contrastive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussCSESettings(ContrastiveSettings):
-    """Settings of ``gausscse``.
-
-    Attributes:
-        loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
-        similarity: ``per_dimension``, the mean of 1 / (1 + KL_d) (official code), or ``paper``, 1 / (1 + sum KL_d).
-        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
-    """
-
-    loss: Literal["ent", "ent+con", "ent+rev", "ent+con+rev"] = "ent+con"
-    similarity: Kind = "per_dimension"
-    activation: Literal["tanh", "identity"] = "tanh"
-
-    def __post_init__(self) -> None:
-        ContrastiveSettings.__post_init__(self)
-        for name, allowed in (("loss", LOSSES), ("similarity", KINDS), ("activation", tuple(ACTIVATIONS))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
-
-
-class GaussCSE(Contrastive):
+class GaussCSE(GaussCSEKind, Contrastive):
     """Equation 4 over NLI triplets, with the examples of all processes as candidates; one model for all four losses."""
-
-    settings_type = GaussCSESettings
-    table = "nli/triplets"
-    texts = ("anchor", "positive", "negative")
-    sentences = 3
-    keeps = ("best", "last")
-    dev = "nli/snli_dev"
-    endings = {f"-{loss}": {"loss": loss} for loss in LOSSES}
-    members = 5
-    scales = {"small": {"train.max_steps": 1_000}}
 
     def __init__(self, settings: GaussCSESettings, encoder: Encoder) -> None:
         head = GaussianHead(encoder.dim, encoder.dim, settings.activation, settings.similarity)
         super().__init__(settings, encoder.followed_by(head))
         # Contradictions are read where the loss has a use for them.
         self.views = self.texts if "con" in settings.loss else self.texts[:2]
-
-    @classmethod
-    def adds_head(cls, settings: GaussCSESettings) -> bool:
-        """The Gaussian head."""
-        return True
-
-    @classmethod
-    def undivided(cls, settings: GaussCSESettings) -> str | None:
-        return "its similarity is of Gaussians in all their dimensions; leave it out"
 
     def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """mu and log_var side by side, [R, 2D]."""

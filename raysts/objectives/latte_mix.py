@@ -9,22 +9,28 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
 from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
+from raysts.objectives.kinds.latte_mix import (
+    AutoencoderKind,
+    AutoencoderSettings,
+    LatentKind,
+    LatteMixKind,
+    LatteMixSettings,
+    NormalVAEKind,
+    NormalVAESettings,
+)
+from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
 from raysts.ops import collective
 from raysts.ops.variational import (
-    FreeBits,
     draw,
     free_bits,
     gumbel,
@@ -37,92 +43,6 @@ DECODER_LAYERS = 3
 """The paper's choice: the decoder is to be expressive (appendix A.5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoencoderSettings(Settings):
-    """Settings of ``latte-ae``.
-
-    Attributes:
-        dims: latent dimensions (``latte``: variables, or for ``single`` the dimensions a class is embedded in).
-        encoder_layers: linear layers of the encoder, 1 to 3.
-        hidden: width between the layers of encoder and decoder; none: that of the token vectors.
-        reconstruction: squared error, ``sum`` or ``mean`` over the dimensions of a token vector.
-        inputs: token vectors as they are (``raw``), or every dimension with mean 0 and variance 1 over the tokens read so far
-            (``standardised``), so that few dimensions of large variance do not take what a code can carry. The model that is
-            kept has it in its first layer.
-        variance: of the decoder's Gaussian: the error is divided by twice that. None: learnt, one for all dimensions.
-    """
-
-    dims: int = 64
-    encoder_layers: int = 1
-    hidden: int | None = None
-    reconstruction: Literal["sum", "mean"] = "sum"
-    inputs: Literal["raw", "standardised"] = later("raw")
-    variance: float | None = later(0.5)
-
-    def __post_init__(self) -> None:
-        if self.dims < 1:
-            raise ValueError(f"dims={self.dims} must be at least 1")
-        if not 1 <= self.encoder_layers <= 3:
-            raise ValueError(f"encoder_layers={self.encoder_layers} must be 1, 2 or 3")
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"hidden={self.hidden} must be at least 1, or none for the width of the token vectors")
-        if self.variance is not None and not 0 < self.variance < math.inf:
-            raise ValueError(f"variance={self.variance} divides the error: it must be above 0, or none to be learnt")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalVAESettings(AutoencoderSettings):
-    """Settings of ``latte-normal``.
-
-    Attributes:
-        free_bits: divergence from the prior, in nats, below which it costs no less.
-        free_bits_of: that holds of a token's divergence, ``total``, or of each latent variable's, ``per_latent``.
-        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to ``beta``.
-        beta: weight of the divergence after that.
-    """
-
-    free_bits: float = 0.3
-    free_bits_of: FreeBits = "total"
-    beta_warmup_fraction: float = 0.1
-    beta: float = later(1.0)
-
-    def __post_init__(self) -> None:
-        AutoencoderSettings.__post_init__(self)  # slots: super() would look for the class before it got them
-        if self.free_bits < 0:
-            raise ValueError(f"free_bits={self.free_bits} must not be negative")
-        if not 0 <= self.beta_warmup_fraction <= 1:
-            raise ValueError(f"beta_warmup_fraction={self.beta_warmup_fraction} is a part of the run, from 0 to 1")
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta={self.beta} must not be negative")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatteMixSettings(NormalVAESettings):
-    """Settings of ``latte``.
-
-    Attributes:
-        layout: ``factorised``: ``dims`` variables of ``classes`` classes each; ``single``: one variable, whose (nearly)
-            one-hot sample is embedded in ``dims`` dimensions before the decoder.
-        classes: classes of a variable.
-        tau: temperature of the Gumbel-softmax.
-        tau_test: temperature of the probabilities that represent a text; none: ``tau``.
-    """
-
-    layout: Literal["factorised", "single"] = "factorised"
-    classes: int = 100
-    tau: float = 0.3
-    tau_test: float | None = None
-
-    def __post_init__(self) -> None:
-        NormalVAESettings.__post_init__(self)
-        if self.classes < 2:
-            raise ValueError(f"classes={self.classes} must be at least 2")
-        for name in ("tau", "tau_test"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} divides the logits and must be above 0")
-
-
 class Sample(NamedTuple):
     """What a decoder reads, and what it costs beside the reconstruction."""
 
@@ -131,25 +51,16 @@ class Sample(NamedTuple):
     """Divergence from the prior of every latent variable; none: there is no prior."""
 
 
-class LatentObjective(Objective):
+class LatentObjective(LatentKind, Objective):
     """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
 
     The encoder's token vectors u are frozen; an MLP in front of the pooling gives q(z | u), and a decoder MLP of three
     layers, which serves training alone, reconstructs u from a sample of z (equation 3).
     """
 
-    table = "nli/sentences"
-    texts = ("sentence",)
-    post = "tokens"
-    members = 3
     count: Tensor
     sum_H: Tensor
     squares_H: Tensor
-    scales = {
-        "paper": {"data.sources": ["snli"], "settings.inputs": "raw", "train.keep": "last"},
-        "small": {"train.max_steps": 2_000},
-    }
-    around = {"paper": {"backbone": "bert-base-uncased", "nli.data.sources": ["snli"]}}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         if len(encoder.heads):
@@ -281,10 +192,8 @@ class LatentObjective(Objective):
         return 1 - collective.total((error_NH.sum(-1) * weight_N).sum()) / spread.clamp_min(1e-12)
 
 
-class LatteMix(LatentObjective):
+class LatteMix(LatteMixKind, LatentObjective):
     """The Categorical VAE: Gumbel-softmax samples, uniform prior."""
-
-    settings_type = LatteMixSettings
 
     def __init__(self, settings: LatteMixSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
@@ -309,10 +218,8 @@ class LatteMix(LatentObjective):
         return Sample(z_NVK.flatten(-2), kl_to_uniform(logits_NVK))
 
 
-class NormalVAE(LatentObjective):
+class NormalVAE(NormalVAEKind, LatentObjective):
     """The Normal-VAE baseline: mu + sigma times noise, standard normal prior."""
-
-    settings_type = NormalVAESettings
 
     @staticmethod
     def head(settings: NormalVAESettings, width: int, hidden: int) -> LatentHead:
@@ -324,10 +231,8 @@ class NormalVAE(LatentObjective):
         return Sample(mu_NV + (log_var_NV / 2).exp() * noise_NV, kl_to_standard_normal(mu_NV, log_var_NV))
 
 
-class Autoencoder(LatentObjective):
+class Autoencoder(AutoencoderKind, LatentObjective):
     """The autoencoder baseline: no noise, no prior."""
-
-    settings_type = AutoencoderSettings
 
     @staticmethod
     def head(settings: AutoencoderSettings, width: int, hidden: int) -> LatentHead:

@@ -5,8 +5,6 @@ Shapes: B texts, T tokens of the longest, N masked tokens of all texts, H hidden
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,8 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.kernels import Linear
-from raysts.objectives.objective import Batch, LocalBatch, Objective, Settings, texts
+from raysts.objectives.kinds.mlm import MLMKind, MLMSettings
+from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
 from raysts.ops import collective, losses
 
 MASKED, RANDOM = 0.8, 0.1
@@ -27,32 +26,12 @@ IGNORED = -100
 """Label of a token that is not predicted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MLMSettings(Settings):
-    """Settings of ``mlm``.
-
-    Attributes:
-        rate: part of a text's tokens that is predicted, in (0, 1); one token at least.
-    """
-
-    rate: float = 0.15
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate < 1.0:
-            raise ValueError(f"rate={self.rate} is a part of a text's tokens and must be between 0 and 1")
-
-
-class MLM(Objective):
+class MLM(MLMKind, Objective):
     """Cross-entropy of the chosen tokens, mean over those of the global batch; the encoder alone is kept.
 
     The head is that of the BERT, DistilBERT and RoBERTa families: dense layer, GELU, layer norm, then the word embeddings
     as decoder with a bias of its own.
     """
-
-    settings_type = MLMSettings
-    table = "wikipedia/sentences"
-    texts = ("sentence",)
-    scales = {"small": {"train.max_steps": 500}}
 
     def __init__(self, settings: MLMSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

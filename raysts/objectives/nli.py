@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.objective import Batch, Settings, VectorObjective, embed_pair
+from raysts.objectives.kinds.nli import NLIKind, NLISettings
+from raysts.objectives.objective import Batch, VectorObjective, embed_pair
 from raysts.ops import collective, losses
 from raysts.schema import NLI_LABELS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NLISettings(Settings):
-    """Settings of ``nli``.
-
-    Attributes:
-        bias: the classifier has a bias (BERT-flow's has none).
-    """
-
-    bias: bool = True
-
-
-class NLI(VectorObjective):
+class NLI(NLIKind, VectorObjective):
     """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction; of first dimensions with the columns of W that read
     them (MRL-E of Kusupati et al. 2022)."""
-
-    settings_type = NLISettings
-    table = "nli/train"
-    texts = ("premise", "hypothesis")
-    values = ("label",)
-    sentences = 2
-    stackable = True
-    scales = {"paper": {"data.sample": 1_000_000}, "small": {"train.max_steps": 1_000}}
 
     def __init__(self, settings: NLISettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
+from raysts.objectives.kinds.kind import Kind, VectorKind
 
 Batch = dict[str, Any]
 """Tensors by name; what the host has to know of a batch are arrays (``raysts.models.packing.to_device``)."""
@@ -39,102 +39,15 @@ class LocalBatch(NamedTuple):
     """How much of the run is done, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Base of the objectives' own settings; every field is part of the recipe.
-
-    Attributes:
-        matryoshka: numbers of first dimensions that are to be good sentence vectors by themselves: the loss is the mean of that
-            of the whole vectors and of those of their first dimensions (:class:`VectorObjective`). None: the whole alone.
+class Objective(Kind, nn.Module):
+    """One training objective, with all that is known of it (:class:`Kind`). ``forward(batch)`` returns ``(loss, scalars)``; the
+    loss is the global mean.
     """
-
-    matryoshka: tuple[int, ...] = later(())
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether backward computes again what forward did, to hold less of it."""
-        return False
-
-
-class Objective(nn.Module, ABC):
-    """One training objective. ``forward(batch)`` returns ``(loss, scalars)``; the loss is the global mean.
-
-    Class attributes:
-        settings_type: the frozen dataclass of its settings.
-        table: the canonical table it trains on by default.
-        texts: its text columns.
-        values: its other columns (``label``, ``score``, ``teacher``).
-        sentences: sentences that an example sends through an encoder.
-        keeps: allowed values of ``train.keep``; the first is the default.
-        keeps_by_dev: those of them for which the score on ``dev`` chooses.
-        stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
-        version: part of the run id; raise it when the mathematics changes.
-        dev: table whose score selects checkpoints (``raysts.evaluation.dev``).
-        post: trains a head on the frozen model that came out: on what its heads give (``pooled``) or on its token vectors
-            (``tokens``); stands last in a system's name.
-        endings: its words in a system's name: what follows its own name, and the settings that this stands for.
-        members: members of a system that combines none: over so many runs its paper averages.
-        scales: what changes in its recipe at a scale of ``raysts.recipes.names.SCALES``, as overrides of a stage.
-        around: what changes at a scale in the pipeline around it, as overrides of a pipeline that may lack some of the stages:
-            its paper's backbone, the data of the stages before.
-    """
-
-    settings_type: ClassVar[type[Settings]]
-    table: ClassVar[str]
-    texts: ClassVar[tuple[str, ...]]
-    values: ClassVar[tuple[str, ...]] = ()
-    sentences: ClassVar[int] = 1
-    keeps: ClassVar[tuple[str, ...]] = ("last", "best")
-    keeps_by_dev: ClassVar[tuple[str, ...]] = ("best",)
-    stackable: ClassVar[bool] = False
-    version: ClassVar[int] = 1
-    dev: ClassVar[str] = "sts/stsb_dev"
-    post: ClassVar[Literal["", "pooled", "tokens"]] = ""
-    endings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"": {}}
-    members: ClassVar[int] = 1
-    scales: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    around: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()
         self.settings = settings
         self.encoder = encoder
-
-    @classmethod
-    def variant(cls, settings: Any) -> type[Objective]:
-        """The class that does what ``settings`` say, where they decide which rows an example reads."""
-        return cls
-
-    @classmethod
-    def rows_per_batch(cls, batch: int) -> int:
-        """Table rows that a global batch of ``batch`` examples reads."""
-        return batch
-
-    @classmethod
-    def examples(cls, rows: int) -> list[tuple[int, ...]]:
-        """Which of a batch's ``rows`` consecutive rows each example reads; a last batch may hold fewer rows."""
-        return [(row,) for row in range(rows)]
-
-    @classmethod
-    def problem(cls, batch: int) -> str | None:
-        """What is wrong with a batch size, or None."""
-        return None
-
-    @classmethod
-    def misfit(cls, settings: Any, dim: int) -> str | None:
-        """Why ``settings`` do not fit a model of ``dim`` dimensions, or None."""
-        most = max(settings.matryoshka, default=0)
-        return f"matryoshka={list(settings.matryoshka)}: the vectors have {dim} dimensions" if most > dim else None
-
-    @classmethod
-    def undivided(cls, settings: Any) -> str | None:
-        """Why the first dimensions of its vectors have no loss of their own (``matryoshka``), or None."""
-        return "it is no loss of sentence vectors; leave it out"
-
-    @classmethod
-    def adds_head(cls, settings: Any) -> bool:
-        """Whether the model that comes out has a head of the objective's own, which begins with random weights."""
-        return bool(cls.post)
 
     def collate(self, local: LocalBatch) -> Batch:
         """Tensors for ``forward`` from this process's part of the batch.
@@ -176,7 +89,12 @@ class Objective(nn.Module, ABC):
         }
 
 
-class VectorObjective(Objective):
+def module_of(kind: type[Kind]) -> type[Objective]:
+    """The module that is trained."""
+    return resolve_name(f"raysts.objectives.{kind.trained_by}")  # type: ignore[no-any-return]
+
+
+class VectorObjective(VectorKind, Objective):
     """A loss of sentence vectors, which their first dimensions have by themselves too.
 
     With ``settings.matryoshka`` the loss is the mean over these widths and the whole one (Kusupati et al. 2022, equation 1, with
@@ -190,10 +108,6 @@ class VectorObjective(Objective):
     @abstractmethod
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
-
-    @classmethod
-    def undivided(cls, settings: Any) -> str | None:
-        return None
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         whole = self.vectors(batch)

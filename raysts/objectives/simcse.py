@@ -5,52 +5,22 @@ Shapes: B examples, V views of an example (anchor, positive, hard negative), T t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysts.ids import later
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.contrastive import Contrastive, ContrastiveSettings
+from raysts.objectives.contrastive import Contrastive
+from raysts.objectives.kinds.simcse import SimCSEKind, SimCSESettings, SupervisedSimCSEKind, UnsupervisedSimCSEKind
 from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimCSESettings(ContrastiveSettings):
-    """Settings of ``simcse-sup`` and ``simcse-unsup``.
-
-    Attributes:
-        head: what follows the pooling: a dense layer with ``tanh`` (the paper, on the first token), or ``none``.
-    """
-
-    head: Literal["tanh", "none"] = later("tanh")
-
-    def __post_init__(self) -> None:
-        ContrastiveSettings.__post_init__(self)
-        if self.head not in ("tanh", "none"):
-            raise ValueError(f"head={self.head!r} must be tanh or none")
-
-
-_PAPER: dict[str, Any] = {
-    "pooling": "cls",
-    "settings.head": "tanh",
-    "settings.false_negatives": "kept",
-    "train.eval_first": False,
-}
-
-
-class SimCSE(Contrastive):
+class SimCSE(SimCSEKind, Contrastive):
     """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives."""
-
-    settings_type = SimCSESettings
-    keeps = ("best", "last")
-    stackable = True
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
@@ -70,52 +40,28 @@ class SimCSE(Contrastive):
         return loss, {"accuracy": collective.mean(right_K, weight_K)}
 
 
-class SupervisedSimCSE(SimCSE):
+class SupervisedSimCSE(SupervisedSimCSEKind, SimCSE):
     """Anchor premise, positive entailment, hard negative contradiction; a dense head with tanh belongs to the model."""
 
-    table = "nli/triplets"
-    texts = ("anchor", "positive", "negative")
-    views = texts
-    sentences = 3
-    scales = {"small": {"batch": 64, "train.max_steps": 500}, "paper": {**_PAPER, "data.table": None}}
+    views = SupervisedSimCSEKind.texts
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         if settings.head == "tanh":
             encoder = encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh"))
         super().__init__(settings, encoder)
 
-    @classmethod
-    def adds_head(cls, settings: SimCSESettings) -> bool:
-        """The dense head, where it is kept."""
-        return settings.head == "tanh"
-
     def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         return self.encoder(ids_BT, lengths_B, known)
 
 
-class UnsupervisedSimCSE(SimCSE):
+class UnsupervisedSimCSE(UnsupervisedSimCSEKind, SimCSE):
     """Two dropout passes of one sentence; a dense head with tanh serves training alone."""
 
-    table = "wikipedia/sentences"
-    texts = ("sentence",)
     views = ("sentence", "sentence")
-    sentences = 2
-    scales = {"small": {"train.max_steps": 1_000}, "paper": _PAPER}
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
         self.head = Dense(encoder.dim, encoder.dim, "tanh") if settings.head == "tanh" else nn.Identity()
-
-    @classmethod
-    def problem(cls, batch: int) -> str | None:
-        """Only other sentences are negatives."""
-        return None if batch > 1 else "must be at least 2: a sentence's negatives are the others of its batch"
-
-    @classmethod
-    def undivided(cls, settings: SimCSESettings) -> str | None:
-        if settings.head == "none":
-            return None
-        return "head=tanh reads all dimensions and is dropped after training; set head=none"
 
     def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         return self.head(self.encoder(ids_BT, lengths_B, known))

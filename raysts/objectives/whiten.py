@@ -6,31 +6,16 @@ Shapes: B texts, D dimensions, E dimensions kept.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, Settings, texts
+from raysts.objectives.kinds.whiten import CentreKind, MomentsKind, WhitenKind
+from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhitenSettings(Settings):
-    """Settings of ``whiten``.
-
-    Attributes:
-        dimensions: keep this many, those of largest variance; none: all.
-    """
-
-    dimensions: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.dimensions is not None and self.dimensions < 1:
-            raise ValueError(f"dimensions={self.dimensions} must be at least 1, or none for all")
 
 
 def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
@@ -50,16 +35,11 @@ def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
     return directions_DD[:, :dimensions] * torch.where(known_E, variance_E, torch.inf).rsqrt()
 
 
-class _Moments(Objective):
+class _Moments(MomentsKind, Objective):
     """One pass over the sentences sums what mean and covariance need; nothing is trained.
 
     The loss it reports is the variance per dimension of the sentences so far.
     """
-
-    table = "targets"
-    texts = ("sentence",)
-    keeps = ("last",)
-    post = "pooled"
 
     count: Tensor
     sum_D: Tensor
@@ -73,11 +53,6 @@ class _Moments(Objective):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("sum_D", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("products_DD", torch.zeros(dim, dim, dtype=torch.float64))
-
-    @classmethod
-    def misfit(cls, settings: Any, dim: int) -> str | None:
-        wanted = settings.dimensions or dim
-        return f"dimensions={wanted} must be at most those of the model, {dim}" if wanted > dim else None
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -112,10 +87,8 @@ class _Moments(Objective):
         return {"encoder": self.encoder.followed_by(head)}
 
 
-class Whiten(_Moments):
+class Whiten(WhitenKind, _Moments):
     """Embeddings get mean 0 and covariance I (Su et al. 2021)."""
-
-    settings_type = WhitenSettings
 
     @staticmethod
     def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
@@ -123,17 +96,8 @@ class Whiten(_Moments):
         return whitening_matrix(covariance_DD, kept)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CentreSettings(Settings):
-    """Settings of ``centre``: none."""
-
-    dimensions: ClassVar[None] = None
-
-
-class Centre(_Moments):
+class Centre(CentreKind, _Moments):
     """The mean of the sentences is taken away, and no more: the least that whitening and flows must be better than."""
-
-    settings_type = CentreSettings
 
     @staticmethod
     def matrix(covariance_DD: Tensor, kept: int) -> Tensor:

@@ -36,7 +36,7 @@ from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.distillation import DistillationSettings
+from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.outcome import dev_name, members_dev

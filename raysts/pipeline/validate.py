@@ -18,7 +18,7 @@ from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.distillation import AGREEMENT, DistillationSettings
+from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import TINY, Inputs

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.objectives import OBJECTIVES, Objective
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.kind import Kind
 from raysts.recipes import stages
 from raysts.recipes.recipe import SOUPS, Recipe
 
 
-def _words(wanted: Callable[[type[Objective]], bool]) -> dict[str, Recipe]:
+def _words(wanted: Callable[[type[Kind]], bool]) -> dict[str, Recipe]:
     """The default recipes of the objectives that are ``wanted``, by their words in a system's name."""
     found = {}
     for name, kind in OBJECTIVES.items():

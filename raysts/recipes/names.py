@@ -87,8 +87,8 @@ RECIPES: dict[str, Entry] = {
 
 
 SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
-"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Objective.scales``) and of the
-pipeline (``Objective.around``: another paper's backbone).
+"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Kind.scales``) and of the
+pipeline (``Kind.around``: another paper's backbone).
 
 ``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``small``
 ends in an hour or so on a few CPU cores with a small encoder; of members and students it has at most so many.
@@ -117,6 +117,13 @@ def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
     else:
         base = at_scale(_compose(system), name, scale) if at else _compose(system)
     return apply_overrides(base, overrides) if overrides else base
+
+
+def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> Pipeline:
+    """The pipeline that a recipe names, or is, with overrides applied."""
+    if isinstance(recipe, str):
+        return pipeline(recipe, overrides)
+    return apply_overrides(recipe, overrides) if overrides else recipe
 
 
 def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:

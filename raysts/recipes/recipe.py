@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 
 from raysts.errors import nearest
 from raysts.ids import later
-from raysts.models.encoder import PoolingMode
-from raysts.models.layers import Layers, check_layers
+from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import Precision
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.objective import Settings
+from raysts.objectives.kinds.kind import Settings
 from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -135,7 +134,7 @@ class Train:
         precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32; the pipeline's ``precision`` goes
             before), ``bf16``, ``fp32`` or ``tf32``.
         keep: the encoder that is kept: of the ``last`` step or ``best`` on dev, or what else the objective offers
-            (``Objective.keeps``).
+            (``Kind.keeps``).
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
         checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps, and after 10 seconds
             in any case (or 20 times as long as it takes to write one).

@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysts.objectives.contrastive_tension import ContrastiveTensionSettings
-from raysts.objectives.distillation import DistillationSettings
-from raysts.objectives.flow import FlowSettings
-from raysts.objectives.gausscse import GaussCSESettings
-from raysts.objectives.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
-from raysts.objectives.mlm import MLMSettings
-from raysts.objectives.nli import NLISettings
-from raysts.objectives.objective import Settings
-from raysts.objectives.simcse import SimCSESettings
-from raysts.objectives.sts_regression import STSRegressionSettings
-from raysts.objectives.whiten import CentreSettings, WhitenSettings
+from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionSettings
+from raysts.objectives.kinds.distillation import DistillationSettings
+from raysts.objectives.kinds.flow import FlowSettings
+from raysts.objectives.kinds.gausscse import GaussCSESettings
+from raysts.objectives.kinds.kind import Settings
+from raysts.objectives.kinds.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
+from raysts.objectives.kinds.mlm import MLMSettings
+from raysts.objectives.kinds.nli import NLISettings
+from raysts.objectives.kinds.simcse import SimCSESettings
+from raysts.objectives.kinds.sts_regression import STSRegressionSettings
+from raysts.objectives.kinds.whiten import CentreSettings, WhitenSettings
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -12,9 +12,10 @@ import torch
 from raysts.errors import InputError
 from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES
-from raysts.recipes.recipe import Recipe
+from raysts.objectives.kinds.kind import Settings
+from raysts.objectives.objective import module_of
 from raysts.search.search import Search
-from raysts.search.space import corners
+from raysts.search.space import Point, corners
 from raysts.search.study import Study
 from raysts.training import checkpoint
 
@@ -57,27 +58,45 @@ def sizes(study: Study) -> Sizes:
     Heads and decoders depend on the point, and only the objective knows how: it is built at the ends of the space, with
     what is new on ``meta``, where tensors have shapes and take no memory.
     """
-    backbone, built = study.plan.backbone, []
+    backbone, search = study.plan.backbone, study.search
     encoder = load(backbone, device="cpu", heads=study.kind.post == "pooled").encoder
-    for recipe in {recipe.settings: recipe for recipe in _extremes(study.search)}.values():
-        with torch.device("meta"):
-            objective = OBJECTIVES[recipe.objective].variant(recipe.settings)(recipe.settings, encoder)
-        kept = max(_bytes(candidate.state_dict().values()) for candidate in objective.candidates().values())
-        built.append(Sizes(kept, _bytes(checkpoint.trained_state(objective).values())))
+    built: dict[Settings, Sizes] = {}
+
+    def size(point: Point) -> Sizes:
+        with contextlib.suppress(InputError):  # values that do not go together are no point
+            recipe = search.recipe(point)
+            if recipe.settings not in built:
+                with torch.device("meta"):
+                    kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
+                    objective = module_of(kind)(recipe.settings, encoder)
+                kept = max(_bytes(candidate.state_dict().values()) for candidate in objective.candidates().values())
+                built[recipe.settings] = Sizes(kept, _bytes(checkpoint.trained_state(objective).values()))
+            return built[recipe.settings]
+        return Sizes(0, 0)
+
+    for point in _extremes(search, size):
+        size(point)
     other = sum(path.stat().st_size for path in backbone.iterdir() if path.is_file() and path.suffix not in WEIGHTS)
-    return Sizes(max(size.model for size in built) + other, max(size.trained for size in built))
+    largest = built.values()
+    return Sizes(max(size.model for size in largest) + other, max(size.trained for size in largest))
 
 
-def _extremes(search: Search) -> Iterator[Recipe]:
-    """Recipes of every combination of the settings' choices and ends of ranges: of two that are large together, neither
-    need be the larger by itself."""
-    first = corners(search.space)[0]
+def _extremes(search: Search, size: Callable[[Point], Sizes]) -> Iterator[Point]:
+    """Every combination of the choices and ends of ranges of those settings that say something about the size: of two that are
+    large together, neither need be the larger by itself. One says nothing that changes no size where it alone is varied, all
+    others at their first values or all at their last."""
     ends = {
         key: dimension.ends for key, dimension in search.space.items() if key.startswith(f"{search.stage}.settings.")
     }
-    for values in itertools.product(*ends.values()):
-        with contextlib.suppress(InputError):  # values that do not go together are no point
-            yield search.recipe({**first, **dict(zip(ends, values, strict=True))})
+    first = corners(search.space)[0]
+    last = first | {key: values[-1] for key, values in ends.items()}
+    sized = {
+        key: values
+        for key, values in ends.items()
+        if any(len({size({**others, key: value}) for value in values}) > 1 for others in (first, last))
+    }
+    for values in itertools.product(*sized.values()):
+        yield {**first, **dict(zip(sized, values, strict=True))}
 
 
 def _bytes(values: Iterable[torch.Tensor]) -> int:

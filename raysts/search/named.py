@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.recipes import names
-from raysts.recipes.names import Entry
 from raysts.search.search import Search, configured
-from raysts.search.space import Dimension, Point
+from raysts.search.space import Dimension
 
 
 def lower_bound(scale: str = "") -> Search:
@@ -87,44 +86,6 @@ SEARCHES: dict[str, Callable[[str], Search]] = {
     "gausscse": gausscse,
 }
 """A search is its line here: commands, help and jobs take its name from it."""
-
-
-class Composed(NamedTuple):
-    """A recipe that is a search, and the system that is made with its best point.
-
-    Attributes:
-        entry: its line in ``raysts recipes``.
-        search: name of the search.
-        system: name of the pipeline that follows; it has the stage that is searched.
-        then: what follows, in words.
-        overrides: the best point as overrides of the system.
-    """
-
-    entry: Entry
-    search: str
-    system: str
-    then: str
-    overrides: Callable[[Point], Mapping[str, Any]] = dict
-
-
-COMPOSED: dict[str, Composed] = {
-    "sts-grid-sed": Composed(
-        Entry(
-            "SED 5.5 and Table 4: lower bounds, the best one's ensemble, its student",
-            "88.50 for the grid and 88.29 for the student on STS-B test, RoBERTa-L",
-            "20 bounds x 10 x sts, then 100,000 sentences",
-        ),
-        search="lower-bound",
-        system="sts-sed",
-        then="the ensemble and its student",
-    ),
-}
-"""Every one is a name for ``raysts run``, ``plan`` and ``show``."""
-
-
-def is_composed(recipe: object) -> TypeGuard[str]:
-    """Whether this is the name of a recipe that begins with a search, perhaps at a scale."""
-    return isinstance(recipe, str) and recipe.partition("@")[0] in COMPOSED
 
 
 def search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:

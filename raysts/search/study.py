@@ -23,7 +23,8 @@ from raysts.evaluation.run_metric import LOSS, rank, reported
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
-from raysts.objectives import OBJECTIVES, Objective
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.kind import Kind
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
@@ -207,7 +208,7 @@ class Study:
         return self.store.read_json(self.folder / "study.json", fresh=True) or {}
 
     @property
-    def kind(self) -> type[Objective]:
+    def kind(self) -> type[Kind]:
         return OBJECTIVES[self.search.pipeline.stages[self.search.stage].objective]
 
     @property

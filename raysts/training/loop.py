@@ -21,7 +21,8 @@ from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
 from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel
-from raysts.objectives import OBJECTIVES, Batch, LocalBatch
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.objective import Batch, LocalBatch, module_of
 from raysts.storage.runs import RunFolder
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
@@ -151,7 +152,7 @@ class Run:
             self.model.encoder.recompute_layers()
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
-        self.objective = kind(recipe.settings, self.model.encoder).to(device)
+        self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(device)
         self.wrapped = runtime.wrap(self.objective)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.precision import autocast
-from raysts.objectives import Batch
+from raysts.objectives.objective import Batch
 from raysts.training.job import Job, finished, writing
 from raysts.training.loop import Run, train, train_runs, update
 from raysts.training.runtime import Runtime

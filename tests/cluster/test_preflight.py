@@ -16,6 +16,7 @@ from processes import wait_until
 
 from raysts.commands.options import RunOptions
 from raysts.errors import InputError
+from raysts.recipes.names import pipeline_of
 from raysts.storage.proof import Proof
 
 
@@ -76,7 +77,7 @@ def test_a_job_without_storage_on_several_nodes(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(capacity, "node_types", lambda: [])
     context._home_storage.cache_clear()
     try:
-        plan = context.plan_of(context.pipeline_of("quickstart", {}), RunOptions())
+        plan = context.plan_of(pipeline_of("quickstart", {}), RunOptions())
         with (
             pytest.raises(InputError, match=r"--storage is missing.*is that of one node.*has 2.*s3://"),
             context.preflight(False, plan),

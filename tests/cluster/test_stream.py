@@ -20,7 +20,8 @@ from small_runs import tokenize_table
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
-from raysts.objectives import OBJECTIVES, LocalBatch
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
 

@@ -11,14 +11,19 @@ from small_runs import tokenize_table
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import StoreSpec, Windows
 from raysts.data.world.backbone import world_tokenizer
-from raysts.objectives import NLI, OBJECTIVES, ContrastiveTension, Distillation, LocalBatch, Objective
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.contrastive_tension import ContrastiveTension
+from raysts.objectives.distillation import Distillation
+from raysts.objectives.kinds.kind import Kind
+from raysts.objectives.nli import NLI
+from raysts.objectives.objective import LocalBatch
 from raysts.recipes.recipe import Data
 
 
 class Numbers:
     """A token store in memory whose texts are their own row number: windows of given sizes."""
 
-    def __init__(self, sizes: list[int], kind: type[Objective]) -> None:
+    def __init__(self, sizes: list[int], kind: type[Kind]) -> None:
         self.sizes, self.kind = np.array(sizes), kind
 
     def __len__(self) -> int:
@@ -34,7 +39,7 @@ class Numbers:
 
 
 def shares(
-    sizes: list[int], kind: type[Objective], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
+    sizes: list[int], kind: type[Kind], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
     epochs: int = 1, rank: int = 0, world: int = 1, bootstrap: bool = False,
 ) -> list[LocalBatch]:  # fmt: skip
     windows = Numbers(sizes, kind)

@@ -17,8 +17,8 @@ from raysts.models.packing import cut, pack, to_device
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.latte_mix import NormalVAESettings
+from raysts.objectives.kinds.latte_mix import NormalVAESettings
+from raysts.objectives.latte_mix import NormalVAE
 
 POOLINGS = ("mean", "cls", "max")
 TEXTS = [
@@ -233,7 +233,7 @@ def test_texts_without_padding_are_padded_ones(
 
 
 def test_texts_of_their_own_length_come_back_without_padding_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = OBJECTIVES["latte-normal"](NormalVAESettings(dims=3), tiny_encoder()).encoder.eval()
+    encoder = NormalVAE(NormalVAESettings(dims=3), tiny_encoder()).encoder.eval()
     ids, lengths = batch()
     with torch.no_grad():
         padded = encoder.represent(ids, lengths)

@@ -21,8 +21,9 @@ from raysts.evaluation.dev import DEVS
 from raysts.models.precision import autocast
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
-from raysts.objectives import OBJECTIVES, Batch, Objective
-from raysts.objectives.contrastive import Contrastive
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.contrastive import ContrastiveKind
+from raysts.objectives.objective import Batch, Objective, module_of
 from raysts.recipes import grammar, names, stages
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Optim
@@ -50,7 +51,7 @@ def built(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
     kind = OBJECTIVES[name]
     encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
     torch.manual_seed(seed)
-    return kind(kind.settings_type(**settings), encoder).eval()
+    return module_of(kind)(kind.settings_type(**settings), encoder).eval()
 
 
 def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXAMPLES) -> Batch:
@@ -76,6 +77,7 @@ def test_it_says_what_it_is(name: str) -> None:
         assert examples == kind.examples(rows)
     assert len(kind.examples(kind.rows_per_batch(EXAMPLES))) == EXAMPLES
     assert kind.problem(EXAMPLES) is None
+    assert issubclass(module_of(kind), kind), "what is trained is what is known of it"
 
 
 @every
@@ -315,7 +317,7 @@ def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage
         if again:
             encoder.recompute_layers()
         torch.manual_seed(0)
-        objective = OBJECTIVES[name](OBJECTIVES[name].settings_type(), encoder).train()
+        objective = module_of(OBJECTIVES[name])(OBJECTIVES[name].settings_type(), encoder).train()
         batch = batch_for(name, stage, objective)
         torch.manual_seed(1)
         loss, held = Held(objective).count(lambda run=objective, on=batch: run(on)[0])  # type: ignore[misc]
@@ -327,7 +329,7 @@ def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if issubclass(kind, Contrastive)])
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if issubclass(kind, ContrastiveKind)])
 def test_cached_gradients_are_those_of_the_whole_batch(name: str, precision: str, stage: Stage) -> None:
     """Dropout on; 16 examples in chunks of 5. The whole batch's graph is held from the same chunks."""
     objective = built(name, stage).train()

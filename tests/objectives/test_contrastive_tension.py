@@ -6,12 +6,9 @@ import torch
 from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.contrastive_tension import (
-    AnchoredContrastiveTension,
-    ContrastiveTension,
-    ContrastiveTensionSettings,
-)
-from raysts.objectives.objective import Batch
+from raysts.objectives.contrastive_tension import AnchoredContrastiveTension, ContrastiveTension
+from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionSettings
+from raysts.objectives.objective import Batch, module_of
 
 
 def sentences(rows: int) -> Tokens:
@@ -108,11 +105,12 @@ def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
 def test_anchored_pairs_share_their_first_sentence() -> None:
     settings = ContrastiveTensionSettings(negatives="anchored")
     kind = ContrastiveTension.variant(settings)
-    assert kind is AnchoredContrastiveTension and kind.variant(ContrastiveTensionSettings()) is ContrastiveTension
+    assert module_of(kind) is AnchoredContrastiveTension
+    assert module_of(kind.variant(ContrastiveTensionSettings())) is ContrastiveTension
     assert kind.rows_per_batch(16) == 16 and kind.problem(12) and not kind.problem(16)
     examples = kind.examples(17)
     assert examples[:3] == [(0,), (0, 1), (0, 2)] and examples[8:10] == [(8,), (8, 9)] and len(examples) == 16
-    objective = kind(settings, tiny_encoder())
+    objective = AnchoredContrastiveTension(settings, tiny_encoder())
     table = {"sentence": sentences(16)}
     found = objective.collate(share_of(table, examples, np.ones(16, np.float32)))
     anchor, words = found["a"], table["sentence"].take([0, 8])

@@ -6,7 +6,8 @@ from small_runs import share_of, tiny_encoder
 
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
-from raysts.objectives.distillation import Distillation, DistillationSettings
+from raysts.objectives.distillation import Distillation
+from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.gausscse import LOSSES, GaussCSE, GaussCSESettings
+from raysts.objectives.gausscse import GaussCSE
+from raysts.objectives.kinds.gausscse import LOSSES, GaussCSESettings
 from raysts.objectives.objective import Batch
 from raysts.recipes.grammar import STAGES
 

@@ -14,15 +14,8 @@ from small_runs import share_of, tiny_encoder
 from raysts.models.head import Dense
 from raysts.models.tokens import Tokens
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.latte_mix import (
-    Autoencoder,
-    AutoencoderSettings,
-    LatentObjective,
-    LatteMix,
-    LatteMixSettings,
-    NormalVAE,
-    NormalVAESettings,
-)
+from raysts.objectives.kinds.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
+from raysts.objectives.latte_mix import Autoencoder, LatentObjective, LatteMix, NormalVAE
 from raysts.objectives.objective import Batch
 from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
 from raysts.recipes import stages

@@ -17,8 +17,9 @@ from raysts.models.precision import autocast
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
-from raysts.objectives import OBJECTIVES, Batch, Objective
-from raysts.objectives.contrastive_tension import FRESH
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.contrastive_tension import FRESH
+from raysts.objectives.objective import Batch, Objective, module_of
 from raysts.recipes import names, stages
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.tree import to_plain
@@ -32,7 +33,7 @@ def made(name: str, **settings: Any) -> tuple[Objective, Batch]:
     """The objective on a tiny encoder of 16 dimensions, and a batch of random texts and values."""
     torch.manual_seed(0)
     kind = OBJECTIVES[name]
-    objective = kind(kind.settings_type(matryoshka=WIDTHS, **settings), tiny_encoder()).eval()
+    objective = module_of(kind)(kind.settings_type(matryoshka=WIDTHS, **settings), tiny_encoder()).eval()
     draw = np.random.default_rng(0)
     lengths = draw.integers(2, 12, (len(kind.texts), ROWS))
     table: dict[str, Any] = {
@@ -139,7 +140,7 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(
     texts = dict(zip(kind.texts, (model.tokenize(column) for column in columns), strict=False))
     if "negative" in kind.texts:
         texts["negative"] = Tokens(np.zeros(0, np.int32), np.zeros(4, np.int64))
-    objective = kind(kind.settings_type(matryoshka=dims[1:], **given), model.encoder).eval()
+    objective = module_of(kind)(kind.settings_type(matryoshka=dims[1:], **given), model.encoder).eval()
     rows = {**texts, "score": np.array(scores, np.float32)}
     loss, _ = objective(objective.collate(share_of(rows, [(0,), (1,), (2,)], np.ones(3, np.float32))))
     found = gradients(objective, loss)

@@ -7,7 +7,8 @@ from small_runs import share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.nli import NLI, NLISettings
+from raysts.objectives.kinds.nli import NLISettings
+from raysts.objectives.nli import NLI
 from raysts.objectives.objective import Batch, embed_pair
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from raysts.models.kernels import Dropout
 from raysts.models.tokens import Tokens
+from raysts.objectives.kinds.simcse import SimCSESettings
 from raysts.objectives.objective import Batch
-from raysts.objectives.simcse import SimCSE, SimCSESettings, SupervisedSimCSE, UnsupervisedSimCSE
+from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
 
 ROWS = 6
 

@@ -81,11 +81,8 @@ def test_a_search_keeps_the_best_models_and_stays_below_the_bound_it_states(
 def test_the_size_of_a_trial_is_that_of_the_largest_point(
     small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    no_size = ("tau", "reconstruction", "inputs", "free_bits_of", "beta")  # every combination of the others is built
-
     def sizes(classes: list[int]) -> disk.Sizes:
         overrides = {"backbone": str(tiny_backbone), "space.settings.classes": classes}
-        overrides |= {f"space.settings.{key}": None for key in no_size}
         return disk.sizes(planned_study("latte-mix", overrides, RunOptions(data=small_world, storage=tmp_path)))
 
     small, large = sizes([4]), sizes([4, 400])

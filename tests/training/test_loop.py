@@ -19,7 +19,7 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
 from raysts.models.pretrained import load
-from raysts.objectives import LocalBatch
+from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock

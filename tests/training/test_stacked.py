@@ -27,7 +27,8 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.models import packing
 from raysts.models.pretrained import load
-from raysts.objectives import OBJECTIVES, LocalBatch
+from raysts.objectives import OBJECTIVES
+from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chains
 from raysts.recipes.recipe import Optim, Pipeline, Resources
 from raysts.storage.foreign import read_json

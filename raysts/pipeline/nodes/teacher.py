@@ -23,7 +23,7 @@ from raysts.ids import content_id, derive_seed
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
-from raysts.objectives.distillation import AGREEMENT, DistillationSettings
+from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers

@@ -1,0 +1,1 @@
+"""What is known of every objective before anything is trained; a file each."""

@@ -1,0 +1,59 @@
+"""What is known of ``gausscse`` (:mod:`raysts.objectives.gausscse`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from raysts.objectives.kinds.contrastive import ContrastiveKind, ContrastiveSettings
+
+LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
+"""The four losses by the sets in their denominator: entailment, contradiction, reversed (the paper's tables write
+``swap``)."""
+SIMILARITIES = ("per_dimension", "paper")
+ACTIVATIONS = ("tanh", "identity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussCSESettings(ContrastiveSettings):
+    """Settings of ``gausscse``.
+
+    Attributes:
+        loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
+        similarity: ``per_dimension``, the mean of 1 / (1 + KL_d) (official code), or ``paper``, 1 / (1 + sum KL_d).
+        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
+    """
+
+    loss: Literal["ent", "ent+con", "ent+rev", "ent+con+rev"] = "ent+con"
+    similarity: Literal["per_dimension", "paper"] = "per_dimension"
+    activation: Literal["tanh", "identity"] = "tanh"
+
+    def __post_init__(self) -> None:
+        ContrastiveSettings.__post_init__(self)
+        for name, allowed in (("loss", LOSSES), ("similarity", SIMILARITIES), ("activation", ACTIVATIONS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
+
+
+class GaussCSEKind(ContrastiveKind):
+    """What is known of a :class:`raysts.objectives.gausscse.GaussCSE`."""
+
+    trained_by = "gausscse:GaussCSE"
+    settings_type = GaussCSESettings
+    table = "nli/triplets"
+    texts = ("anchor", "positive", "negative")
+    sentences = 3
+    keeps = ("best", "last")
+    dev = "nli/snli_dev"
+    endings = {f"-{loss}": {"loss": loss} for loss in LOSSES}
+    members = 5
+    scales = {"small": {"train.max_steps": 1_000}}
+
+    @classmethod
+    def adds_head(cls, settings: GaussCSESettings) -> bool:
+        """The Gaussian head."""
+        return True
+
+    @classmethod
+    def undivided(cls, settings: GaussCSESettings) -> str | None:
+        return "its similarity is of Gaussians in all their dimensions; leave it out"
