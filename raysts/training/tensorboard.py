@@ -16,7 +16,7 @@ def write_scalars(
     hparams: Mapping[str, Any] | None = None,
     kept: tuple[int, float] | None = None,
 ) -> None:
-    """Every number of a run at its step and its time; what the folder held is replaced.
+    """Every number of a run at its step and its time; a folder that has these lines already stays as it is.
 
     Args:
         folder: of the run; its name is what TensorBoard calls it.
@@ -25,12 +25,13 @@ def write_scalars(
         hparams: what the run has in the HPARAMS tab.
         kept: step and score by which that tab compares it, as the scalar ``kept``.
     """
+    store, lines = Store.of(folder), f".{len(metrics)}-lines"
+    if any(path.name.endswith(lines) for path in store.list(folder)):
+        return
     from tensorboardX import SummaryWriter
     from tensorboardX.summary import hparams as as_summaries
 
-    store = Store.of(folder)
-    store.delete(folder)  # in a bucket too: every file of events has a name of its own
-    with SummaryWriter(str(folder)) as writer:
+    with store.put_dir(folder) as draft, SummaryWriter(str(draft), filename_suffix=lines) as writer:
         for step, when, line in numbers(metrics, start):
             for name, value in line.items():
                 writer.add_scalar(name, value, step, walltime=when)
@@ -39,7 +40,6 @@ def write_scalars(
                 writer.file_writer.add_summary(summary)
         if kept is not None:
             writer.add_scalar("kept", kept[1], kept[0])
-    store.upload(folder)
 
 
 def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:

@@ -21,6 +21,7 @@ from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
 from raysts.report.run.grid import pipeline_grid
 from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, main_table, pooled, standings, views
+from raysts.storage.store import Store
 from raysts.training.monitor import duration
 from raysts.training.tensorboard import write_scalars
 
@@ -30,11 +31,14 @@ _LOG_ABOVE = 40.0
 
 def write_report(data: ReportData, folder: Path) -> Path:
     """Write the page, and the curves of its runs for TensorBoard, into ``folder``; the page's path."""
-    for run in data.runs:
-        if run.metrics:
-            began = run.record.get("started_at")
-            start = datetime.fromisoformat(began).timestamp() if began else 0.0
-            write_scalars(folder / "tensorboard" / f"{run.stage} {run.name}", run.metrics, start)
+    store, curves = Store.of(folder), folder / "tensorboard"
+    named = {f"{run.stage} {run.name} {run.id}": run for run in data.runs if run.metrics}
+    for path in store.list(curves):
+        if path.name not in named:  # of runs that were this page's before
+            store.delete(path)
+    for name, run in named.items():
+        began = run.record.get("started_at")
+        write_scalars(curves / name, run.metrics, datetime.fromisoformat(began).timestamp() if began else 0.0)
     return html.write_page(render(data), folder)
 
 

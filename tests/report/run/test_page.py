@@ -222,12 +222,21 @@ def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Pa
 def test_tensorboard_finds_the_curves_of_every_run_beside_the_page(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     data = report_data()
-    for _ in range(2):  # what is written again is there once
-        write_report(data, tmp_path)
-    for summary in data.runs:
-        if not summary.metrics:
-            continue
-        events = reader.EventAccumulator(str(tmp_path / "tensorboard" / f"{summary.stage} {summary.name}")).Reload()
+    longer, left_out = [number for number, summary in enumerate(data.runs) if summary.metrics][:2]
+    before = [
+        replace(summary, metrics=summary.metrics[: 1 if number == longer else None])
+        for number, summary in enumerate(data.runs)
+    ]
+    now = [summary for number, summary in enumerate(data.runs) if number != left_out]
+    written = {}
+    for runs in (before, now, now):  # a run has gone on, another is no part of it any more; then nothing has changed
+        write_report(replace(data, runs=runs), tmp_path)
+        former, written = written, {path: path.stat().st_mtime_ns for path in tmp_path.rglob("events*")}
+    assert written == former
+    assert len(written) == sum(bool(summary.metrics) for summary in now)
+    for summary in (summary for summary in now if summary.metrics):
+        folder = tmp_path / "tensorboard" / f"{summary.stage} {summary.name} {summary.id}"
+        events = reader.EventAccumulator(str(folder)).Reload()
         losses = [(line["step"], pytest.approx(line["loss"])) for line in summary.metrics if "loss" in line]
         assert losses and [(event.step, event.value) for event in events.Scalars("loss")] == losses
 
