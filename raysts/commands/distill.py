@@ -74,9 +74,8 @@ def distill(
             dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
             student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
             teachers are combined to, is by default their mean where they began with one encoder and the student has their
-            width, else ``similarity``, the cosines of a batch, learnt at a rate of 1e-4 (``concat``, vectors of unit length one
-            after the other, where a projection or another loss is asked for). A student that starts elsewhere than its teachers
-            did learns the directions of vectors (``sed.loss=cosine``) at 3e-4.
+            width, else ``concat``, vectors of unit length one after the other. A student that starts elsewhere than its
+            teachers did learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
         data: as :func:`raysts.run`; default that of the run or study.
         storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
@@ -131,6 +130,7 @@ def _of_models(
     from raysts.commands.context import locate, pipeline_from, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
+    from raysts.objectives.kinds.distillation import DistillationSettings
     from raysts.pipeline import teachers
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
@@ -155,23 +155,27 @@ def _of_models(
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = pipeline_from(plain)
-    asked = {key.replace(".settings.", "."): value for key, value in (overrides or {}).items()}
     if "sed" in before:
         return pipeline
-    target, loss, start = asked.get("sed.target"), asked.get("sed.loss"), str(asked.get("backbone") or backbone)
-    if target is None:
+    asked = pipeline_of(pipeline, overrides)
+    start, student = asked.backbone, asked.sed
+    assert student is not None and isinstance(student.settings, DistillationSettings)
+    target = student.settings.target
+    if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
         width = pretrained.width(locate(start, store)) if start != TINY else 0
-        target = fitting_target(folders, width, "sed.projection" in asked, loss)
+        target = fitting_target(folders, width, student.settings)
         if target != "mean":
             options.say(
                 f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
                 f"so that their mean would be none (--set sed.target=... takes another)"
             )
-    learnt: Mapping[str, Any] = {}
-    if "similarity" in (target, loss):
-        learnt = stages.COSINES
-    elif loss in (None, "cosine") and start not in (TINY, backbone):  # by name it begins elsewhere than its teachers
-        learnt = stages.DIRECTIONS if starts_of(folders) != {folder_id(locate(start, store))} else {}
+    elsewhere = (
+        start not in (TINY, backbone)  # by name; a copy of it is known by its content
+        and asked.student_start == "backbone"
+        and student.train.init == "given"
+        and starts_of(folders) != {folder_id(locate(start, store))}
+    )
+    learnt = stages.learnt(replace(student.settings, target=target), elsewhere)
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in learnt.items()}})
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 WINDOW = 8_192
 STORE_VERSION = 1
-REDUCTION = "reduction.npy"
-"""Beside teachers' shards: float32 [E, K], the map of their vectors to the student's width."""
+TO_TARGET = "reduction.npy"
+"""Beside teachers' shards: float32 [E, K], the map of their vectors to the student's width, or to its axes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ class Windows:
     Args:
         folder: the token store.
         teacher: folder of the teachers' shards, one Parquet file a window; what they hold is multiplied by what stands in
-            ``REDUCTION`` there.
+            ``TO_TARGET`` there.
     """
 
     def __init__(self, folder: Path, teacher: Path | None = None) -> None:
@@ -225,7 +225,7 @@ class Windows:
             check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
         self.folder, self.teacher = folder, teacher
         # Not the numbers: this object travels to whoever reads for it.
-        self.reduced = teacher is not None and self.storage.get(teacher / REDUCTION) is not None
+        self.mapped = teacher is not None and self.storage.get(teacher / TO_TARGET) is not None
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
 
@@ -248,10 +248,10 @@ class Windows:
             means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
             target = means.column("embedding")
-            if self.reduced:
-                _bring(self.storage, self.teacher / REDUCTION)
+            if self.mapped:
+                _bring(self.storage, self.teacher / TO_TARGET)
                 whole_NE = columns_of(means, (), ("embedding",))["embedding"]
-                target = vectors_column(whole_NE @ np.load(self.teacher / REDUCTION))
+                target = vectors_column(whole_NE @ np.load(self.teacher / TO_TARGET))
             table = table.append_column("teacher", target)
         return table
 

@@ -1,6 +1,6 @@
 """What several teachers together give of a text: the target of a distillation, and what is measured as their ensemble.
 
-Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions kept.
+Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions of the student.
 """
 
 from __future__ import annotations
@@ -59,6 +59,21 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
     largest_EK = vectors_EE[:, ::-1][:, :width]
     signs_K = np.sign(largest_EK[np.abs(largest_EK).argmax(0), np.arange(largest_EK.shape[1])])
     return np.pad(largest_EK * signs_K, ((0, 0), (0, width - largest_EK.shape[1]))).astype(np.float32)
+
+
+def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
+    """The orthogonal map that brings the target closest to what the student gives before it learns -> float32 [K, K].
+
+    Procrustes (Schoenemann 1966) of the unit vectors. No cosine of the target changes. A student that learns directions need
+    not first learn on which axes its teachers happen to write what it knows too.
+
+    Args:
+        target_NK: of some texts.
+        start_NK: the student's vectors of the same.
+    """
+    target, start = (unit(vectors.astype(np.float64)) for vectors in (target_NK, start_NK))
+    left_KK, _, right_KK = np.linalg.svd(target.T @ start)
+    return (left_KK @ right_KK).astype(np.float32)  # type: ignore[no-any-return]
 
 
 def agreement(vectors: Sequence[np.ndarray]) -> list[float]:

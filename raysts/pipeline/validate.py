@@ -162,6 +162,15 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
         problems.append(
             "sed.weights: with select_top or min_members nobody knows yet which teachers count; leave either out"
         )
+    if settings.axes == "student" and pipeline.student_start != "backbone":
+        problems.append(
+            f"sed.axes=student: a student that starts from its teachers (student_start={pipeline.student_start}) has their axes; "
+            f"leave it out"
+        )
+    if settings.axes == "student" and pipeline.sed and pipeline.sed.train.init == "random":
+        problems.append(
+            "sed.axes=student: the axes of random weights (sed.train.init=random) say nothing; leave it out"
+        )
     if settings.in_batch and pipeline.sed and pipeline.sed.batch == 1:
         problems.append(f"sed.batch=1: loss={settings.matched} compares the sentences of a batch; take more of them")
     if not pipeline.teachers:
@@ -266,14 +275,13 @@ def _common_start_problems(inputs: Inputs, settings: DistillationSettings) -> li
     return problems
 
 
-def fitting_target(folders: Sequence[Path], width: int, projected: bool, matched: str | None) -> Target:
+def fitting_target(folders: Sequence[Path], width: int, settings: DistillationSettings) -> Target:
     """What teachers are best combined to where nobody says it: the mean where that means something and the student has its
-    width, or is ``projected`` to it; else the cosines, which leave the student its space, unless vectors are to be
-    ``matched`` by a loss that was asked for."""
+    width, or is projected to it; else their vectors one after the other, or of a loss of cosines these."""
     alike = len(folders) == 1 or common_start(folders)
-    if alike and (projected or {teachers.dim(folder) for folder in folders} == {width}):
+    if alike and (settings.projection or {teachers.dim(folder) for folder in folders} == {width}):
         return "mean"
-    return "concat" if projected or matched not in (None, "similarity") else "similarity"
+    return "similarity" if settings.loss == "similarity" else "concat"
 
 
 def common_start(folders: Sequence[Path]) -> bool:

@@ -139,14 +139,26 @@ def sed(supervised: bool = False) -> Recipe:
     )
 
 
-COSINES: Mapping[str, Any] = {"optim.lr": 1e-4}
-"""What changes in :func:`sed` where a student learns the cosines of models that are there: they move its vectors less than a
-target for the vectors themselves does."""
+def learnt(settings: DistillationSettings, elsewhere: bool) -> Mapping[str, Any]:
+    """What changes in :func:`sed` where models that are there teach, by path in the recipe.
 
+    The vectors of teachers that began elsewhere than the student have nothing to do with its own, other than those of
+    members: their directions are learnt, at a larger rate, and on the student's own axes, unless a projection finds its
+    own, or the first dimensions of a reduced target are to be those that hold most of it.
 
-DIRECTIONS: Mapping[str, Any] = {"loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear"}
-"""What changes in :func:`sed` where a student learns vectors of teachers that began elsewhere than it does: other than those of
-members, they have nothing to do with its own, which is why their directions are learnt, and at a larger rate."""
+    Args:
+        settings: what is asked for.
+        elsewhere: whether the student starts from another encoder than its teachers did.
+    """
+    if settings.matched == "similarity":
+        return {"optim.lr": 1e-4}
+    if not elsewhere:
+        return {}
+    turned = settings.projection is None and not settings.matryoshka
+    axes = {"settings.axes": "student"} if turned else {}
+    if settings.loss not in (None, "cosine"):
+        return axes
+    return {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
 
 
 def flow() -> Recipe:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,28 @@ RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
 
 READ_WAIT = 600.0
 """Seconds that processes of one machine wait for each other while one of them brings a run."""
+
+
+class Upload(threading.Thread):
+    """Something on its way to the store; whoever is told to end need not wait for it (a daemon)."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        super().__init__(name="upload", daemon=True)
+        self._send = send
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._send()
+        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+            self._error = error
+
+    def arrive(self) -> None:
+        """Wait for it; what went wrong is raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass(frozen=True)
@@ -79,13 +102,15 @@ class RunFolder:
                     (self.path / "run.json").unlink()  # its model is not here, and nothing is there
         return self.written()
 
-    def upload_checkpoint(self) -> None:
-        """Send what a run that is not over goes on from; a reader sees the last checkpoint or this one."""
+    def upload_checkpoint(self) -> Upload | None:
+        """Send what a run that is not over goes on from, beside what the caller does; a reader sees the last checkpoint or
+        this one. In a folder nothing is left to do: its files come and go one by one, each with its checksum."""
+        return Upload(self._upload_checkpoint) if isinstance(self.store, BucketStore) else None
+
+    def _upload_checkpoint(self) -> None:
         for name in RECORDS:
             self.store.upload(self.path / name)
-        if isinstance(self.store, BucketStore):
-            # In a folder its files come and go one by one, each with its checksum.
-            self._upload_dir("checkpoints")
+        self._upload_dir("checkpoints")
 
     def upload_model(self) -> None:
         """Send all of a run that is over but the record that says so, which comes last."""

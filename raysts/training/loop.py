@@ -23,7 +23,7 @@ from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Batch, LocalBatch, module_of
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, Upload
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job, finished, name_of, total_steps, writing
@@ -58,6 +58,9 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
 CHECK_EVERY = 10
 """Steps after which loss and weights are looked at, also where no line is due: a GPU is waited for no more often."""
 
+LEFT_WITHIN = 8.0
+"""Seconds that an interrupted process waits for a checkpoint on its way to the store."""
+
 Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
 """(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
 
@@ -68,6 +71,13 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
     Raises:
         Preempted: this process was told to end; the runs have saved where they stand.
     """
+    with contextlib.ExitStack() as ended:
+        for run in runs:
+            ended.callback(run.leave)
+        _train_runs(runs, update)
+
+
+def _train_runs(runs: Sequence[Run], update: Update) -> None:
     recipe, rank = runs[0].job.recipe, runs[0].runtime.rank
     policy = CheckpointPolicy(by_clock=recipe.train.checkpoint_every is None and rank == 0)
     while True:
@@ -86,6 +96,8 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
             except RunFailed as error:
                 run.failed = error
         if decision == Preemption.END:
+            for run in runs:
+                run.sent()
             raise Preempted
 
 
@@ -189,6 +201,7 @@ class Run:
         self.before, self.examples_since = self.state.seconds, 0
         self.resumed = self.last_log = time.monotonic()
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
+        self.upload: Upload | None = None  # of that checkpoint
 
     @property
     def over(self) -> bool:
@@ -219,8 +232,20 @@ class Run:
 
     def since_checkpoint(self) -> tuple[float, float | None]:
         """Seconds since this process last wrote a checkpoint (or began to train), and what that one took."""
+        if self.upload is not None and self.upload.is_alive():
+            return 0.0, None  # the next one would have to wait for it
         written, seconds = self.saved or (self.resumed, None)
         return time.monotonic() - written, seconds
+
+    def sent(self) -> None:
+        """Wait until the store has the last checkpoint."""
+        if self.upload is not None:
+            self.upload.arrive()
+
+    def leave(self) -> None:
+        """Let what is on its way arrive before others may write here, unless it takes too long for one who was interrupted."""
+        if self.upload is not None:
+            self.upload.join(LEFT_WITHIN)
 
     def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
         """Count a step; when due, check, evaluate, log, save and report.
@@ -297,9 +322,10 @@ class Run:
     def _save(self) -> None:
         began = time.monotonic()
         if self.log is not None:
+            self.sent()  # its files are removed now
             self.state.metrics = self.log.sync()
             checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.state)
-            RunFolder(self.job.folder).upload_checkpoint()
+            self.upload = RunFolder(self.job.folder).upload_checkpoint()
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
@@ -311,6 +337,8 @@ class Run:
         if self.local_batches is not None and hasattr(self.local_batches, "close"):
             self.local_batches.close()
         if self.failed is None:
+            self.sent()
+            self.runtime.barrier()  # the others may read the best weights from the store
             self._write_model()
             self.runtime.barrier()
         if self.log is not None:

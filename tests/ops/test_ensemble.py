@@ -52,6 +52,18 @@ def test_a_reduction_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose((x @ more) @ (x @ more).T, x @ x.T, atol=1e-3)
 
 
+def test_a_turn_finds_the_axes_again_and_is_closest_of_all() -> None:
+    start = GENERATOR.normal(size=(60, 7)) + 2
+    axes = scipy.stats.ortho_group.rvs(7, random_state=0)
+    np.testing.assert_allclose(start @ axes @ ensemble.turn(start @ axes, 3 * start), start, atol=1e-5)
+    other = GENERATOR.normal(size=(60, 7)).astype(np.float32)
+    turned = ensemble.turn(other, start)
+    np.testing.assert_allclose(turned.T @ turned, np.eye(7), atol=1e-6)
+    closest = (ensemble.unit(other @ turned) * ensemble.unit(start)).sum()
+    tried = (ensemble.unit(other @ scipy.stats.ortho_group.rvs(7, random_state=seed)) for seed in range(50))
+    assert all(closest > (each * ensemble.unit(start)).sum() for each in tried)
+
+
 def test_agreement_is_the_mean_rank_correlation_with_the_others() -> None:
     good = GENERATOR.normal(size=(30, 8))
     vectors = [good, good + 0.3 * GENERATOR.normal(size=good.shape), GENERATOR.normal(size=(30, 5))]

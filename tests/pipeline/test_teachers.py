@@ -21,6 +21,7 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.pretrained import load
+from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.pipeline import teachers
 from raysts.pipeline.validate import fitting_target
 from raysts.recipes import stages
@@ -112,26 +113,52 @@ def rows_of(found: dict[str, Any], role: str) -> list[dict[str, Any]]:
 
 
 def test_what_is_taken_unasked(unlike: list[Path]) -> None:
-    assert fitting_target(unlike, 32, False, None) == fitting_target(unlike, 32, False, "similarity") == "similarity"
-    assert fitting_target(unlike, 32, True, None) == fitting_target(unlike, 32, False, "cosine") == "concat"
+    def taken(folders: list[Path], width: int, **asked: Any) -> str:
+        return fitting_target(folders, width, DistillationSettings(**asked))
+
+    assert taken(unlike, 32) == taken(unlike, 32, projection=64) == taken(unlike, 32, loss="cosine") == "concat"
+    assert taken(unlike, 32, loss="similarity") == "similarity"
     width = teachers.dim(unlike[0])
-    assert fitting_target(unlike[:1], width, False, None) == fitting_target(unlike[:1], 1, True, "mse") == "mean"
-    assert fitting_target(unlike[:1], width + 1, False, None) == "similarity"
+    assert taken(unlike[:1], width) == taken(unlike[:1], 1, projection=width, loss="mse") == "mean"
+    assert taken(unlike[:1], width + 1) == "concat"
 
 
 def test_a_student_that_starts_elsewhere_learns_directions(
     unlike: list[Path], finished: run_commands.Finished, tiny_backbone: Path
 ) -> None:
-    def learnt(teacher: Path, **asked: Any) -> tuple[str, float]:
+    def learnt(teacher: Path, **asked: Any) -> tuple[str, float, str]:
         options = RunOptions(None, finished.storage, "student", say=lambda text: None)
         sed = _of_models([str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options).sed
         assert sed is not None
-        return sed.settings.matched, sed.optim.lr
+        assert isinstance(sed.settings, DistillationSettings)
+        return sed.settings.matched, sed.optim.lr, sed.settings.axes
 
     foreign, trained = unlike[0], Path(finished.results["nli-sed"]["model"])
-    assert learnt(foreign, backbone=str(tiny_backbone)) == ("cosine", stages.DIRECTIONS["optim.lr"])
-    assert learnt(foreign, backbone=str(tiny_backbone), sed__loss="mse") == ("mse", stages.sed().optim.lr)
-    assert learnt(trained) == ("mse", stages.sed().optim.lr)
+    elsewhere, papers = {"backbone": str(tiny_backbone)}, stages.sed().optim.lr
+    assert learnt(foreign, **elsewhere) == ("cosine", 3e-4, "student")
+    assert learnt(foreign, **elsewhere, sed__loss="mse") == ("mse", papers, "student")
+    assert learnt(foreign, **elsewhere, sed__target="similarity") == ("similarity", 1e-4, "teachers")
+    assert learnt(foreign, **elsewhere, sed__projection=32) == ("cosine", 3e-4, "teachers"), "it finds its own"
+    assert learnt(foreign, **elsewhere, sed__matryoshka=[8]) == ("cosine", 3e-4, "teachers"), (
+        "those that hold most come first"
+    )
+    assert learnt(foreign, **elsewhere, student_start="average") == ("mse", papers, "teachers")
+    assert learnt(trained) == ("mse", papers, "teachers")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"sed.loss": "similarity"}, "cosines"),
+        ({"sed.projection": 64}, "projection"),
+        ({"student_start": "average"}, "student_start=average"),
+        ({"sed.train.init": "random"}, "random weights"),
+    ],
+)
+def test_axes_that_make_no_sense(asked: dict[str, Any], why: str, options: list[str], unlike: list[Path]) -> None:
+    said = overrides({"sed.target": "concat", "sed.axes": "student", **asked})
+    refused = raysts("distill", *unlike, *options, *said)
+    assert refused.code == 2 and "axes=student" in refused.err and why in refused.err
 
 
 def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) -> None:
@@ -168,7 +195,7 @@ def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
     path = write_vectors(tmp_path / "vectors.parquet", texts, model.encode(texts))
     students = []
     for number, teacher in enumerate((path, unlike[0])):
-        asked = ["--set", "sed.target=unit-mean", "--name", f"vectors-{number}"]
+        asked = ["--set", "sed.target=unit-mean", "--set", "sed.axes=teachers", "--name", f"vectors-{number}"]
         students.append(load(result("distill", teacher, *options, *asked)["model"], device="cpu").encode(TEXTS))
     np.testing.assert_allclose(*students, atol=1e-4)
     write_vectors(path, texts[::2], model.encode(texts[::2]))

@@ -17,16 +17,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import train_chains
 from raysts.recipes.recipe import Optim
 from raysts.storage.atomic import lock
+from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
 from raysts.storage.runs import RunFolder
-from raysts.training import loop, record
+from raysts.storage.store import Store
+from raysts.training import checkpoint, loop, record
 from raysts.training.loop import train
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
@@ -82,6 +84,39 @@ def test_gradient_checkpointing_ends_in_the_same_weights(stage: Stage, tmp_path:
         assert run.module is not None
         assert [("forward" in vars(layer)) for layer in run.module.encoder.backbone.encoder.layer] == [again, again]
     assert difference(runs[0].weights(), runs[1].weights()) == 0.0
+
+
+def test_a_checkpoint_goes_to_a_bucket_beside_the_steps(stage: Stage, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third step is done while the checkpoint of the second is on its way; the run ends when it has arrived."""
+    store, stepped, seen = Store.open(s3), threading.Event(), []
+    send = Bucket.upload
+
+    def slow(bucket: Bucket, local: Path, path: str) -> None:
+        if path.endswith("step-0000002.pt"):
+            seen.append(stepped.wait(20))
+        send(bucket, local, path)
+
+    class Seen(Watched):
+        def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+            if line["step"] == 3:
+                stepped.set()
+
+    monkeypatch.setattr(Bucket, "upload", slow)
+    job = stage.job("nli", store.path("runs/x"), max_steps=3, dev=False, checkpoint_every=2)
+    monkeypatch.setattr(checkpoint, "clear", lambda folder: None)
+    assert train(job, Seen())["status"] == "done" and seen == [True]
+    assert {path.name for path in store.list("runs/x/checkpoints")} == {"step-0000003.pt"}
+    assert store.get_dir("runs/x/model", fresh=True)
+
+
+def test_a_checkpoint_that_cannot_be_sent_ends_the_run(stage: Stage, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(bucket: Bucket, local: Path, path: str) -> None:
+        raise StoreFailed("no room")
+
+    job = stage.job("nli", Store.open(s3).path("runs/x"), max_steps=6, dev=False, checkpoint_every=2)
+    monkeypatch.setattr(Bucket, "upload", refused)
+    with pytest.raises(StoreFailed, match="no room"):
+        train(job, Watched())
 
 
 def test_a_run_leaves_its_record_its_metrics_and_its_model(stage: Stage, tmp_path: Path) -> None:

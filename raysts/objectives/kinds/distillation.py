@@ -11,6 +11,7 @@ from raysts.objectives.kinds.kind import Settings, VectorKind
 from raysts.ops.ensemble import Target
 
 Loss = Literal["mse", "cosine", "similarity", "infonce"]
+Axes = Literal["teachers", "student"]
 AGREEMENT = "agreement"
 TEMPERATURE = 0.05
 
@@ -33,6 +34,9 @@ class DistillationSettings(Settings):
         weights: of the teachers, in their order; or ``agreement``: how well a teacher's cosines rank pairs of the text as
             the others' do, in the mean (Spearman), which needs no labels. None: equal ones.
         temperature: of infonce; none: 0.05.
+        axes: what the vectors of the target are written in: the axes that the ``teachers`` have, or that their reduction
+            gives; or those of the ``student``, to which the target is turned (:func:`raysts.ops.ensemble.turn`): for one that
+            starts elsewhere than its teachers did.
     """
 
     projection: int | None = None
@@ -40,6 +44,7 @@ class DistillationSettings(Settings):
     loss: Loss | None = later(None)
     weights: tuple[float, ...] | str | None = later(None)
     temperature: float | None = later(None)
+    axes: Axes = later("teachers")
 
     def __post_init__(self) -> None:
         if self.projection is not None and self.projection < 1:
@@ -52,6 +57,10 @@ class DistillationSettings(Settings):
         if self.matched == "similarity" and self.projection is not None:
             raise ValueError(
                 f"projection={self.projection}: loss=similarity compares cosines, which need no common width; leave it out"
+            )
+        if self.axes == "student" and (self.matched == "similarity" or self.projection is not None):
+            raise ValueError(
+                "axes=student: loss=similarity compares cosines, and a projection finds its own axes; leave one of them out"
             )
         if self.temperature is not None and not (self.loss == "infonce" and 0 < self.temperature < math.inf):
             raise ValueError(f"temperature={self.temperature} is of loss=infonce alone, and must be above 0")
@@ -75,6 +84,11 @@ class DistillationSettings(Settings):
     def reduced(self) -> bool:
         """Whether the target is reduced to the student's width."""
         return self.target == "concat" and self.matched != "similarity" and self.projection is None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the student learns a linear map of what the teachers are combined to."""
+        return self.reduced or self.axes == "student"
 
 
 class DistillationKind(VectorKind):

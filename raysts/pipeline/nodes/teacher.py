@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from raysts.data.windows import REDUCTION, Windows, columns_of, shard_name, vectors_column
+from raysts.data.windows import TO_TARGET, Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
 from raysts.ids import content_id, derive_seed
+from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
+from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
@@ -41,7 +43,9 @@ SAMPLE = 512
 MOST_APART = 1.2
 """Ratio of mean norms above which the mean of vectors is that of the longer ones alone."""
 FITTED_ON = 4
-"""Windows that the reduction to the student's width is fitted to, at most."""
+"""Windows that the map to the student's width and axes is fitted to, at most."""
+TURNED_BY = 2_048
+"""Sentences of each of these windows that the student is asked for, at most."""
 OF_MEMORY = 0.5
 """Share of a process's memory that teachers' weights may take; the rest is for what they compute."""
 
@@ -78,8 +82,15 @@ class Source(NamedTuple):
 
     def load(self, device: str | None) -> teachers.Teacher:
         """The teacher."""
-        how = {"pooling": self.pooling, "layers": self.layers, "precision": self.precision}
-        return teachers.load(self.model, prompt=self.prompt, device=device, **how)  # type: ignore[arg-type]
+        return teachers.load(self.model, device=device, **self._how)
+
+    def untrained(self, device: str | None) -> SentenceModel:
+        """The encoder as a student starts from it: without heads."""
+        return pretrained.load(self.model, device=device, heads=False, **self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision")}
 
 
 class EmbedTeachers:
@@ -159,20 +170,40 @@ class SampleTeachers:
         return np.concatenate([teacher.vectors(part) for part in parts if len(part)])
 
 
-class FitReduction:
-    """Writes the map of the shards' vectors to the student's width, fitted to some of them; the unit is the width."""
+class FitTarget:
+    """Writes the map of the shards' vectors to what the student learns, fitted to some of them; the unit is its width.
 
-    def __init__(self, device: str | None, folder: Path, shards: int) -> None:
-        self.folder, self.shards = folder, shards
+    Args:
+        device: where the student runs.
+        folder: the cache.
+        shards: their number.
+        reduced: whether the vectors are reduced to the student's width; otherwise they have it.
+        start: the student before it learns; the target is turned to its axes. None: it is not.
+    """
+
+    def __init__(self, device: str | None, folder: Path, shards: int, reduced: bool, start: Source | None) -> None:
+        self.device, self.folder, self.shards, self.reduced, self.start = device, folder, shards, reduced, start
 
     def __call__(self, width: int) -> None:
         store, parts = Store.of(self.folder), []
-        for window in np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)):
-            shard = store.get(self.folder / shard_name(int(window)))
+        fitted = np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)).tolist()
+        for window in fitted:
+            shard = store.get(self.folder / shard_name(window))
             assert shard is not None, f"shard {window} is gone"
             parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
-        with store.put(self.folder / REDUCTION) as draft, draft.open("wb") as file:
-            np.save(file, ensemble.reduction(parts, width))
+        found = ensemble.reduction(parts, width) if self.reduced else np.eye(width, dtype=np.float32)
+        if self.start is not None:
+            windows, model = Windows(self.start.tokens), self.start.untrained(self.device)
+            targets, starts = [], []
+            for window, part in zip(fitted, parts, strict=True):
+                some = np.arange(0, len(part), -(-len(part) // TURNED_BY))
+                tokens = columns_of(windows.read(window), ("sentence",), ())["sentence"].take(some)
+                (given,) = represent_tokens(model.encoder, tokens, (model.layers,), model.precision)
+                targets.append(part[some] @ found)
+                starts.append(given["vectors"])
+            found = found @ ensemble.turn(np.concatenate(targets), np.concatenate(starts))
+        with store.put(self.folder / TO_TARGET) as draft, draft.open("wb") as file:
+            np.save(file, found)
 
 
 def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
@@ -254,6 +285,8 @@ class TeacherNode(Node):
         if settings.target != "mean" or settings.weights:
             width = inputs.student_width if settings.reduced else None
             identity.append([settings.target, settings.weights, width])
+        if settings.axes == "student":
+            identity.append(["axes", inputs.backbone_id])
         if inputs.pipeline.precision != "auto":
             identity.append(["precision", inputs.pipeline.precision])
         count = top or len(members)
@@ -295,7 +328,7 @@ class TeacherNode(Node):
 
     def written(self, store: Store) -> list[Path]:
         shards = [self.folder / shard_name(window) for window in range(self._manifest(store).get("shards", 0))]
-        return [*shards, self.folder / REDUCTION] if shards and self.settings.reduced else shards
+        return [*shards, self.folder / TO_TARGET] if shards and self.settings.mapped else shards
 
     def is_done(self, store: Store) -> bool:
         return bool(self._manifest(store)) and self.is_sound(store)
@@ -312,6 +345,13 @@ class TeacherNode(Node):
             found.append(Source(member.model, tokens, pooling, layers, read.prompt, precision))
         return found
 
+    def _start(self) -> Source:
+        """The student as it starts, and as it reads."""
+        recipe, inputs = self.recipe, self.inputs
+        spec = inputs.store_spec(recipe)
+        tokens, precision = inputs.store_folder(spec), inputs.pipeline.precision
+        return Source(inputs.start, tokens, recipe.pooling, recipe.layers, spec.prompt, precision)
+
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         inputs, settings, resources = self.inputs, self.settings, self.inputs.pipeline.resources
         chosen = selected(self.members, inputs.pipeline.select_top)
@@ -321,8 +361,9 @@ class TeacherNode(Node):
         weights = self.weights(store)
         write_targets(executor, sources, self.folder, resources, say, settings.target, weights)
         windows = Windows(sources[0].tokens)
-        if settings.reduced:
-            for _ in executor.map(FitReduction, (self.folder, len(windows)), [inputs.student_width], resources, say):
+        if settings.mapped:
+            args = (self.folder, len(windows), settings.reduced, self._start() if settings.axes == "student" else None)
+            for _ in executor.map(FitTarget, args, [inputs.student_width], resources, say):
                 pass
         facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
         finish(windows, self.folder, [member.id for member in chosen], facts)

@@ -14,7 +14,7 @@ HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "
 VERDICTS = {
     SEEN: "the difference is shown, in the paper's direction",
     NOT_SEEN: "no difference is shown",
-    CONTRADICTED: "a difference is shown that the paper's words exclude",
+    CONTRADICTED: "a difference is shown that the words of the claim exclude",
     AS_NO: "the paper says that it does not help, and no help is shown",
 }
 

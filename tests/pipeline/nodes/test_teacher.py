@@ -12,6 +12,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
 from raysts.data.world.backbone import world_tokenizer
 from raysts.models.pretrained import load
+from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
 from raysts.pipeline import teachers
 from raysts.pipeline.local import LocalExecutor
@@ -189,11 +190,31 @@ def test_a_reduction_keeps_what_it_can_of_the_cosines(members: list[Path], store
     make(members, store, tmp_path / "cache", target="concat")
     whole = means_of(store, tmp_path / "cache")
     for width in (8, 96, 100):
-        teacher.FitReduction(None, tmp_path / "cache", 5)(width)
+        teacher.FitTarget(None, tmp_path / "cache", 5, True, None)(width)
         reduced = means_of(store, tmp_path / "cache")
         assert reduced.shape == (ROWS, width)
         lost = np.abs(reduced @ reduced.T - whole @ whole.T).max()
         assert lost < 1e-5 if width > 8 else 1e-3 < lost < 0.5, "of 96 dimensions all that there is"
+
+
+def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, tmp_path: Path) -> None:
+    """No cosine changes, and it lies closer to where the student starts: fitted on what the student reads."""
+    start = embeddings(members[2:], store)[0]
+
+    def apart(target: np.ndarray) -> float:
+        return float(np.linalg.norm(ensemble.unit(target) - ensemble.unit(start)))
+
+    for target, reduced in (("mean", False), ("concat", True)):
+        cache = tmp_path / target
+        make(members[:2], store, cache, target=target)
+        plain = means_of(store, cache)
+        if reduced:
+            teacher.FitTarget("cpu", cache, 5, reduced, None)(32)
+            plain = means_of(store, cache)
+        teacher.FitTarget("cpu", cache, 5, reduced, teacher.Source(members[2], store, "mean", 1, ""))(32)
+        turned = means_of(store, cache)
+        np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, rtol=1e-4, atol=1e-4)
+        assert apart(turned) < 0.9 * apart(plain)
 
 
 def test_vectors_of_different_lengths_have_no_mean() -> None:
