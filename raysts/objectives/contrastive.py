@@ -7,12 +7,10 @@ numbers of a text's embedding, K examples of all processes, N candidates.
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from raysts.objectives.kinds.contrastive import ContrastiveKind
 from raysts.objectives.objective import Batch, LocalBatch, VectorObjective, texts
@@ -54,12 +52,6 @@ class Contrastive(ContrastiveKind, VectorObjective):
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         """The embeddings of this process's examples, [B, V, F]."""
         ids_BVT, lengths_BV, known = texts(batch, "views")
-        chunk = self.settings.grad_cache or len(ids_BVT)
-        # What is recomputed has the generator's state of its first time, and so the same dropout.
-        embed = self.embed if chunk >= len(ids_BVT) else partial(checkpoint, self.embed, use_reentrant=False)
-        parts = []
-        for first in range(0, len(ids_BVT), chunk):
-            rows = slice(first, first + chunk)
-            known_R = None if known is None else known[..., rows, :].reshape(*known.shape[:-2], -1)
-            parts.append(embed(ids_BVT[rows].flatten(0, 1), lengths_BV[rows].flatten(), known_R))
-        return (torch.cat(parts).unflatten(0, ids_BVT.shape[:2]),)
+        known_R = None if known is None else known.reshape(*known.shape[:-2], -1)
+        rows_RF = self.in_parts(self.embed, ids_BVT.flatten(0, 1), lengths_BV.flatten(), known_R, ids_BVT.shape[1])
+        return (rows_RF.unflatten(0, ids_BVT.shape[:2]),)

@@ -37,7 +37,7 @@ class _Tension(TensionKind, VectorObjective):
         }
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.first(*texts(batch, "a")), self.encoder(*texts(batch, "b"))
+        return self.in_parts(self.first, *texts(batch, "a")), self.in_parts(self.encoder, *texts(batch, "b"))
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Binary cross-entropy; how well the sign of the logit tells identical pairs is not worth a scalar."""

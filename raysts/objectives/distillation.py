@@ -32,7 +32,7 @@ class Distillation(DistillationKind, VectorObjective):
         self.projection = nn.Identity() if width is None or kept else nn.Linear(encoder.dim, width)
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.projection(self.encoder(*texts(batch, "sentence"))), batch["teacher"]
+        return self.projection(self.in_parts(self.encoder, *texts(batch, "sentence"))), batch["teacher"]
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         (student_BD, teacher_BD), weight, loss = vectors, batch["weight"], self.settings.matched

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.objectives.kinds.nli import NLIKind, NLISettings
-from raysts.objectives.objective import Batch, VectorObjective, embed_pair
+from raysts.objectives.objective import Batch, VectorObjective
 from raysts.ops import collective, losses
 from raysts.schema import NLI_LABELS
 
@@ -21,7 +21,7 @@ class NLI(NLIKind, VectorObjective):
         self.classifier = nn.Linear(3 * encoder.dim, len(NLI_LABELS), bias=settings.bias)
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return embed_pair(self.encoder, batch, "premise", "hypothesis")
+        return self.embed_pair(batch, "premise", "hypothesis")
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         u_BD, v_BD = (F.pad(part, (0, self.encoder.dim - part.shape[-1])) for part in vectors)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
@@ -109,6 +110,36 @@ class VectorObjective(VectorKind, Objective):
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
 
+    def in_parts(
+        self,
+        embed: Callable[..., Tensor],
+        ids_RT: Tensor,
+        lengths_R: Tensor,
+        known: np.ndarray | None,
+        per_example: int = 1,
+    ) -> Tensor:
+        """What ``embed`` makes of texts, each by itself, of which an example has so many; ``settings.grad_cache`` examples at a
+        time, if it is given."""
+        chunk = per_example * (self.settings.grad_cache or len(ids_RT))
+        if chunk >= len(ids_RT):
+            return embed(ids_RT, lengths_R, known)
+        parts = []
+        for first in range(0, len(ids_RT), chunk):
+            rows = slice(first, first + chunk)
+            known_R = None if known is None else known[..., rows]
+            # What is recomputed has the generator's state of its first time, and so the same dropout.
+            parts.append(checkpoint(embed, ids_RT[rows], lengths_R[rows], known_R, use_reentrant=False))
+        return torch.cat(parts)
+
+    def embed_pair(self, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
+        """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
+        (a, a_lengths, a_known), (b, b_lengths, b_known) = texts(batch, first), texts(batch, second)
+        longest = max(a.shape[1], b.shape[1])
+        ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=self.encoder.pad_id) for x in (a, b)])
+        known = None if a_known is None or b_known is None else np.concatenate([a_known, b_known], -1)
+        both = self.in_parts(self.encoder, ids, torch.cat([a_lengths, b_lengths]), known, 2)
+        return both[: len(a)], both[len(a) :]
+
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         whole = self.vectors(batch)
         loss, scalars = self.loss_of(whole, batch)
@@ -121,13 +152,3 @@ class VectorObjective(VectorKind, Objective):
 def texts(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:
     """What an encoder reads of a text column: ids, lengths, and the lengths as the host knows them."""
     return batch[name], batch[f"{name}_length"], batch.get(f"{name}_known")
-
-
-def embed_pair(encoder: Encoder, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
-    """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
-    (a, a_lengths, a_known), (b, b_lengths, b_known) = texts(batch, first), texts(batch, second)
-    longest = max(a.shape[1], b.shape[1])
-    ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=encoder.pad_id) for x in (a, b)])
-    known = None if a_known is None or b_known is None else np.concatenate([a_known, b_known], -1)
-    both = encoder(ids, torch.cat([a_lengths, b_lengths]), known)
-    return both[: len(a)], both[len(a) :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from raysts.objectives.kinds.sts_regression import STSRegressionKind
-from raysts.objectives.objective import Batch, VectorObjective, embed_pair
+from raysts.objectives.objective import Batch, VectorObjective
 from raysts.ops import collective, losses
 
 
@@ -13,7 +13,7 @@ class STSRegression(STSRegressionKind, VectorObjective):
     """(cos(u, v) - (l + (1 - l) score / 5))^2."""
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return embed_pair(self.encoder, batch, "sentence1", "sentence2")
+        return self.embed_pair(batch, "sentence1", "sentence2")
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         u_BD, v_BD = vectors

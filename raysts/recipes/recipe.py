@@ -14,7 +14,7 @@ from raysts.ids import later
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import Precision
 from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.kind import Settings
+from raysts.objectives.kinds.kind import Settings, VectorKind
 from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
@@ -226,6 +226,14 @@ class Recipe:
             _require(
                 min(widths) >= 1 and len({*widths}) == len(widths),
                 f"settings.matryoshka={widths} must be numbers of dimensions, each once",
+            )
+        if (chunk := self.settings.grad_cache) is not None:
+            _require(
+                chunk >= 1, f"settings.grad_cache={chunk} must be the number of examples embedded at once, or none"
+            )
+            _require(
+                issubclass(kind, VectorKind),
+                f"settings.grad_cache={chunk}: {self.objective}: it is no loss of sentence vectors; leave it out",
             )
         check_layers(self.layers)
         _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from raysts.models.tokens import Tokens
 from raysts.objectives.kinds.nli import NLISettings
 from raysts.objectives.nli import NLI
-from raysts.objectives.objective import Batch, embed_pair
+from raysts.objectives.objective import Batch
 
 
 def batch(objective: NLI, rows: int = 6) -> Batch:
@@ -56,7 +56,7 @@ def test_the_classifier_has_a_bias_unless_told_otherwise() -> None:
 def test_pairs_in_one_pass_are_pairs_in_two() -> None:
     objective = NLI(NLISettings(), tiny_encoder())
     found = batch(objective)
-    both = embed_pair(objective.encoder, found, "premise", "hypothesis")
+    both = objective.embed_pair(found, "premise", "hypothesis")
     for name, together in zip(("premise", "hypothesis"), both, strict=True):
         torch.testing.assert_close(together, alone(objective, found, name), rtol=0, atol=1e-6)
 

@@ -270,6 +270,13 @@ def test_all_cross_validated_sets_are_test_sets() -> None:
     assert {f"senteval/{name}" for name in ("mr", "cr", "mpqa", "subj")} <= TEST_TABLES
 
 
+def test_embeddings_alone_are_cached() -> None:
+    (problem,) = problems_of("flow", {"flow.settings.grad_cache": 4})
+    assert "flow: it is no loss of sentence vectors" in problem
+    (problem,) = problems_of("sts", {"sts.settings.grad_cache": 0})
+    assert "grad_cache=0 must be" in problem
+
+
 def test_a_table_must_be_canonical() -> None:
     (problem,) = problems_of("nli", {"nli.data.table": "nli/trian"})
     assert "did you mean 'nli/train'?" in problem
