@@ -22,6 +22,7 @@ from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
+from raysts.training.shard import shard, whole
 
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
@@ -29,6 +30,9 @@ WORLDS = tuple(ROWS)
 MORE = ("nli", "simcse-sup")
 """Objectives that three and four processes train, of which one has the negatives of all ranks: two train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
+SPREAD = ("nli", "ct", "simcse-sup")
+"""Objectives whose weights are spread over two processes: of one encoder and a layer beside it, of two encoders, with a head."""
+RMSPROP = Optim(name="rmsprop", lr=1e-4, schedule="constant", warmup=0.0, clip=None)
 NESTED = ("sed", "simcse-sup")
 """Objectives whose first dimensions learn too: each width is gathered by itself."""
 RESUMED = "nli"
@@ -61,7 +65,7 @@ def jobs(
             folder / name,
             rows=rows,
             batch=batch,
-            optim=OPTIM,
+            optim=RMSPROP if name == "ct" else OPTIM,
             epochs=2.0,
             dropout=False,
             settings=(masked if issubclass(OBJECTIVES[name], ContrastiveKind) else {})
@@ -88,6 +92,16 @@ class Gloo(Runtime):
         dist.barrier()
 
 
+class Spread(Gloo):
+    """With weights, gradients and moments spread over the processes."""
+
+    shards = True
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        self.module = shard(module, self.device)
+        return self.module
+
+
 class Told(Gloo):
     """The second process is told to end after its third step."""
 
@@ -112,7 +126,10 @@ def run(
         "shrunk": small_runs.without(whole, folder=folder / "2" / "shrunk"),
         "told": small_runs.without(whole, folder=folder / "2" / "told", recipe=told),
     }
-    (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra}))
+    spread = {
+        name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in SPREAD if name in names
+    }
+    (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra, "spread": spread}))
     # A run that begins in one process and goes on in two.
     try:
         train(extra["grown"], small_runs.Watched(read=small_runs.interrupted_at(3)))
@@ -129,6 +146,7 @@ def run(
         runtime = small_runs.Watched(threads=1)
         train(job, runtime)
         single["weights"][name], single["metrics"][name] = runtime.weights(), small_runs.metrics(job.folder)
+    single["folder"] = {name: job.folder for name, job in alone.items()}
     found = {
         world: [torch.load(folder / f"{world}-rank{rank}.pt", weights_only=True) for rank in range(world)]
         for world in WORLDS
@@ -136,6 +154,8 @@ def run(
     for world, ranks in found.items():
         for name in (*names_in(world, names), *(extra if world == 2 else ())):
             ranks[0]["metrics"][name] = small_runs.metrics(folder / str(world) / name)
+    found[2][0]["folder"] = {name: job.folder for name, job in spread.items()}
+    found[2][0]["spread_metrics"] = {name: small_runs.metrics(job.folder) for name, job in spread.items()}
     return found, single
 
 
@@ -156,6 +176,10 @@ def rank_main(rank: int, folder: str) -> None:
         if world == 2:
             found |= _pair(rank)
             _goes_on(made["extra"], rank, found)
+            found["spread"] = {}
+            for name, job in made["spread"].items():  # each is interrupted, and resumed
+                _until(small_runs.Interrupted, job, Spread(rank, world, read=small_runs.interrupted_at(3)))
+                found["spread"][name] = _weights(job, Spread(rank, world))
         elif world == 3:
             _until(
                 small_runs.Interrupted, made["extra"]["shrunk"], Gloo(rank, world, read=small_runs.interrupted_at(3))
@@ -186,7 +210,7 @@ def _until(end: type[BaseException], job: Job, runtime: Runtime) -> None:
 
 def _weights(job: Job, runtime: Gloo) -> dict[str, Tensor]:
     train(job, runtime)
-    return {name: value.clone() for name, value in runtime.module.state_dict().items()}
+    return {name: whole(value).clone() for name, value in runtime.module.state_dict().items()}
 
 
 def rows_of_all() -> tuple[Tensor, Tensor]:

@@ -52,6 +52,7 @@ from raysts.training.job import Job, finished
 from raysts.training.loop import train
 from raysts.training.monitor import RunMonitor
 from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
+from raysts.training.shard import shard
 from raysts.training.stacked import stacks
 
 DEATHS = 3
@@ -84,10 +85,13 @@ class RayRuntime(Runtime):
         super().__init__(device, threads=resources.cpus, read=read_streamed)
         if resources.workers > 1:
             self.rank, self.world = context.get_world_rank(), context.get_world_size()
+        self.shards = resources.shard and self.world > 1
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """With gradients averaged where several processes train together."""
+        """With gradients averaged, or the whole of it spread, where several processes train together."""
+        if self.shards:
+            return shard(module, self.device)
         return averaged(module, self.device) if self.world > 1 else module
 
     def report(self, line: dict[str, Any]) -> None:

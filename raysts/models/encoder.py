@@ -5,7 +5,7 @@ Shapes: B texts, T tokens, H hidden = D embedding dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -153,9 +153,12 @@ class Encoder(nn.Module):
         """Hold of every layer its input alone for backward, which computes the rest again with the same dropout (gradient
         checkpointing). Word vectors have no layers."""
         # transformers has a switch of its own, which does nothing with dropout off or in a family that does not know it.
-        lists = (module for module in self.backbone.modules() if isinstance(module, nn.ModuleList))
-        for layer in next(lists, ()):
+        for layer in self.layer_list():
             layer.forward = partial(_recomputed, layer.forward)
+
+    def layer_list(self) -> Iterable[Any]:
+        """The backbone's layers; word vectors have none."""
+        return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""

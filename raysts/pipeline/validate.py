@@ -13,7 +13,7 @@ from raysts.data.world.backbone import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask
-from raysts.models import pretrained, static
+from raysts.models import lora, pretrained, static
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
@@ -61,6 +61,8 @@ def check(inputs: Inputs) -> None:
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     for name, recipe in pipeline.recipes.items():
+        if recipe.train.lora is not None and (missing := lora.missing()):
+            problems.append(f"{name}.train.lora={recipe.train.lora}: {missing}")
         try:
             if inputs.steps(recipe) == 0:
                 problems.append(

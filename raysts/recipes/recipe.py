@@ -144,6 +144,8 @@ class Train:
         gradient_checkpointing: hold of each of the encoder's layers its input alone, and compute the rest again in backward:
             the same numbers from less memory, for a third more work.
         init: the encoder's weights before the first step: those ``given``, or ``random`` ones, drawn by the seed of the run.
+        lora: train adapters of this rank beside the linear layers of the backbone's layers, which stay as they are (LoRA, by the
+            package ``peft``); the model that is written has them in its weights. None: all weights are trained.
         attention_dropout: of the weights of attention, where there is dropout: ``on``, or ``auto``: not on GPUs in bf16, whose
             kernel for texts without padding has none (the run's record says so); ``on`` pads texts for attention there.
     """
@@ -161,6 +163,7 @@ class Train:
     drop_last: bool = False
     gradient_checkpointing: bool = later(False)
     init: Literal["given", "random"] = later("given")
+    lora: int | None = later(None)
     attention_dropout: Literal["auto", "on"] = later("auto")
 
     def __post_init__(self) -> None:
@@ -170,7 +173,7 @@ class Train:
             self.precision != "fp16",
             "precision=fp16 is for embedding alone: gradients are too small for its exponents; train in bf16, tf32 or fp32",
         )
-        for name in ("max_steps", "eval_every", "checkpoint_every", "patience"):
+        for name in ("max_steps", "eval_every", "checkpoint_every", "patience", "lora"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"{name}={value} must be positive, or none")
 
@@ -220,6 +223,10 @@ class Recipe:
             self.train.init == "given" or not kind.post,
             f"train.init={self.train.init}: {self.objective} is fitted on a finished model, whose weights it leaves",
         )
+        _require(
+            self.train.lora is None or not kind.post,
+            f"train.lora={self.train.lora}: {self.objective} is fitted on a finished model, whose weights it leaves",
+        )
         if widths := list(self.settings.matryoshka):
             problem = kind.undivided(self.settings)
             _require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")
@@ -266,8 +273,8 @@ class Recipe:
 
     @property
     def stackable(self) -> bool:
-        """Whether several members may be trained as one, for which there must be nothing to compute again."""
-        return OBJECTIVES[self.objective].stackable and not self.recomputes
+        """Whether several members may be trained as one, for which there must be nothing to compute again, and no adapters."""
+        return OBJECTIVES[self.objective].stackable and not self.recomputes and self.train.lora is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +318,8 @@ class Resources:
         gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
         stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
             them, on CPUs, where it is slower, each is trained by itself.
+        shard: spread the weights, gradients and moments of a member over its workers (FSDP), for a backbone that does not fit on
+            one; only of losses of sentence vectors, and not together with ``grad_cache``.
         memory: GB of main memory per worker; none: on clusters that others share what the model is estimated to take, as
             ``raysts plan`` shows it.
         accelerator_type: the kind of GPU that workers must have, as Ray calls it (``L4``, ``H100``); none: any.
@@ -323,6 +332,7 @@ class Resources:
     cpus: int = 1
     gpus: float | None = None
     stack: int | None = None
+    shard: bool = False
     memory: float | None = None
     accelerator_type: str | None = None
     label_selector: tuple[str, ...] = ()
@@ -339,6 +349,10 @@ class Resources:
         _require(
             self.workers == 1 or (self.stack or 1) == 1,
             f"stack={self.stack}: members trained as one have one worker, not workers={self.workers}",
+        )
+        _require(
+            not self.shard or self.workers > 1,
+            f"shard={self.shard}: a member is spread over several workers, not workers={self.workers}",
         )
         _require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
         _require(
@@ -463,12 +477,19 @@ class Pipeline:
                 f"post.{stage}: {recipe.objective} is no stage of a finished model",
             )
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
-        again = [stage for stage, recipe in self.recipes.items() if recipe.recomputes]
+        again = [stage for stage, recipe in self.recipes.items() if recipe.recomputes or recipe.train.lora]
         _require(
             not again or (self.resources.stack or 1) == 1,
-            f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache or "
-            f"gradient_checkpointing, which compute again in backward; leave either out",
+            f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache, "
+            f"gradient_checkpointing or lora; leave either out",
         )
+        if self.resources.shard:
+            for stage, recipe in self.recipes.items():
+                _require(
+                    issubclass(OBJECTIVES[recipe.objective], VectorKind) and recipe.settings.grad_cache is None,
+                    f"resources.shard: {stage}: only losses of sentence vectors are spread over workers, and those without "
+                    f"grad_cache (train.gradient_checkpointing goes with it)",
+                )
         _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         distilling = [name for name, kind in OBJECTIVES.items() if "teacher" in kind.values]
         _require(

@@ -17,6 +17,7 @@ from raysts.ops.collective import AsyncMax
 from raysts.storage.checksums import checked_write, forget, intact, set_aside
 from raysts.storage.store import Store
 from raysts.training.runtime import Preemption
+from raysts.training.shard import like, own, whole
 
 
 @dataclass(slots=True)
@@ -58,22 +59,28 @@ def best_file(folder: Path, state: TrainState) -> Path:
 
 
 def trained_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state of a module without its frozen parameters: those are on disk already, in the model it started from."""
+    """The state of a module without its frozen parameters: those are on disk already, in the model it started from. Of one that
+    is spread over processes all must ask, and the first one gets it."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+    return {name: whole(value) for name, value in module.state_dict().items() if name not in frozen}
 
 
 def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
     """Put back what :func:`trained_state` gave."""
-    known = trained_state(module).keys()
+    there = module.state_dict()
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    known = there.keys() - frozen
     assert known == state.keys(), f"state of another module: {sorted(known ^ state.keys())[:3]}"
-    module.load_state_dict(state, strict=False)
+    module.load_state_dict({name: like(value, there[name]) for name, value in state.items()}, strict=False)
 
 
-def save_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
-    """Write the weights of the best encoder so far."""
-    with checked_write(best_file(folder, state)) as draft:
-        save_file({name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}, draft)
+def save_best(folder: Path, state: TrainState, encoder: Encoder, rank: int = 0) -> None:
+    """Write the weights of the best encoder so far; only the first process writes."""
+    content = {name: value.detach().cpu().contiguous() for name, value in trained_state(encoder).items()}
+    if rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        with checked_write(best_file(folder, state)) as draft:
+            save_file(content, draft)
 
 
 def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
@@ -84,15 +91,20 @@ def load_best(folder: Path, state: TrainState, encoder: Encoder) -> None:
     load_trained_state(encoder, load_file(path))
 
 
-def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
-    """Write the checkpoint of ``state.step`` and remove what it replaces: one last and one best remain."""
-    own = optimizer.state_dict()
-    own["state"] = {i: {name: _apart(value) for name, value in moments.items()} for i, moments in own["state"].items()}
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, rank: int = 0) -> None:
+    """Write the checkpoint of ``state.step`` and remove what it replaces: one last and one best remain. Only the first process
+    writes."""
+    moved = optimizer.state_dict()
+    moved["state"] = {
+        i: {name: _apart(whole(value)) for name, value in moments.items()} for i, moments in moved["state"].items()
+    }
     content = {
         "module": {name: _apart(value) for name, value in trained_state(module).items()},
-        "optimizer": own,
+        "optimizer": moved,
         "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
     }
+    if rank > 0:
+        return
     path = folder / f"step-{state.step:07d}.pt"
     with checked_write(path) as draft:
         torch.save(content, draft)
@@ -136,7 +148,9 @@ def restore(
     if path is None or not intact(path):
         return TrainState()
     try:
-        content = torch.load(path, map_location=next(module.parameters()).device, weights_only=True)
+        first = next(module.parameters())
+        device = first.device if own(first) is first else "cpu"  # whole it may not fit
+        content = torch.load(path, map_location=device, weights_only=True)
         state = TrainState(**content["progress"])
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
@@ -148,6 +162,9 @@ def restore(
         set_aside(path)
         return TrainState()
     load_trained_state(module, content["module"])
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, moments in content["optimizer"]["state"].items():
+        moments |= {name: like(value, parameters[number]) for name, value in moments.items()}
     optimizer.load_state_dict(content["optimizer"])
     return state
 

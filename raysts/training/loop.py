@@ -16,19 +16,22 @@ from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
-from raysts.models import kernels
+from raysts.models import kernels, lora
+from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
 from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.objective import Batch, LocalBatch, module_of
+from raysts.ops import collective
 from raysts.storage.runs import RunFolder, Upload
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job, finished, name_of, total_steps, writing
 from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.selection import CachedTokensModel, evaluate
+from raysts.training.shard import own
 
 
 def train(job: Job, runtime: Runtime) -> dict[str, Any]:
@@ -133,7 +136,7 @@ class Run:
 
     def __init__(self, job: Job, runtime: Runtime) -> None:
         recipe, device = job.recipe, runtime.device
-        kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
+        kind = self.kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
         self.job, self.runtime, self.began = job, runtime, time.monotonic()
         self.failed: RunFailed | None = None
         self.record = record.begin(job, runtime)
@@ -141,18 +144,8 @@ class Run:
 
         if device.type == "cpu":
             kernels.keep_memory()
-        self.model = load(
-            job.parent,
-            pooling=recipe.pooling,
-            layers=recipe.layers,
-            max_length=job.max_length,
-            prompt=job.prompt,
-            device=device,
-            heads=kind.post == "pooled",
-        )
-        if recipe.train.init == "random":
-            randomise(self.model.encoder, derive_seed(job.seed, "weights"))
-        self.model.normalize = False
+        begun_on = torch.device("cpu") if runtime.shards else device  # whole it may not fit on a GPU
+        self.model = self._loaded(begun_on)
         if (  # else the texts are padded for it; the record says so
             recipe.train.attention_dropout == "auto"
             and recipe.train.dropout
@@ -164,7 +157,7 @@ class Run:
             self.model.encoder.recompute_layers()
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
-        self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(device)
+        self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
         self.wrapped = runtime.wrap(self.objective)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher)
@@ -202,6 +195,25 @@ class Run:
         self.resumed = self.last_log = time.monotonic()
         self.saved: tuple[float, float] | None = None  # when this process last wrote a checkpoint, and for how long
         self.upload: Upload | None = None  # of that checkpoint
+
+    def _loaded(self, device: torch.device) -> SentenceModel:
+        """The model that training begins with."""
+        job, recipe = self.job, self.job.recipe
+        model = load(
+            job.parent,
+            pooling=recipe.pooling,
+            layers=recipe.layers,
+            max_length=job.max_length,
+            prompt=job.prompt,
+            device=device,
+            heads=self.kind.post == "pooled",
+        )
+        if recipe.train.init == "random":
+            randomise(model.encoder, derive_seed(job.seed, "weights"))
+        if recipe.train.lora is not None:
+            lora.adapt(model.encoder, recipe.train.lora, derive_seed(job.seed, "lora"))
+        model.normalize = False
+        return model
 
     @property
     def over(self) -> bool:
@@ -296,7 +308,9 @@ class Run:
         state.loss_sum = float(state.loss_sum)
         mean_loss = state.loss_sum / state.loss_count
         # The loss is that of the weights before the step; whatever is scored or saved next are the weights after it.
-        sums = torch.stack([parameter.detach().sum() for parameter in self.objective.parameters()])
+        sums = torch.stack([own(parameter.detach()).sum() for parameter in self.objective.parameters()])
+        if self.runtime.shards:
+            sums = collective.total(sums)
         if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
             wrong = "weights are not finite" if math.isfinite(mean_loss) else f"the loss is {mean_loss}"
             raise RunFailed(
@@ -321,11 +335,14 @@ class Run:
 
     def _save(self) -> None:
         began = time.monotonic()
+        folder, rank = self.job.folder, self.runtime.rank
         if self.log is not None:
             self.sent()  # its files are removed now
             self.state.metrics = self.log.sync()
-            checkpoint.save(self.job.folder / "checkpoints", self.objective, self.optimizer, self.state)
-            self.upload = RunFolder(self.job.folder).upload_checkpoint()
+        if self.log is not None or self.runtime.shards:
+            checkpoint.save(folder / "checkpoints", self.objective, self.optimizer, self.state, rank)
+        if self.log is not None:
+            self.upload = RunFolder(folder).upload_checkpoint()
         self.runtime.barrier()
         self.saved = time.monotonic(), time.monotonic() - began
 
@@ -344,14 +361,27 @@ class Run:
         if self.log is not None:
             self.log.close()
 
+    def _whole(self, encoder: Encoder) -> Encoder:
+        """The encoder as it would be in one process, in main memory; its weights come to the first one."""
+        state = checkpoint.trained_state(encoder)
+        objective = module_of(self.kind)(self.job.recipe.settings, self._loaded(torch.device("cpu")).encoder)
+        found = next(iter(objective.candidates().values()))
+        if self.runtime.rank == 0:
+            checkpoint.load_trained_state(found, state)
+        return found
+
     def _write_model(self) -> None:
         job, candidates = self.job, self.objective.candidates()
         encoder = next(iter(candidates.values()))
+        if self.runtime.shards:
+            encoder = self._whole(encoder)
         if job.recipe.by_dev:
             checkpoint.load_best(job.folder / "checkpoints", self.state, encoder)
             self.runtime.barrier()  # rank 0 removes below what the others may still be reading
         record.end(self.record, job, self.state, next(iter(candidates)), time.monotonic() - self.began)
         if self.log is not None:
+            if job.recipe.train.lora is not None:
+                lora.merge(encoder)
             if not len(encoder.heads):
                 encoder.layers = job.export_layers
             folder = RunFolder(job.folder)

@@ -35,10 +35,11 @@ class Runtime:
         device: where tensors live.
         read: source of batches.
         where: for the run record.
+        shards: whether the module is spread over the processes, which then run it and ask for its state together.
         saves_end: whether a run at its end writes a checkpoint before its model, so that a kill in between costs nothing.
     """
 
-    saves_end = True
+    saves_end, shards = True, False
 
     def __init__(
         self,

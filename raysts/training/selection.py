@@ -30,7 +30,7 @@ def evaluate(
     scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
     if not job.recipe.by_dev:
         candidates = dict(list(candidates.items())[:1])
-    if runtime.rank == 0:
+    if runtime.rank == 0 or runtime.shards:  # what is spread they run together
         for i, encoder in enumerate(candidates.values()):
             try:
                 model.encoder = encoder
@@ -38,7 +38,7 @@ def evaluate(
                 scores[i] = torch.tensor([found[metric] for metric in job.dev.metrics], dtype=torch.float64)
             except UndefinedCorrelationError:
                 scores[i] = math.nan  # every process learns it, and ends
-    scores = collective.total(scores.to(runtime.device)).cpu()
+    scores = collective.total(scores.to(runtime.device) * (runtime.rank == 0)).cpu()
     if not torch.isfinite(scores).all():
         raise RunFailed(
             f"{name_of(job)}: after {state.step} steps the model gives the same or no finite similarity for every dev "
@@ -51,9 +51,8 @@ def evaluate(
         state.best, state.best_step, state.best_candidate = selecting[name], state.step, name
         state.best_scores = state.latest
         state.since_best = 0
-        if job.recipe.by_dev and runtime.rank == 0:
-            (job.folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-            save_best(job.folder / "checkpoints", state, candidates[name])
+        if job.recipe.by_dev and (runtime.rank == 0 or runtime.shards):
+            save_best(job.folder / "checkpoints", state, candidates[name], runtime.rank)
     else:
         state.since_best += 1
     return state.latest

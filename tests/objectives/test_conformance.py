@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from gloo_ranks import RESUMED, WORLDS, batch_of, names_in
+from gloo_ranks import RESUMED, SPREAD, WORLDS, batch_of, names_in
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import BatchOrder, read_batches
@@ -277,6 +277,20 @@ def test_a_run_of_another_size_goes_on_in_two(run: str, two_processes: Found) ->
     assert difference(first["weights"][run], second["weights"][run]) == 0.0
     assert difference(first["weights"][run], alone["weights"][RESUMED]) < 1e-5
     assert [line["step"] for line in first["metrics"][run]] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_run_that_is_spread_over_two_processes_is_that_of_one(name: str, two_processes: Found) -> None:
+    """Interrupted, gone on with, its model written; weights, lines and checkpoints are whole."""
+    (first, second), alone = two_processes
+    assert difference(first["spread"][name], alone["weights"][name]) < 1e-5
+    assert all(value.numel() == 0 for value in second["spread"][name].values()), "the first process alone has them"
+    for line, one in zip(first["spread_metrics"][name], alone["metrics"][name], strict=True):
+        assert line == pytest.approx(one, abs=2e-5)
+    spread, whole = (load(Path(found["folder"][name]) / "model", device="cpu") for found in (first, alone))
+    texts = ["a dog runs", "the cat sleeps in a small house"]
+    np.testing.assert_allclose(spread.encode(texts), whole.encode(texts), atol=1e-5)
+    assert spread.encoder.config.architectures == whole.encoder.config.architectures
 
 
 # -- what is computed again in backward ----------------------------------------------------------------------------------

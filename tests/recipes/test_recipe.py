@@ -277,6 +277,16 @@ def test_embeddings_alone_are_cached() -> None:
     assert "grad_cache=0 must be" in problem
 
 
+def test_what_is_spread_over_workers() -> None:
+    (problem,) = problems_of("nli", {"resources.shard": True})
+    assert "not workers=1" in problem
+    spread = {"resources.shard": True, "resources.workers": 2}
+    assert pipeline("nli-ct", spread).resources.shard
+    for system, more in (("nli-flow", {}), ("mlm", {}), ("nli", {"nli.settings.grad_cache": 4})):
+        (problem,) = problems_of(system, spread | more)
+        assert "only losses of sentence vectors are spread" in problem
+
+
 def test_a_table_must_be_canonical() -> None:
     (problem,) = problems_of("nli", {"nli.data.table": "nli/trian"})
     assert "did you mean 'nli/train'?" in problem

@@ -1,0 +1,166 @@
+"""Where the CPU time of a training step goes, and the most that a faster attention could gain.
+
+    python benchmarks/anatomy.py --data DATA --runs sed:bf16,nli:bf16,nli:fp32
+
+Seconds are CPU seconds of the process. The shares by operation come from steps in which every operation is timed by itself,
+which makes those of a view or a cast look larger than they are. The part of attention comes from whole steps in turns, as they
+are, and with an attention that gives back its values and costs next to nothing: what padding and groups cost is in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+import workload
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface
+
+from raysts.models.packing import ATTENTION, attend, pack
+from raysts.training.job import Job
+from raysts.training.loop import Run, update
+from raysts.training.runtime import Runtime
+
+STEPS, COUNTED, WARM_UP = 5_000, 4, 2
+
+GROUPS = {
+    "matmuls of linear layers": "mm addmm _linear_pointwise",
+    "matmuls of attention": "bmm",
+    "softmax and mask": "_softmax _softmax_backward_data masked_fill masked_fill_",
+    "casts": "cast",
+    "gelu": "gelu gelu_backward",
+    "layer norm": "native_layer_norm native_layer_norm_backward",
+    "optimiser and clip": "_fused_adamw_ _fused_adam_ linalg_vector_norm _foreach_norm _foreach_mul_ stack",
+    "embeddings": "embedding embedding_dense_backward index index_select",
+    "dropout": "random_ native_dropout lt",
+    "copies": "copy_ clone cat",
+    "sums": "sum",
+    "additions, multiplications": "add add_ mul mul_ sub div",
+}
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+
+
+class Timed(TorchDispatchMode):
+    """CPU seconds around every operation, by group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: Counter[str] = Counter()
+        self.calls = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        began = time.process_time()
+        result = function(*args, **(kwargs or {}))
+        seconds = time.process_time() - began
+        name = str(function).removeprefix("aten.").removeprefix("mkldnn.").split(".")[0]
+        if name in ("_to_copy", "copy_"):
+            source = args[0] if name == "_to_copy" else args[1]
+            name = "cast" if isinstance(source, torch.Tensor) and source.dtype != result.dtype else "copy_"
+        self.seconds[GROUP_OF.get(name, "all else")] += seconds
+        self.calls += 1
+        return result
+
+
+def given_back(module: Any, query: Any, key: Any, value: Any, mask: None, **_: Any) -> tuple[Any, None]:
+    """An attention that costs next to nothing; the gradients of queries and keys are zero, and are made all the same."""
+    return (value + 0.0 * (query + key)).transpose(1, 2), None
+
+
+def run_of(objective: str, precision: str, args: Any, folder: Path) -> Run:
+    """A run on the benchmark's rows, from the first step."""
+    model = workload.model_folder(args.model)
+    work = workload.prepare(objective, args.data, model, folder, args.rows)
+    job = Job(
+        id="anatomy",
+        recipe=workload.recipe_of(objective, work["rows"], STEPS, precision),
+        seed=1,
+        folder=folder / "run",
+        parent=model,
+        store=work["store"],
+        teacher=work["teacher"],
+        facts={"stage": objective, "member": 0},
+    )
+    return Run(job, Runtime("cpu", threads=args.threads))
+
+
+def step(run: Run) -> tuple[float, dict[str, Any]]:
+    """CPU seconds of one step, and its batch."""
+    batch = run.next_batch()
+    began = time.process_time()
+    ((loss, scalars),) = update([run], [batch])
+    seconds = time.process_time() - began
+    run.after_step(loss, scalars)
+    return seconds, batch
+
+
+def tokens_and_places(batch: dict[str, Any], together: bool) -> tuple[int, int]:
+    """Tokens of a batch, and the places that they are computed in; ``together``: all its columns in one pass."""
+    columns = [batch[name].flatten() for name in batch if name.endswith("_length")]
+    passes = [torch.cat(columns)] if together else columns
+    places = sum(sum(pack(torch.zeros(len(n), int(n.max()), dtype=torch.long), n, None).sizes) for n in passes)
+    return sum(int(n.sum()) for n in columns), places
+
+
+def anatomy(objective: str, precision: str, args: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The shares of one objective's step, and its row of the table about attention."""
+    with tempfile.TemporaryDirectory(prefix="raysts-benchmark-") as folder:
+        run = run_of(objective, precision, args, Path(folder))
+        for _ in range(WARM_UP):
+            step(run)
+        whole, without, places = [], [], []
+        for _ in range(args.rounds):
+            seconds, batch = step(run)
+            whole.append(seconds)
+            places.append(tokens_and_places(batch, objective in ("nli", "sts")))
+            AttentionInterface.register(ATTENTION, given_back)
+            without.append(step(run)[0])
+            AttentionInterface.register(ATTENTION, attend)
+        timed = Timed()
+        with timed:
+            for _ in range(COUNTED):
+                step(run)
+    total = sum(timed.seconds.values())
+    name = f"{objective} {precision}"
+    shares = [
+        {"step": name, "part": part, "percent": 100 * seconds / total, "ms a step": 1000 * seconds / COUNTED}
+        for part, seconds in timed.seconds.most_common()
+    ]
+    parts = [1 - b / a for a, b in zip(whole, without, strict=True)]
+    tokens, computed = (sum(column) for column in zip(*places, strict=True))
+    return shares, {
+        "step": name,
+        "CPU s": statistics.median(whole),
+        "operations": timed.calls // COUNTED,
+        "places a token": computed / tokens,
+        "attention and its padding, %": 100 * statistics.median(parts),
+        "least": 100 * min(parts),
+        "most": 100 * max(parts),
+        "faster at most": 1 / (1 - statistics.median(parts)),
+    }
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--runs", default="sed:bf16,nli:bf16,nli:fp32", help="OBJECTIVE:PRECISION, by commas")
+    parser.add_argument("--rows", type=int, default=4_000, help="rows of the training table to draw from")
+    parser.set_defaults(rounds=10)
+    args = parser.parse_args()
+    facts, shares, bounds = measure.machine(args.threads), [], []
+    for word in args.runs.split(","):
+        objective, _, precision = word.partition(":")
+        found = anatomy(objective, precision, args)
+        shares += found[0]
+        bounds.append(found[1])
+        measure.say(f"{word}: done")
+    print(measure.table(shares), end="\n\n")
+    measure.publish(args.json, facts, bounds, [], {row["step"]: round(row["faster at most"], 3) for row in bounds})
+
+
+if __name__ == "__main__":
+    main()

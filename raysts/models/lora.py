@@ -1,0 +1,50 @@
+"""Low-rank adapters (LoRA; Hu et al. 2021): small matrices trained beside the linear layers of a backbone that stays as it is.
+
+They are made by ``peft`` (``pip install 'raysts[lora]'``), and multiplied into the weights before a model is written: what is
+delivered is an encoder like any other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+from raysts.models.encoder import Encoder
+
+SCALE = 2
+"""By which the product of the two matrices is multiplied, peft's alpha / r."""
+
+
+def missing() -> str | None:
+    """What to install where peft is not there."""
+    return None if importlib.util.find_spec("peft") else "needs peft: pip install 'raysts[lora]', on every node"
+
+
+def adapt(encoder: Encoder, rank: int, seed: int) -> None:
+    """Put adapters of this rank beside all linear layers of the backbone's layers, drawn by the seed; nothing else of it is
+    trained. They begin as zero: the model is the same."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layers = {id(module) for layer in encoder.layer_list() for module in layer.modules()}
+    names = [
+        name
+        for name, module in encoder.backbone.named_modules()
+        if id(module) in layers and isinstance(module, nn.Linear)
+    ]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=names), encoder.backbone)
+
+
+def merge(encoder: Encoder) -> None:
+    """Multiply the adapters into the weights and take them away, in place."""
+    from peft.tuners.lora import LoraLayer
+
+    for parent in list(encoder.backbone.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, LoraLayer):
+                child.merge()
+                setattr(parent, name, child.get_base_layer())
+    del encoder.backbone.peft_config

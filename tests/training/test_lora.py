@@ -1,0 +1,73 @@
+"""Adapters are trained in the place of weights, and are in the weights of the model that is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
+from torch import nn
+
+from raysts.commands.plan import plan
+from raysts.errors import InputError
+from raysts.models import lora
+from raysts.models.encoder import Encoder
+from raysts.models.pretrained import load
+from raysts.objectives import OBJECTIVES
+from raysts.recipes import stages
+from raysts.recipes.recipe import Train
+from raysts.recipes.tree import to_plain
+from raysts.training.loop import train
+
+
+@pytest.mark.parametrize("name", ["nli", "ct", "mlm"])
+def test_a_run_trains_adapters_and_writes_a_plain_model(
+    name: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted and gone on with: bit for bit the same."""
+    merge, weights = lora.merge, []
+
+    def looked_at(encoder: Encoder) -> None:
+        weights.append({key: value.clone() for key, value in encoder.backbone.state_dict().items()})
+        merge(encoder)
+
+    monkeypatch.setattr(lora, "merge", looked_at)
+    for folder in ("whole", "interrupted"):
+        job = stage.job(name, tmp_path / folder, rows=60, lora=3, checkpoint_every=2, dropout=False)
+        if folder == "interrupted":
+            with pytest.raises(Interrupted):
+                train(job, Watched(read=interrupted_at(3)))
+            (path,) = (job.folder / "checkpoints").glob("step-*.pt")
+            saved = torch.load(path, weights_only=True)["module"]
+            assert not [key for key in saved if "encoder.layer" in key and "lora" not in key], (
+                "adapters alone are saved"
+            )
+        train(job, Watched())
+    assert difference(*weights) == 0.0
+
+    start, kept = load(stage.backbone, device="cpu").encoder.backbone, load(job.folder / "model", device="cpu")
+    written, begun = kept.encoder.backbone.state_dict(), start.state_dict()
+    assert written.keys() == begun.keys()
+    linear = [f"{name}.weight" for name, module in start.named_modules() if isinstance(module, nn.Linear)]
+    changed = {key for key in written if not torch.equal(written[key], begun[key])}
+    assert changed == {key for key in linear if "encoder.layer" in key} and changed
+    for key in changed:
+        a, b = (weights[0][f"{key.removesuffix('.weight')}.lora_{which}.default.weight"] for which in "AB")
+        assert a.shape[0] == 3 and torch.allclose(written[key], begun[key] + lora.SCALE * b @ a, atol=1e-6)
+
+
+def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
+    recipe = stages.flow()
+    with pytest.raises(ValueError, match="train.lora=4: flow is fitted on a finished model"):
+        type(recipe)(objective="flow", settings=OBJECTIVES["flow"].settings_type(), batch=8, train=Train(lora=4))
+    assert "lora" not in to_plain(Train(), identity=True) and to_plain(Train(lora=4), identity=True)["lora"] == 4
+
+
+def test_without_peft_nothing_starts(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = lora.importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "peft" else found(name, *rest))
+    with pytest.raises(InputError, match=r"nli.train.lora=4: needs peft: pip install 'raysts\[lora\]'"):
+        plan("nli", {"nli.train.lora": 4}, data=small_world, storage=tmp_path)
+    assert not any(tmp_path.iterdir())
