@@ -352,7 +352,7 @@ class Resources:
         )
         _require(
             not self.shard or self.workers > 1,
-            f"shard={self.shard}: a member is spread over several workers, not workers={self.workers}",
+            f"workers={self.workers}: shard spreads a member over several workers; ask for more, or leave shard out",
         )
         _require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
         _require(

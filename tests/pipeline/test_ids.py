@@ -45,6 +45,7 @@ CHANGED: dict[str, Any] = {
     "objective": None,  # another objective has other settings: below
     "settings.bias": False,
     "settings.matryoshka": [16],
+    "settings.grad_cache": 8,
     "data.table": "nli/xnli_en_dev",
     "data.sources": ["world"],
     "data.sample": 100,
@@ -75,6 +76,7 @@ CHANGED: dict[str, Any] = {
     "train.drop_last": True,
     "train.gradient_checkpointing": True,
     "train.init": "random",
+    "train.lora": 4,
     "train.attention_dropout": "on",
     "pooling": "cls",
     "layers": 2,

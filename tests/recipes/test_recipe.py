@@ -279,7 +279,7 @@ def test_embeddings_alone_are_cached() -> None:
 
 def test_what_is_spread_over_workers() -> None:
     (problem,) = problems_of("nli", {"resources.shard": True})
-    assert "not workers=1" in problem
+    assert problem.startswith("resources.workers=1: shard spreads")
     spread = {"resources.shard": True, "resources.workers": 2}
     assert pipeline("nli-ct", spread).resources.shard
     for system, more in (("nli-flow", {}), ("mlm", {}), ("nli", {"nli.settings.grad_cache": 4})):
