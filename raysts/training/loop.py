@@ -62,7 +62,7 @@ CHECK_EVERY = 10
 """Steps after which loss and weights are looked at, also where no line is due: a GPU is waited for no more often."""
 
 LEFT_WITHIN = 8.0
-"""Seconds that an interrupted process waits for a checkpoint on its way to the store."""
+"""Seconds that an interrupted process waits for checkpoints on their way to the store."""
 
 Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
 """(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
@@ -74,10 +74,13 @@ def train_runs(runs: Sequence[Run], update: Update) -> None:
     Raises:
         Preempted: this process was told to end; the runs have saved where they stand.
     """
-    with contextlib.ExitStack() as ended:
-        for run in runs:
-            ended.callback(run.leave)
+    try:
         _train_runs(runs, update)
+    finally:  # others may write here then
+        until = time.monotonic() + LEFT_WITHIN
+        for run in runs:
+            if run.upload is not None:
+                run.upload.join(max(0.0, until - time.monotonic()))
 
 
 def _train_runs(runs: Sequence[Run], update: Update) -> None:
@@ -253,11 +256,6 @@ class Run:
         """Wait until the store has the last checkpoint."""
         if self.upload is not None:
             self.upload.arrive()
-
-    def leave(self) -> None:
-        """Let what is on its way arrive before others may write here, unless it takes too long for one who was interrupted."""
-        if self.upload is not None:
-            self.upload.join(LEFT_WITHIN)
 
     def after_step(self, loss: Tensor, scalars: dict[str, Tensor], save: bool = False) -> None:
         """Count a step; when due, check, evaluate, log, save and report.
