@@ -98,10 +98,15 @@ def run(
 def text_of(result: Result) -> str:
     """What came of a run, for people."""
     from raysts.data.shards import skipped_line
-    from raysts.evaluation.results import format_table, summary
+    from raysts.evaluation.results import format_results, format_table, summary
     from raysts.pipeline.deliver import Delivered
 
-    lines = [format_table(summary(result["results"])), *result.get("notes", [])]
+    rows = result["results"]
+    table = summary(rows)
+    shown = (
+        [format_table(table) if table.lines else format_results(rows)] if rows else []
+    )  # of retrieval there is another
+    lines = [*shown, *result.get("notes", [])]
     lines += map(skipped_line, result["skipped"])
     lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]
     if result.get("delivered"):

@@ -179,6 +179,11 @@ def open_text(where: str | Path, column: str | None) -> Text:
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
         raise InputError(f"--text '{where}': holds no text{empty}; every row needs a text of at least one character")
+    if scan.rows == scan.repeated + 1 > 1:
+        ((_, text, _), *_) = scan.smallest
+        raise InputError(
+            f"--text '{where}': all {scan.rows:,} rows hold the same text ({text!r:.60}); --column must name the column of texts"
+        )
     return Text(title_of(str(where)), files, column, scan)
 
 

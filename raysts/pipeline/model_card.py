@@ -43,7 +43,8 @@ class Card:
         path: what a user writes to load the model: its directory or hub name.
         system: name of the system (``nli-ct-sed``).
         role: ``student``, ``member``, ``soup``, ``greedy-soup`` or ``baseline``.
-        members: how many members the ensemble behind a student has; of a member, how many were trained.
+        members: how many were trained.
+        taught: what a student learnt: ``cosines of 2 teachers``.
         backbone: what training started from, as the recipe names it.
         dimension: of an embedding.
         max_length: tokens per text, special tokens included.
@@ -60,7 +61,7 @@ class Card:
         teachers: models that were named as teachers, as the recipe names them.
         licence: of the backbone, as its own card says it; None where that is not known.
         datasets: hub names of the data sets that were trained on.
-        language: ISO 639-1 code of the training texts.
+        language: ISO 639-1 code of the training texts; None where nobody says it.
         compared: how it compares with the backbone as that was distributed, in a sentence.
         selected_by: whose labels chose the checkpoint, or those of the members behind it (``stsb-dev``); None: none.
         random_backbone: whether the backbone is the default small encoder with random weights.
@@ -74,6 +75,7 @@ class Card:
     system: str
     role: str
     members: int
+    taught: str = ""
     backbone: str
     dimension: int
     max_length: int | None
@@ -89,7 +91,7 @@ class Card:
     teachers: Sequence[str] = ()
     licence: str | None = None
     datasets: Sequence[str] = ()
-    language: str = "en"
+    language: str | None = "en"
     compared: str | None = None
     selected_by: str | None = None
     random_backbone: bool = False
@@ -101,7 +103,7 @@ class Card:
 def render(card: Card) -> str:
     """The card in the format of the Hugging Face hub: YAML front matter, then Markdown."""
     front: dict[str, Any] = {
-        "language": card.language,
+        **({"language": card.language} if card.language else {}),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
         "tags": list(dict.fromkeys([*_TAGS, *card.tags])),
@@ -192,6 +194,8 @@ def card_of(
         system=pipeline.name,
         role=record["role"],
         members=len(plan.members),
+        taught=plan.teacher.title if plan.teacher else "",
+        language=None if plan.corpus.text else "en",
         backbone=pipeline.backbone,
         dimension=pretrained.dim(folder),
         similarity=next(iter(pretrained.similarities(folder))),

@@ -188,7 +188,7 @@ class Run:
         )
         self.log = record.MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
-        self.eval_every = recipe.train.eval_every or max(1, steps // (10 if recipe.by_dev else 4))
+        self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.by_dev else -(-steps // 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)
         self.log_every = max(1, min(50, steps // 100))
         if self.state.step == 0 and recipe.train.eval_first and job.dev is not None and self.state.best is None:

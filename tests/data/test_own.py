@@ -64,6 +64,7 @@ def test_formats_agree(tmp_path: Path, name: str) -> None:
         ),
         ("t.csv", b"id,body\n1,a\n", None, "--column NAME .* there are: id, body"),
         ("t.csv", b"id,body\n", "body", "holds no text"),
+        ("t.csv", b"id,body\n1,a\n2, a\n", "body", "all 2 rows hold the same text .'a'.; --column must name"),
         ("t.csv", b"body\n\n \n", "body", "holds no text .1 empty rows"),
         ("t.csv", b"id,body\n1,a,b\n", "body", "line 2 has 3 fields, the header 2"),
         ("t.txt", b"ab\0cd\n", None, "line 1 holds a zero byte"),

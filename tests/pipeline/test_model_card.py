@@ -23,6 +23,7 @@ def row(dataset: str, value: float, **columns: Any) -> dict[str, Any]:
 def card(**changes: Any) -> str:
     given: dict[str, Any] = {
         "name": "quickstart", "path": "models/my student", "system": "nli-ct-sed", "role": "student", "members": 4,
+        "taught": "mean embeddings of 4 members",
         "backbone": "tiny", "dimension": 128, "max_length": 40, "pooling": "mean", "layers": 1,
         "data": [{"stage": "nli", "table": "nli/train", "rows": 12_000, "sha256": "ab" * 32}],
         "recipe_yaml": "name: quickstart\n", "rows": [row("stsb", 0.71234)], "command": "raysts run quickstart",
@@ -92,7 +93,7 @@ def test_the_scores_are_those_of_the_rows_that_the_model_has() -> None:
 
 def test_the_card_says_what_a_user_must_know() -> None:
     text = card()
-    assert "distilled from the mean embeddings of 4 ensemble members" in text
+    assert "distilled from the mean embeddings of 4 members" in text
     assert "| nli | `nli/train` | 12,000 | `abababababababab` |" in text
     assert "No labels of an evaluation set chose the checkpoint." in text and "random weights" not in text
     assert "```bash\nraysts run quickstart\n```" in text and "```yaml\nname: quickstart\n```" in text

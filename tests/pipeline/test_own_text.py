@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.stats
 import small_runs
+import torch
 
 import raysts
 from raysts.data.corpora import Corpus
 from raysts.data.own import TEXT, Own, open_text
 from raysts.errors import InputError
+from raysts.models.encoder import Encoder
 from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes import names
 
@@ -70,9 +78,7 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         raysts.run("ct", test={"stsb": own / "pairs.csv"}, storage=tmp_path)
 
 
-def distilled(
-    own: Path, storage: Path, say: Callable[[str], None] = lambda text: None, **overrides: Any
-) -> dict[str, Any]:
+def distilled(own: Path, storage: Path, **overrides: Any) -> dict[str, Any]:
     return raysts.distill(
         [str(own / "A"), str(own / "B")],
         {"backbone": str(own / "A"), **STEPS, **{key.replace("__", "."): value for key, value in overrides.items()}},
@@ -80,12 +86,53 @@ def distilled(
         column="text",
         storage=storage,
         address="none",
-        say=say,
+        say=lambda text: None,
     )
 
 
-def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(own: Path, tmp_path: Path) -> None:
-    result = distilled(own, tmp_path / "whole", sed__train__keep="best", sed__train__eval_every=1)
+class Passes:
+    """Counts texts on their way through encoders by the file that sends them, and may end the process at one of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, last: tuple[str, int] | None = None) -> None:
+        self.texts: Counter[str] = Counter()
+        self.passes: Counter[str] = Counter()
+        self.last, self.pack = last, Encoder._pack
+        patch.setattr(Encoder, "_pack", lambda encoder, *batch: self._count(encoder, *batch))
+
+    def _count(self, encoder: Encoder, ids: torch.Tensor, lengths: torch.Tensor, known: Any) -> Any:
+        paths = (Path(frame.filename) for frame in inspect.stack(0))
+        where = next(path.stem for path in paths if path.parent.name in ("nodes", "training"))
+        self.texts[where] += len(lengths)
+        self.passes[where] += 1
+        if self.last and self.passes[self.last[0]] == self.last[1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.pack(encoder, ids, lengths, known)
+
+
+@pytest.fixture(scope="module")
+def job(own: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Distils into a storage from ``docs.csv`` and two encoders, in windows of 100 texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
+            patch.setattr(f"{module}.WINDOW", 100)
+        each = {"sed__train__keep": "best", "sed__train__eval_every": 1, "sed__train__checkpoint_every": 1}
+        yield partial(distilled, own, **each)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    job: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Passes]:
+    """What it gives undisturbed."""
+    with pytest.MonkeyPatch.context() as patch:
+        passes = Passes(patch)
+        return job(tmp_path_factory.mktemp("whole")), passes
+
+
+def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
+    own: Path, whole: tuple[dict[str, Any], Passes]
+) -> None:
+    result, passes = whole
     rows = {(row["role"], row["layers"]): row for row in result["results"] if row["metric"] == "spearman"}
     assert {row["dataset"] for row in rows.values()} == {"agreement"}
     student = rows["student", "1"]
@@ -101,32 +148,64 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(own: Path, 
     for text in (card, page):
         assert "no agreement can show; scored pairs can: --test NAME=FILE" in text
     assert "No labels chose the checkpoint: agreement with the ensemble" in card and "| sed | `docs` |" in card
+    assert "a student distilled from the cosines of 2 teachers" in card and "\nlanguage:" not in card
     assert (
         "There are no scored pairs to test on." in page and "Agreement with the ensemble, without labels, chose" in page
     )
 
-    seen: list[str] = []
+    text = open_text(own / "docs.csv", "text").holding_out()
+    (written,) = Path(result["storage"], "tables").glob("[!.]*.parquet")
+    assert text.held and not {*text.held_out} & {*pq.read_table(written).column("sentence").to_pylist()}
+    # Each teacher reads each text once; backbone and student read those on which they are measured.
+    assert (passes.texts["agreement"], passes.texts["teacher"]) == (2 * text.held, 2 * text.rows)
+    assert passes.texts["evaluate"] == 2 * text.held
+    (path,) = Path(result["storage"], "agreements").glob("*.parquet")
+    pairs = pq.read_table(path, filters=[("split", "=", "test")])
+    one, two = (
+        raysts.load(own / "B").encode(pairs[side].to_pylist(), normalize=True) for side in ("sentence1", "sentence2")
+    )
+    expected = scipy.stats.spearmanr((one * two).sum(1), pairs["score"]).statistic
+    measured = [
+        row["value"]
+        for row in result["results"]
+        if (row["role"], row["layers"], row["metric"]) == ("member", "1", "spearman")
+    ]
+    assert measured[1] == pytest.approx(expected, abs=1e-5)
+    assert not path.with_suffix("").exists()  # what was kept of the held-out texts
 
-    def killed(text: str) -> None:
-        """Dies once at each of these lines."""
-        for line in ("agreement of 2 members", "teachers: 1 of ", "sed: step 2", "evaluate student ..."):
-            if text.startswith(line) and line not in seen:
-                seen.append(line)
-                raise KeyboardInterrupt
 
-    for _ in range(4):
-        with pytest.raises(KeyboardInterrupt):
-            distilled(own, tmp_path / "killed", killed, sed__train__keep="best", sed__train__eval_every=1)
-    again = distilled(own, tmp_path / "killed", killed, sed__train__keep="best", sed__train__eval_every=1)
-    assert Path(again["model"]).parent.name == Path(result["model"]).parent.name
-    first, second = (Path(one["model"], "model.safetensors").read_bytes() for one in (result, again))
-    assert first == second
-    values = [[(row["role"], row["value"], row["ci_low"]) for row in one["results"]] for one in (result, again)]
-    assert values[0] == values[1]
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a process that has used a GPU cannot be forked")
+def test_killed_three_times_it_ends_as_if_it_had_not_been(
+    job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path
+) -> None:
+    """While a teacher embeds, the student trains, the student is evaluated: each time a process of its own."""
+    for place in (("teacher", 6), ("loop", 3), ("evaluate", 2)):
+        child = os.fork()
+        if not child:
+            try:
+                Passes(pytest.MonkeyPatch(), place)
+                job(tmp_path)
+            finally:  # whatever became of it, this process is none of pytest's
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, place
+    with pytest.MonkeyPatch.context() as patch:
+        passes, (result, calm) = Passes(patch), whole
+        again = job(tmp_path)
+    assert passes.passes.keys() == {"evaluate"} and calm.passes["evaluate"] > passes.passes["evaluate"]
 
-    held = set(open_text(own / "docs.csv", "text").holding_out().held_out)
-    (written,) = (tmp_path / "whole" / "tables").glob("[!.]*.parquet")
-    assert held and not held & set(pq.read_table(written).column("sentence").to_pylist())
+    def record(found: dict[str, Any]) -> Any:
+        """What both must have written, without times and places."""
+        kept = json.loads(Path(found["storage"], "pipelines", "distilled.json").read_text())
+        run = json.loads(Path(found["model"]).with_name("run.json").read_text())
+        rows = [{**row, "created_at": None} for row in found["results"]]
+        lines = small_runs.metrics(Path(found["model"]).parent)
+        return kept | {"seconds": None}, run["kept"], run["dev"], rows, lines, found["delivered"], found["notes"]
+
+    assert record(again) == record(result)
+    models = [Path(found["model"]) for found in (again, result)]
+    assert models[0].parent.name == models[1].parent.name
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert models[0].joinpath(name).read_bytes() == models[1].joinpath(name).read_bytes()
 
 
 def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:

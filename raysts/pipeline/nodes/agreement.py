@@ -1,4 +1,10 @@
-"""What the members of an ensemble say of pairs of held-out texts, where no labelled pairs are there to judge by."""
+"""What the members of an ensemble say of pairs of held-out texts, where no labelled pairs are there to judge by.
+
+Their vectors of these texts are kept until the members are evaluated, which measures them on the same texts: none is embedded
+twice.
+
+Shapes: N held-out texts, D dimensions.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, AgreementPairs, pairs_of
 from raysts.ids import content_id
+from raysts.models.layers import Layers
 from raysts.ops.ensemble import unit
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
@@ -22,21 +29,53 @@ from raysts.pipeline.nodes.node import Node
 from raysts.storage.store import Store
 
 VERSION = 1
+OWN = "own"
+"""What the vectors of a model are called that pools in one way alone."""
 
 
-class Cosines:
-    """The cosines of texts with each other, as a model pools them; units are model folders.
+class EmbedHeldOut:
+    """The cosines of held-out texts with each other, as a model pools them; units are model folders and where vectors are kept.
 
-    Gives one float32 [N, N] for each list of texts.
+    Gives one float32 [N / 2, N / 2] for each half of the texts.
+
+    Args:
+        device: where models run.
+        texts: the texts.
+        layers: other choices of layers at which vectors are kept.
+        prompt: before every text.
     """
 
-    def __init__(self, device: str | None, texts: Sequence[Sequence[str]], prompt: str | None) -> None:
-        self.device, self.texts, self.prompt = device, texts, prompt
+    def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:
+        self.device, self.texts, self.layers, self.prompt = device, texts, layers, prompt
 
-    def __call__(self, model: Path) -> list[np.ndarray]:
+    def __call__(self, work: tuple[Path, Path]) -> list[np.ndarray]:
+        model, kept = work
         teacher = teachers.load(model, prompt=self.prompt, device=self.device)
-        units = [unit(teacher.vectors(teacher.tokenize(texts))) for texts in self.texts]
-        return [unit_ND @ unit_ND.T for unit_ND in units]
+        keep: dict[str, Any]
+        if isinstance(teacher, teachers.EncoderTeacher):
+            pooling, own = teacher.model.pooling, teacher.model.layers
+            found = teacher.model.represent_layers(self.texts, tuple(dict.fromkeys([own, *self.layers])))
+            vectors_ND = found[own]["vectors"]
+            keep = {f"{pooling} {at}": values["vectors"] for at, values in found.items() if {*values} == {"vectors"}}
+        else:
+            vectors_ND = teacher.vectors(teacher.tokenize(self.texts))
+            keep = {OWN: vectors_ND}
+        with Store.of(kept).put(kept) as draft, draft.open("wb") as file:
+            np.savez(file, **keep)
+        halves = np.split(unit(vectors_ND), [len(self.texts) // 2])
+        return [unit_ND @ unit_ND.T for unit_ND in halves]
+
+
+def kept_vectors(path: Path, pooling: str, layers: Sequence[Layers]) -> dict[Layers, np.ndarray]:
+    """What :class:`EmbedHeldOut` kept of a model at a pooling, [N, D] at each choice of layers; empty unless at all of them."""
+    file = Store.of(path).get(path)
+    if file is None:
+        return {}
+    with np.load(file) as arrays:
+        if OWN in arrays:
+            return {layers[0]: arrays[OWN]}
+        names = {choice: f"{pooling} {choice}" for choice in layers}
+        return {choice: arrays[name] for choice, name in names.items()} if {*names.values()} <= {*arrays} else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +91,13 @@ class AgreementNode(Node):
         """That of the members of a pipeline, on the held-out part of the corpus's own text."""
         pipeline, text = inputs.pipeline, inputs.corpus.text
         assert text is not None and text.held
+        who = "teachers" if pipeline.teachers else "members"
         asked = [prompt for prompt in [pipeline.teacher_prompt] if prompt is not None]
         return cls(
             id=content_id(
                 ["agreement", VERSION, [m.id for m in members], pipeline.select_top, sorted(text.held_out), *asked]
             ),
-            title=f"agreement of {pipeline.select_top or len(members)} members on {text.held:,} held-out texts",
+            title=f"agreement of {pipeline.select_top or len(members)} {who} on {text.held:,} held-out texts",
             needs=tuple(member.id for member in members),
             resources=embedding_resources(pipeline.resources),
             sentences=text.held * len(members),
@@ -69,6 +109,15 @@ class AgreementNode(Node):
     def path(self) -> Path:
         """The file."""
         return self.inputs.storage / "agreements" / f"{self.id}.parquet"
+
+    @property
+    def folder(self) -> Path:
+        """Of what is kept of the members until they are evaluated."""
+        return self.inputs.storage / "agreements" / self.id
+
+    def kept(self, member: Model) -> Path:
+        """The file of a member's vectors of :attr:`texts`."""
+        return self.folder / f"{member.id}.npz"
 
     @property
     def texts(self) -> list[str]:
@@ -95,12 +144,13 @@ class AgreementNode(Node):
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         pipeline, half = self.inputs.pipeline, len(self.texts) // 2
         halves = self.texts[:half], self.texts[half:]
-        folders = [member.model for member in selected(self.members, pipeline.select_top)]
+        units = [(member.model, self.kept(member)) for member in selected(self.members, pipeline.select_top)]
+        args = (self.texts, pipeline.measured, pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
-        for found in executor.map(Cosines, (halves, pipeline.teacher_prompt), folders, pipeline.resources, say):
+        for found in executor.map(EmbedHeldOut, args, units, pipeline.resources, say):
             sums = [total + cosines for total, cosines in zip(sums, found, strict=True)]
         parts = [
-            pairs_of(texts, total / np.float32(len(folders)), split)
+            pairs_of(texts, total / np.float32(len(units)), split)
             for texts, total, split in zip(halves, sums, SPLITS, strict=True)
         ]
         with store.put(self.path) as draft:

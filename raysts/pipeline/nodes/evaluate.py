@@ -35,7 +35,7 @@ from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.agreement import AgreementNode
+from raysts.pipeline.nodes.agreement import AgreementNode, kept_vectors
 from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.nodes.teacher import TeacherNode, foreign
@@ -72,21 +72,54 @@ class Subject:
 
 
 class EmbedTexts:
-    """Represents the texts of an evaluation at several choices of layers; units are model folders and their pooling."""
+    """Represents the texts of an evaluation at several choices of layers.
 
-    def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:
-        self.device, self.texts, self.layers, self.prompt = device, texts, layers, prompt
+    Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are.
 
-    def __call__(self, unit: tuple[Path, str]) -> dict[Layers, Representation]:
+    Args:
+        device: where models run.
+        texts: the texts.
+        layers: the choices.
+        prompt: before every text.
+        held_out: those of the texts of which vectors may be kept.
+    """
+
+    def __init__(
+        self,
+        device: str | None,
+        texts: Sequence[str],
+        layers: Sequence[Layers],
+        prompt: str | None,
+        held_out: Sequence[str] = (),
+    ) -> None:
+        self.device, self.texts, self.layers, self.prompt, self.held_out = device, texts, layers, prompt, held_out
+
+    def __call__(self, unit: tuple[Path, str, Path | None]) -> dict[Layers, Representation]:
         """None for vectors that are there, where they are not of all of the texts."""
-        model, pooling = unit
+        model, pooling, kept = unit
+        held_out, known = {*self.held_out}, kept_vectors(kept, pooling, self.layers) if kept else {}
+        if not known:
+            return self._embed(model, pooling, self.texts)
+        left = [text for text in self.texts if text not in held_out]
+        found = self._embed(model, pooling, left) if left else {}
+        if left and not found:
+            return {}
+        row_of = {text: row for row, text in enumerate(self.texts)}
+        whole: dict[Layers, Representation] = {}
+        for choice, vectors in known.items():
+            parts = [vectors, found[choice]["vectors"]] if left else [vectors]
+            order = np.argsort([row_of[text] for text in (*self.held_out, *left)])
+            whole[choice] = {"vectors": np.concatenate(parts)[order]}
+        return whole
+
+    def _embed(self, model: Path, pooling: str, texts: Sequence[str]) -> dict[Layers, Representation]:
         if teachers.kind(model) != "encoder":  # it pools as it does
             other = teachers.load(model, prompt=self.prompt, device=self.device)
-            if isinstance(other, teachers.PrecomputedVectors) and other.missing(self.texts) is not None:
+            if isinstance(other, teachers.PrecomputedVectors) and other.missing(texts) is not None:
                 return {}
-            return {self.layers[0]: {"vectors": other.vectors(other.tokenize(self.texts))}}
+            return {self.layers[0]: {"vectors": other.vectors(other.tokenize(texts))}}
         loaded = pretrained.load(model, pooling=pooling, prompt=self.prompt, device=self.device)
-        return loaded.represent_layers(self.texts, self.layers)
+        return loaded.represent_layers(texts, self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +189,7 @@ class EvaluateNode(Node):
             sentences=(
                 len(harness.sentences(inputs.corpus, inputs.tasks))
                 + (len(dev.sentences) if dev else 0)
-                + (len(agreement.texts) if agreement else 0)
+                + (len(agreement.texts) if agreement and role != "member" else 0)
             )
             * max(1, len(models)),
             inputs=inputs,
@@ -181,7 +214,8 @@ class EvaluateNode(Node):
         return [self.part]
 
     def leftovers(self) -> list[Path]:
-        return [self.inputs.storage / "evaluations" / self.id]
+        kept = [self.agreement.folder] if self.agreement and self.role == "member" else []
+        return [self.inputs.storage / "evaluations" / self.id, *kept]
 
     def rows(self) -> list[Row]:
         """The rows that were written; none before."""
@@ -201,10 +235,18 @@ class EvaluateNode(Node):
         weights = self._weights(store) if together else {}
         for layers, group in itertools.groupby(waiting, key=lambda each: each.layers):
             alike = list(group)
-            units = [(each.model.model if each.model else inputs.start, each.pooling) for each in alike]
-            args = (texts, layers, _prompt(inputs, self.role))
+            held = self.agreement if self.role == "member" and not clean_alone else None
+            units = [
+                (
+                    each.model.model if each.model else inputs.start,
+                    each.pooling,
+                    held.kept(each.model) if held and each.model else None,
+                )
+                for each in alike
+            ]
+            args = (texts, layers, _prompt(inputs, self.role), held.texts if held else ())
             embedded = executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
-            for each, (folder, _), of_model in zip(alike, units, embedded, strict=True):
+            for each, (folder, *_), of_model in zip(alike, units, embedded, strict=True):
                 representations = self._as_trained(each.model, of_model)
                 self._keep(each, missing[each], texts, representations, similarities_of(folder))
                 if each.model and each in to_sum:
@@ -227,7 +269,8 @@ class EvaluateNode(Node):
             measured[together] = self._kept(store, together)
         rows = [self._in_pipeline(each, row) for each, found in measured.items() for row in found]
         results.write(inputs.storage, self.id, rows)
-        sums.close()
+        for path in self.leftovers():
+            store.delete(path)
 
     # -- what is kept of a model, by what goes into it ------------------------------------------------------------------
 
@@ -500,10 +543,6 @@ class PartialSums:
             np.savez(file, **arrays)
         self.store.delete(self._file(self.count))
         self.count += 1
-
-    def close(self) -> None:
-        """The results are written: forget them."""
-        self.store.delete(self.folder)
 
     def _file(self, members: int) -> Path:
         return self.folder / f"members-{members:03d}.npz"

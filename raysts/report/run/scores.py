@@ -248,9 +248,8 @@ def headline(table: Table | None, differences: Differences) -> list[str]:
     tests = [name for name in table.columns if name in subject.mean and name != AGREEMENT]
     if not tests:
         return [
-            f"There are no scored pairs to test on. The similarities that the {subject.role} gives to pairs of held-out texts "
-            f"follow the ensemble's with a rank correlation of {_number(subject.mean[AGREEMENT])} (× 100): how much of the "
-            f"ensemble it keeps, and no proof that it is better."
+            f"There are no scored pairs to test on. Agreement of the {subject.role} with the ensemble: "
+            f"{_number(subject.mean[AGREEMENT])} (× 100)."
         ]
     own = [name for name in tests if name not in (*TITLES, AVERAGE)]
     main = next(name for name in (*own, "stsb", *tests) if name in tests)
