@@ -79,7 +79,7 @@ def main() -> None:
             sides.append(side)
         found = measure.in_turns(sides, args.rounds)
     reference = found["sentence-transformers fp32, batch 32"][0]["vectors"].astype(np.float64)
-    peaks = {precision: measure.peak(precision) for precision in ("fp32", "bf16")}
+    peaks = {precision: measure.peak(precision, args.threads) for precision in ("fp32", "bf16")}
     each, rows = measure.work_per_token(model), []
     for name in SIDES:
         difference = float(np.abs(found[name][0]["vectors"].astype(np.float64) - reference).max())

@@ -122,13 +122,15 @@ def fastest(found: Mapping[str, Sequence[Sample]], names: Sequence[str]) -> str:
     return max(names, key=lambda name: statistics.median(map(rate, found[name])))
 
 
-def peak(precision: str, device: str = "cpu") -> float:
-    """Multiplications and additions a second (of CPU time) that matrices of an encoder's shapes reach, at best."""
+def peak(precision: str, threads: int, device: str = "cpu") -> float:
+    """Multiplications and additions a second (of CPU time) that matrices of an encoder's shapes reach, at best, by as many
+    threads as a side has: one that waits for the others takes CPU time too."""
     import torch
 
     from raysts.models import kernels
     from raysts.models.precision import autocast
 
+    torch.set_num_threads(threads)
     rows, inner, outer = (512, 384, 1536) if device == "cpu" else (16_384, 4_096, 4_096)
     layer = kernels.Linear(inner, outer, device=device)
     x, best = torch.randn(rows, inner, device=device), 0.0

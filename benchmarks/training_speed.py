@@ -291,7 +291,7 @@ def run(parser: Any, names: dict[str, str]) -> tuple[Any, list[dict], list[dict]
     if not set(objectives) <= set(names) or args.steps <= SKIPPED:
         parser.error(f"--objectives are among {', '.join(names)}, --steps more than {SKIPPED}")
     model = workload.model_folder(args.model)
-    peaks = {precision: measure.peak(precision, args.device) for precision in ("fp32", "bf16")}
+    peaks = {precision: measure.peak(precision, args.threads, args.device) for precision in ("fp32", "bf16")}
     each, rows, ratios = measure.work_per_token(model), [], []
     for objective in objectives:
         with tempfile.TemporaryDirectory(prefix="raysts-benchmark-") as folder:
