@@ -115,7 +115,12 @@ def job(own: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("raysts.data.windows", "raysts.pipeline.inputs"):
             patch.setattr(f"{module}.WINDOW", 100)
-        each = {"sed__train__keep": "best", "sed__train__eval_every": 1, "sed__train__checkpoint_every": 1}
+        each = {
+            "sed__target": "similarity",
+            "sed__train__keep": "best",
+            "sed__train__eval_every": 1,
+            "sed__train__checkpoint_every": 1,
+        }
         yield partial(distilled, own, **each)
 
 
