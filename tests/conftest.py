@@ -51,7 +51,11 @@ UNITS = (
 WHOLE = (
     "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
     "objectives/test_conformance.py", "objectives/test_flow.py::test_training", "data/world/test_generate.py",
-    "data/fetch/test_fetch.py", "data/test_remote_data.py", "evaluation/test_transfer.py",
+    "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
+    "models/test_families.py::test_members", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
+    "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",
+    "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_a_graph",
+    "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py",
     "evaluation/words/test_word_vectors.py", "training/test_stacked.py", "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/nodes/test_evaluate.py",
     "pipeline/nodes/test_soup.py::test_a_greedy_average_goes", "pipeline/nodes/test_soup.py::test_an_average_of",
@@ -65,7 +69,8 @@ WHOLE = (
     "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
     "search/test_disk.py", "search/test_tracking.py", "report/paper/test_figures.py", "storage/test_remote_storage.py",
 )  # fmt: skip
-"""They start processes, run a pipeline or a search whole, or compute for seconds what a unit need not."""
+"""They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
+library that takes seconds to import."""
 SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "minilm", "real_data"}
 
 
@@ -123,11 +128,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """``WORKERS``, unless the command line says how many, or names nothing but files: starting them costs more."""
+    """``WORKERS``, unless the command line says how many, asks for the quick ones or names nothing but files: to start them
+    costs more."""
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
         return
     option = config.option
-    alone = option.usepdb or option.collectonly or all(".py" in argument for argument in config.args)
+    single = option.usepdb or option.collectonly or option.markexpr == "quick"
+    alone = single or all(".py" in argument for argument in config.args)
     if option.numprocesses is None and not option.tx and not alone:
         option.numprocesses = WORKERS
     option.loadscopereorder = False  # groups run in the order in which they are collected
@@ -151,6 +158,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def data_of_the_machine() -> str | None:
     """What $RAYSTS_DATA names, for the tests that ask for it; nothing else finds it."""
     return os.environ.pop("RAYSTS_DATA", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_here() -> Iterator[None]:
+    """The default storage is below the working directory: a test that forgets to name one would fill the checkout."""
+    here = Path.cwd()
+    before = set(here.iterdir())
+    yield
+    left = sorted(path.name for path in set(here.iterdir()) - before)
+    assert not left, f"tests have written {left} into {here}: give their commands a storage"
 
 
 @pytest.fixture(autouse=True)

@@ -92,11 +92,12 @@ def test_a_folder_of_ones_own_selects(own: Path, tmp_path: Path) -> None:
         return dict(json.loads((model.parent / "run.json").read_text())["dev"]["scores"]) | {"model": model}  # type: ignore[return-value]
 
     alone = kept("--test", f"same={own}")
-    measured = result("evaluate", alone["model"], "--test", f"same={own}", "--layers", 1, "--resamples", 0)["results"]
+    once = ["--layers", 1, "--resamples", 0, "--storage", tmp_path / "storage"]
+    measured = result("evaluate", alone["model"], "--test", f"same={own}", *once)["results"]
     assert {row["metric"]: pytest.approx(row["value"], abs=1e-6) for row in measured} == {m: alone[m] for m in METRICS}
     both = kept("--dev", f"pairs={pairs}", "--test", f"same={own}")
-    scored = result("evaluate", both["model"], "--pairs", pairs, "--layers", 1, "--resamples", 0)["results"]
-    found = result("evaluate", both["model"], "--test", f"same={own}", "--layers", 1, "--resamples", 0)["results"]
+    scored = result("evaluate", both["model"], "--pairs", pairs, *once)["results"]
+    found = result("evaluate", both["model"], "--test", f"same={own}", *once)["results"]
     rank = next(row["value"] for row in scored if row["metric"] == "spearman" and row["aggregation"] == "all")
     ndcg = next(row["value"] for row in found if row["metric"] == "ndcg@10")
     assert both["mean"] == pytest.approx((rank + ndcg) / 2, abs=1e-6)

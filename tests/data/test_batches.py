@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
         np.array_equal(x.ids, y.ids)
         and x.examples == y.examples
         and np.array_equal(x.weight, y.weight)
+        and np.array_equal(x.seeds, y.seeds)
         and x.size == y.size
         for x, y in zip(a, b, strict=True)
     )
@@ -153,32 +155,34 @@ def test_rows_are_shuffled_well_enough() -> None:
 def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], name: str) -> None:
     kind = OBJECTIVES[name]
     whole = shares(sizes, kind, 16, epochs=3)
-    for start in range(len(whole) + 1):
+    for start in {0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)}:
         assert same(shares(sizes, kind, 16, start, len(whole)), whole[start:])
     assert same(shares(sizes, kind, 16, 1, len(whole) - 1), whole[1:-1])
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("world", [2, 3, 5])
-def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str, world: int) -> None:
+def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str) -> None:
     kind, text = OBJECTIVES[name], OBJECTIVES[name].texts[0]
     whole = shares(sizes, kind, 16, epochs=2)
-    ranks = [shares(sizes, kind, 16, epochs=2, rank=rank, world=world) for rank in range(world)]
-    for step, alone in enumerate(whole):
+    by_world = [
+        [shares(sizes, kind, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 3, 5)
+    ]
+    for (step, alone), ranks in itertools.product(enumerate(whole), by_world):
         parts = [rank[step] for rank in ranks]
         assert alone.weight.tolist() == [1.0] * len(alone.examples) and alone.size == len(alone.examples)
-        joined, counts = [], []
+        joined, counts, seeds = [], [], []
         for part in parts:
             examples = sentences_of(part, text)
             assert len(examples) >= 1 and part.size == alone.size
             assert set(part.weight.tolist()) <= {0.0, 1.0} and len(part.weight) == len(examples)
             real = [example for example, weight in zip(examples, part.weight, strict=True) if weight]
             joined += real
+            seeds += part.seeds[part.weight > 0].tolist()
             counts.append(len(real))
             # A process reads the rows of its own examples and no others.
             assert sorted(part.ids.tolist()) == sorted({row for example in examples for row in example})
-        assert joined == sentences_of(alone, text)
+        assert joined == sentences_of(alone, text) and seeds == alone.seeds.tolist()
         assert max(counts) - min(counts) <= 1
 
 

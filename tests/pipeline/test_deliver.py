@@ -23,12 +23,11 @@ def _scores(values: np.ndarray, gold: np.ndarray) -> dict[str, RowScores]:
 
 
 def _interval(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
-    """The paired 95 % interval of the difference of two rank correlations, drawn row by row by scipy."""
-    found = []
-    for counts in resample_set("stsb/test/all", len(gold), RESAMPLES).T:
-        rows = np.repeat(np.arange(len(gold)), counts)
-        found.append(stats.spearmanr(a[rows], gold[rows])[0] - stats.spearmanr(b[rows], gold[rows])[0])
-    low, high = np.quantile(found, [0.025, 0.975])
+    """The paired 95 % interval of the difference of two rank correlations: of the rows that were drawn, ranked by scipy."""
+    counts_RN = resample_set("stsb/test/all", len(gold), RESAMPLES).T
+    rows_RN = np.stack([np.repeat(np.arange(len(gold)), counts) for counts in counts_RN])
+    of_a, of_b, of_gold = (stats.zscore(stats.rankdata(values[rows_RN], axis=1), axis=1) for values in (a, b, gold))
+    low, high = np.quantile((of_a * of_gold - of_b * of_gold).mean(axis=1), [0.025, 0.975])
     return low, high
 
 

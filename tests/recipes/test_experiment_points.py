@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -15,16 +16,12 @@ from raysts.search import named
 from raysts.search.search import Search
 
 
+@functools.cache
 def made(recipe: str, depth: int = 12, **overrides: Any) -> dict[str, Pipeline]:
     return pipelines(recipe, {key.replace("__", "."): v for key, v in overrides.items()}, lambda backbone: depth)
 
 
 DEPTHS = {"distilbert-base-uncased": 6, "bert-base-uncased": 12, "roberta-base": 12, GLOVE: 0, SKIP_GRAM: 0}
-
-
-def at_paper(experiment: str) -> list[Pipeline]:
-    """Every pipeline of an experiment at the scale of the papers, on the papers' backbones."""
-    return [*pipelines(f"{experiment}@paper", {}, lambda backbone: DEPTHS.get(backbone, 24)).values()]
 
 
 def measures(made: Pipeline) -> set[tuple[str, str]]:
@@ -38,6 +35,13 @@ def measures(made: Pipeline) -> set[tuple[str, str]]:
     if made.combine == "ensemble":
         encoders += [(members, at)]
     return {(system, str(layers)) for system, several in encoders for layers in several}
+
+
+@functools.cache
+def at_paper(experiment: str) -> list[tuple[Pipeline, set[tuple[str, str]]]]:
+    """Every pipeline of an experiment at the scale of the papers, on the papers' backbones, and what it measures."""
+    made = pipelines(f"{experiment}@paper", {}, lambda backbone: DEPTHS.get(backbone, 24)).values()
+    return [(one, measures(one)) for one in made]
 
 
 @pytest.mark.parametrize(("paper", "number"), commands())
@@ -55,13 +59,12 @@ def test_every_published_row_is_made_by_the_command_of_its_table(paper: str, num
         )
         return
     (experiment,) = [name for name, one in EXPERIMENTS.items() if one.paper == paper and number in one.tables]
-    made = [(one, measures(one)) for one in at_paper(experiment)]
     for row in table.rows:
         if row.system is None:
             assert row.unmade and not row.backbone
             continue
         assert row.backbone is not None
-        on = [pair for pair in made if re.fullmatch(BACKBONES[row.backbone], pair[0].backbone.lower())]
+        on = [pair for pair in at_paper(experiment) if re.fullmatch(BACKBONES[row.backbone], pair[0].backbone.lower())]
         for value in (value for cell in row.cells for value in cell if value):
             for layers in {measure.layers for measure in value.measures}:
                 fits = [one for one, there in on if has(one, value) and (row.system, str(layers)) in there]

@@ -113,9 +113,9 @@ def test_the_best_is_chosen_among_models_that_saw_different_labels() -> None:
 @pytest.mark.parametrize("name", [*RECIPES, "sts-nli-ct-sed"])
 def test_yaml_round_trip(name: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_text(dump(pipeline(name)), encoding="utf-8")
-    assert load_pipeline(path) == pipeline(name)
-    assert pipeline(str(path)) == pipeline(name)
+    made = pipeline(name)
+    path.write_text(dump(made), encoding="utf-8")
+    assert load_pipeline(path) == made == pipeline(str(path))
     assert pipeline(str(path), {"members": 3}) == pipeline(name, {"members": 3})
 
 

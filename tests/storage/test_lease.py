@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +83,70 @@ def test_a_lease_is_lost_when_it_was_not_renewed_for_three_beats(monkeypatch: py
     assert clock[0] == (3 + lease.MISSED + 1) * lease.BEAT and not answers
     with pytest.raises(RunFailed, match="could not be renewed for 30 s"):
         held.check()
+
+
+class Memory:
+    """A bucket in this process: files with the ages that a test gives them."""
+
+    uri = "s3://bucket"
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[bytes, float]] = {}
+        self.looks = 0
+
+    def write(self, path: str, content: bytes, age: float = 0.0) -> None:
+        self.files[path] = content, 1000.0 - age
+
+    def read(self, path: str) -> bytes | None:
+        return self.files.get(path, (None, 0.0))[0]
+
+    def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(path.rpartition("/")[2] for path in self.files if path.rpartition("/")[0] == folder)
+
+    def listed(self, folder: str) -> dict[str, SimpleNamespace]:
+        self.looks += 1
+        assert self.looks < 20, "it waits for ever"
+        return {name: SimpleNamespace(written=self.files[f"{folder}/{name}"][1]) for name in self.names(folder)}
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory()
+    monkeypatch.setattr(lease, "Bucket", lambda uri, tries: made)
+    monkeypatch.setattr(lease.random, "uniform", lambda *_: 0.0)  # what a contender sleeps
+    return made
+
+
+@pytest.mark.parametrize(("where", "raised"), [("another machine", 1), (place(), 0)])
+def test_an_epoch_is_raised_for_a_claim_whose_process_may_come_back(where: str, raised: int, memory: Memory) -> None:
+    memory.write(f"{KEY}/other.json", claim(place=where, pid=os.getpid()), age=lease.BEAT * (lease.MISSED + 2))
+    held = Lease(memory, KEY, "a")  # type: ignore[arg-type]
+    held.take()
+    assert memory.names(KEY) == [held.name]
+    assert memory.names(epochs_of(KEY)) == ([held.epoch] if raised else []) and bool(held.epoch) == bool(raised)
+    held.release()
+
+
+def test_of_two_that_contend_the_first_by_name_goes_on_and_the_other_gives_way(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "SETTLE", 0.0)
+    memory.write(f"{KEY}/!.json", claim(held=False))
+    second = Lease(memory, KEY, "b")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="held by raysts run a"):
+        second.take()
+    assert memory.names(KEY) == ["!.json"]
+
+    memory.files.clear()
+    first = Lease(memory, KEY, "b")  # type: ignore[arg-type]
+    memory.write(f"{KEY}/~.json", claim(held=False))
+    monkeypatch.setattr(lease.random, "uniform", lambda *_: memory.delete(f"{KEY}/~.json") or 0.0)
+    first.take()
+    assert memory.names(KEY) == [first.name]
+    first.release()
 
 
 def test_a_second_one_is_refused_and_told_who_is_first(bucket: Bucket) -> None:

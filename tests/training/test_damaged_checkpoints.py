@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from small_runs import Interrupted, Stage, Watched, interrupted_at, metrics
 
 from raysts.storage import checksums
+from raysts.training.job import Job
 from raysts.training.loop import train
 
 FILES = ("checkpoints/step-*.pt", "checkpoints/best-*.safetensors", "metrics.jsonl")
@@ -15,18 +17,30 @@ CASES = [(pattern, "flipped") for pattern in FILES] + [(FILES[0], how) for how i
 CASES += [(FILES[1], "missing"), (FILES[2], "missing"), (FILES[2], "binary")]
 
 
+def job_in(folder: Path, stage: Stage) -> Job:
+    return stage.job("sts", folder, rows=48, epochs=2.0, eval_every=2, checkpoint_every=2, keep="best")
+
+
 @pytest.fixture(scope="module")
 def calm(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[dict[str, object]]]:
     folder = tmp_path_factory.mktemp("calm") / "run"
-    train(stage.job("sts", folder, eval_every=2, checkpoint_every=2, keep="best"), Watched())
+    train(job_in(folder, stage), Watched())
     return (folder / "model" / "model.safetensors").read_bytes(), metrics(folder)
 
 
-@pytest.mark.parametrize(("pattern", "how"), CASES)
-def test_a_damaged_checkpoint(pattern: str, how: str, calm: tuple[bytes, object], stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=2, keep="best")
+@pytest.fixture(scope="module")
+def stopped(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.raises(Interrupted):
-        train(job, Watched(read=interrupted_at(5)))
+        train(job_in(folder, stage), Watched(read=interrupted_at(5)))
+    return folder
+
+
+@pytest.mark.parametrize(("pattern", "how"), CASES)
+def test_a_damaged_checkpoint(
+    pattern: str, how: str, calm: tuple[bytes, object], stopped: Path, stage: Stage, tmp_path: Path
+) -> None:
+    job = job_in(Path(shutil.copytree(stopped, tmp_path / "run")), stage)
     (path,) = job.folder.glob(pattern)
     content = bytearray(path.read_bytes())
     half = len(content) // 2

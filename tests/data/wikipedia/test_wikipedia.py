@@ -88,8 +88,8 @@ def test_clean_unbalanced_and_templates(markup: str, text: str) -> None:
     ],
 )
 def test_the_time_for_hostile_markup_grows_with_its_length(unit: str) -> None:
-    """Where it grew with the square, each of these would take hours."""
-    assert split_sentences(clean("'''x" + unit * (1_000_000 // len(unit)))) == []
+    """Where it grew with the square, each of these would take minutes."""
+    assert split_sentences(clean("'''x" + unit * (300_000 // len(unit)))) == []
 
 
 @pytest.mark.parametrize(

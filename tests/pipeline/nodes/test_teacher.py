@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,18 @@ def means_of(store: Path, folder: Path) -> np.ndarray:
 
 def embeddings(models: list[Path], store: Path, layers: int = 1) -> list[np.ndarray]:
     """Each member's embeddings of all sentences, from their text tokens, one sentence at a time."""
-    windows = Windows(store)
-    found = []
-    for folder in models:
-        model = load(folder, layers=layers, device="cpu")
-        rows = []
-        for i in range(len(windows)):
-            tokens = columns_of(windows.read(i), ("sentence",), ())["sentence"]
-            for row in range(len(tokens)):
-                ids, lengths = tokens.take([row]).pad(0)
-                rows.append(model.encoder(ids, lengths).detach().numpy()[0])
-        found.append(np.stack(rows))
-    return found
+    return [embedded(folder, store, layers) for folder in models]
+
+
+@functools.cache
+def embedded(folder: Path, store: Path, layers: int) -> np.ndarray:
+    windows, model, rows = Windows(store), load(folder, layers=layers, device="cpu"), []
+    for i in range(len(windows)):
+        tokens = columns_of(windows.read(i), ("sentence",), ())["sentence"]
+        for row in range(len(tokens)):
+            ids, lengths = tokens.take([row]).pad(0)
+            rows.append(model.encoder(ids, lengths).detach().numpy()[0])
+    return np.stack(rows)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

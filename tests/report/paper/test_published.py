@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -106,6 +108,11 @@ def test_a_row_that_stands_in_two_tables_is_the_same() -> None:
                 assert here and there and (here.value == there.value or (here.remark and there.remark)), row.name
 
 
+@functools.cache
+def stages_of(system: str) -> dict[str, Any]:
+    return {stage: to_plain(recipe) for stage, recipe in pipeline(system).recipes.items()}
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_systems_are_in_the_grammar_and_what_they_need_exists(paper: str) -> None:
     tasks = {"pearson", "spearman", "accuracy", "auc_pr", "purity"}
@@ -133,8 +140,7 @@ def test_systems_are_in_the_grammar_and_what_they_need_exists(paper: str) -> Non
                     measure.similarity,
                     measure.pooling,
                 )
-        stages = {stage: to_plain(recipe) for stage, recipe in pipeline(row.system).recipes.items()}
-        assert all(has_path(stages, path) for path in value.settings), (row.system, value.settings)
+        assert all(has_path(stages_of(row.system), path) for path in value.settings), (row.system, value.settings)
     assert systems <= set(RECIPES), "raysts recipes lists every system of the papers"
 
 
