@@ -351,6 +351,7 @@ def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged
     every = scores.grouped(
         [
             record(0.0, 0, value=0.70), record(0.0, 1, value=0.60), record(0.1, 0, value=0.66), record(0.1, 1, value=0.68),
+            record(0.1, 2, value=0.1),  # of a search of more seeds
             record(0.2, 0, value=0.9), record(0.2, 1, "stopped", 0.2, step=10, steps=40),
             record(0.3, 0, value=0.9), record(0.3, 1, "infeasible", None, reason="out of memory: 1 GB"),
         ],
