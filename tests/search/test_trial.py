@@ -59,7 +59,7 @@ def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_
     """Of itself, without the search for cycles that takes 0.2 s in a process with everything imported."""
     saved: list[int] = []
     real = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", lambda *a: saved.append(a[-1].step) or real(*a))
+    monkeypatch.setattr(checkpoint, "save", lambda *a: saved.append(a[3].step) or real(*a))
     held: list[weakref.ref[Any]] = []
 
     class Watching(TrialRuntime):

@@ -289,10 +289,10 @@ class TeacherNode(Node):
             identity.append(["axes", inputs.backbone_id])
         if inputs.pipeline.precision != "auto":
             identity.append(["precision", inputs.pipeline.precision])
-        count = top or len(members)
+        count, who = top or len(members), "teacher" if inputs.pipeline.teachers else "member"
         return cls(
             id=content_id(identity),
-            title=f"{TITLES[settings.target]} of {count} {'teachers' if inputs.pipeline.teachers else 'members'}",
+            title=f"{TITLES[settings.target]} of {count} {who}{'s' if count > 1 else ''}",
             needs=tuple(
                 dict.fromkeys([*(m.id for m in members), spec.id, *(s.id for s in inputs.teacher_specs(recipe))])
             ),
