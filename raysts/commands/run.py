@@ -101,12 +101,11 @@ def text_of(result: Result) -> str:
     from raysts.evaluation.results import format_results, format_table, summary
     from raysts.pipeline.deliver import Delivered
 
-    rows = result["results"]
-    table = summary(rows)
-    shown = (
-        [format_table(table) if table.lines else format_results(rows)] if rows else []
-    )  # of retrieval there is another
-    lines = [*shown, *result.get("notes", [])]
+    lines, rows = [], result["results"]
+    if rows:
+        table = summary(rows)
+        lines.append(format_table(table) if table.lines else format_results(rows))  # retrieval has no rank correlation
+    lines += result.get("notes", [])
     lines += map(skipped_line, result["skipped"])
     lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]
     if result.get("delivered"):

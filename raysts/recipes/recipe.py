@@ -267,14 +267,15 @@ class Recipe:
         return self.train.keep in OBJECTIVES[self.objective].keeps_by_dev
 
     @property
-    def recomputes(self) -> bool:
-        """Whether backward computes again what forward did, to hold less of it."""
-        return self.train.gradient_checkpointing or self.settings.recomputes
+    def stackable(self) -> bool:
+        """Whether several members may be trained as one."""
+        return OBJECTIVES[self.objective].stackable and not self.alone
 
     @property
-    def stackable(self) -> bool:
-        """Whether several members may be trained as one, for which there must be nothing to compute again, and no adapters."""
-        return OBJECTIVES[self.objective].stackable and not self.recomputes and self.train.lora is None
+    def alone(self) -> bool:
+        """Whether it cannot be trained as one with others: backward computes again what forward did, or there are adapters."""
+        train = self.train
+        return train.gradient_checkpointing or self.settings.grad_cache is not None or train.lora is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +478,7 @@ class Pipeline:
                 f"post.{stage}: {recipe.objective} is no stage of a finished model",
             )
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
-        again = [stage for stage, recipe in self.recipes.items() if recipe.recomputes or recipe.train.lora]
+        again = [stage for stage, recipe in self.recipes.items() if recipe.alone]
         _require(
             not again or (self.resources.stack or 1) == 1,
             f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache, "

@@ -61,17 +61,20 @@ def best_file(folder: Path, state: TrainState) -> Path:
 def trained_state(module: nn.Module) -> dict[str, Tensor]:
     """The state of a module without its frozen parameters: those are on disk already, in the model it started from. Of one that
     is spread over processes all must ask, and the first one gets it."""
+    return {name: whole(value) for name, value in _trained(module).items()}
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    """That state as this process has it."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    return {name: whole(value) for name, value in module.state_dict().items() if name not in frozen}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
 
 
 def load_trained_state(module: nn.Module, state: dict[str, Tensor]) -> None:
     """Put back what :func:`trained_state` gave."""
-    there = module.state_dict()
-    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    known = there.keys() - frozen
-    assert known == state.keys(), f"state of another module: {sorted(known ^ state.keys())[:3]}"
-    module.load_state_dict({name: like(value, there[name]) for name, value in state.items()}, strict=False)
+    known = _trained(module)
+    assert known.keys() == state.keys(), f"state of another module: {sorted(known.keys() ^ state.keys())[:3]}"
+    module.load_state_dict({name: like(value, known[name]) for name, value in state.items()}, strict=False)
 
 
 def save_best(folder: Path, state: TrainState, encoder: Encoder, rank: int = 0) -> None:

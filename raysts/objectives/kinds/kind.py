@@ -27,11 +27,6 @@ class Settings:
     matryoshka: tuple[int, ...] = later(())
     grad_cache: int | None = later(None)
 
-    @property
-    def recomputes(self) -> bool:
-        """Whether backward computes again what forward did, to hold less of it."""
-        return self.grad_cache is not None
-
 
 class Kind(ABC):  # noqa: B024 (what is trained is abstract)
     """What an objective says of itself.
