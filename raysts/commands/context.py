@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import raysts.pipeline.run
 from raysts.commands.options import Result, RunOptions, say_on_stderr
 from raysts.data.corpora import Corpus
 from raysts.data.own import Own
@@ -181,7 +180,9 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
     def report(plan: Plan, seconds: dict[str, float]) -> Path:
         return write_report(report_data(plan, name, command, seconds), plan.storage / "reports" / name)
 
-    return raysts.pipeline.run.run(plan, executor, name, command, options.say, report)
+    from raysts.pipeline.run import run
+
+    return run(plan, executor, name, command, options.say, report)
 
 
 @contextlib.contextmanager

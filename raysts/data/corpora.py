@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import os
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from raysts.data.derived import DERIVED, label_codes
 from raysts.data.derived import VERSION as DERIVED_VERSION
+from raysts.data.known import Known
 from raysts.data.own import BATCH_ROWS, DEV, TEXT, Own, OwnTable, Text
 from raysts.data.shards import (
     READ_ROWS,
@@ -37,7 +37,6 @@ from raysts.data.shards import (
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.ids import content_id
 from raysts.schema import RETRIEVAL, TABLES, TESTS, TRAINING_TABLES, Column, table_columns
-from raysts.storage.checksums import read_record, write_record
 from raysts.storage.store import FolderStore, Store
 
 CHECKS_VERSION = 1
@@ -198,10 +197,9 @@ class Corpus:
                 yield RowGroup(self._derived_file(name), index, min(READ_ROWS, own.rows - first), lambda: None)
             return
         if self.sources(name):
-            table, path = self._derive(name), self._derived_file(name)
-            for index, first in enumerate(range(0, table.num_rows, READ_ROWS)):
-                part = table.slice(first, READ_ROWS)
-                yield RowGroup(path, index, part.num_rows, partial(part.column, "source"))
+            path, rows = self._derived_file(name), self._derived_rows(name)
+            for index, first in enumerate(range(0, rows, READ_ROWS)):
+                yield RowGroup(path, index, min(READ_ROWS, rows - first), partial(self._derived_sources, name, first))
             return
         for path in self.files(name):
             file = open_shard(path, remedy(name))
@@ -238,6 +236,20 @@ class Corpus:
         if name not in self._derived:
             self._derived[name] = DERIVED[name].make({table: self.read(table) for table in self.sources(name)})
         return self._derived[name]
+
+    def _derived_rows(self, name: str) -> int:
+        """Number of rows, which a second plan knows without making the table."""
+        if name in self._derived or any(source in self._kept for source in self.sources(name)):
+            return self._derive(name).num_rows
+        known = Known("rows", name, self.fingerprint(name))
+        rows = known.facts().get("rows")
+        if not isinstance(rows, int):
+            rows = self._derive(name).num_rows
+            known.add(rows=rows)
+        return rows
+
+    def _derived_sources(self, name: str, first: int) -> pa.ChunkedArray:
+        return self._derive(name).column("source").slice(first, READ_ROWS)
 
     def require(self, names: Iterable[str]) -> None:
         """Raise one InputError that names every missing table and where it belongs."""
@@ -319,15 +331,18 @@ class Corpus:
         if name in self.own:
             return self.own[name].sha256
         if name not in self._fingerprints:
-            digest, known = hashlib.sha256(), self._known(name)
-            if "sha256" not in known:
+            known = self._known(name)
+            sha256 = known.facts().get("sha256") if known else None
+            if sha256 is None:
+                digest = hashlib.sha256()
                 for path in self.files(name):
                     self.store.get(path, fresh=True)
                     with path.open("rb") as file:
                         digest.update(hashlib.file_digest(file, "sha256").digest())
-                self._remember(name, known | {"sha256": digest.hexdigest()})
-                known["sha256"] = digest.hexdigest()
-            self._fingerprints[name] = known["sha256"]
+                sha256 = digest.hexdigest()
+                if known:
+                    known.add(sha256=sha256)
+            self._fingerprints[name] = sha256
         return self._fingerprints[name]
 
     def contents(self, names: Iterable[str]) -> list[tuple[str, str, str | None]]:
@@ -336,25 +351,12 @@ class Corpus:
         kept = {name: hashlib.sha256(self._kept[name].tobytes()).hexdigest() for name in names if name in self._kept}
         return [(name, self.fingerprint(name), kept.get(name)) for name in names]
 
-    def _known_file(self, name: str) -> Path | None:
-        """Where this machine keeps what it knows of a table's files as they are now; None where nobody can say that they are
-        the same as before: in a bucket, or where damaged ones are looked for."""
-        if self.skip_bad or name in self.own or not isinstance(self.store, FolderStore):
+    def _known(self, name: str) -> Known | None:
+        """What this machine knows of a table's files: ``sha256``, and ``sound`` if every row was checked; None where nobody
+        can say that they are the same as before: in a bucket, or where damaged ones are looked for."""
+        if self.skip_bad or name in self.own or not isinstance(self.store, FolderStore) or not self.files(name):
             return None
-        files = [(path, path.stat()) for path in self.files(name)]
-        states = [[str(path.absolute()), at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in files]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "known"
-        return cache / f"{content_id([CHECKS_VERSION, name, states])}.json" if states else None
-
-    def _known(self, name: str) -> dict[str, Any]:
-        """What was found out about a table: ``sha256``, and ``sound`` if every row was checked."""
-        path = self._known_file(name)
-        return (read_record(path) or {}) if path is not None else {}
-
-    def _remember(self, name: str, known: dict[str, Any]) -> None:
-        if (path := self._known_file(name)) is not None:
-            with contextlib.suppress(OSError):  # what is not remembered is read again
-                write_record(path, known)
+        return Known(CHECKS_VERSION, name, files=self.files(name))
 
     def problems(self, names: Iterable[str], most: int = 20) -> list[str]:
         """What is wrong with the rows of the named tables: missing columns, null or empty text, values out of range.
@@ -370,12 +372,13 @@ class Corpus:
         names = list(names)
         self.require(names)
         names = list(dict.fromkeys(table for name in names for table in (self.sources(name) or [name])))
-        unknown = [name for name in names if not self._known(name).get("sound")]
+        known = {name: self._known(name) for name in names}
+        unknown = {name: kept for name, kept in known.items() if not (kept and kept.facts().get("sound"))}
         problems = self.problems(unknown)
         if problems:
             raise InputError(problems)
-        for name in unknown:
-            self._remember(name, self._known(name) | {"sound": True})
+        for kept in filter(None, unknown.values()):
+            kept.add(sound=True)
 
 
 def _write_streamed(own: OwnTable, path: Path) -> None:

@@ -12,7 +12,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from raysts.data.known import Known
 from raysts.data.user_files import HUB, LINES, TABLES, files_of, format_of, missing, rows_of, title_of
 from raysts.errors import InputError
 from raysts.schema import RETRIEVAL, TESTS, Column, table_columns
@@ -44,6 +45,9 @@ NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
 PAIR = table_columns(f"{TESTS}NAME")
 SUBSET = Column("subset", "label", required=False, nulls=True)
 _MOST_PROBLEMS = 20
+
+SCAN_VERSION = 1
+"""Of what a pass over a text finds: raise it when that changes, and texts are read again."""
 
 
 class OwnTable(Protocol):
@@ -174,8 +178,7 @@ def open_text(where: str | Path, column: str | None) -> Text:
         InputError: it cannot be read, has no such column, or no text.
     """
     files = files_of(where, "--text")
-    stamps = tuple((file, stat.st_mtime_ns, stat.st_size) for file in files if (stat := _stat(file)))
-    scan = _scan(files, column, stamps)
+    scan = _scan(files, column)
     if not scan.rows:
         empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
         raise InputError(f"--text '{where}': holds no text{empty}; every row needs a text of at least one character")
@@ -187,13 +190,25 @@ def open_text(where: str | Path, column: str | None) -> Text:
     return Text(title_of(str(where)), files, column, scan)
 
 
-def _stat(file: Path) -> Any:
-    return None if str(file).startswith("hf:") else file.stat()
+def _scan(files: tuple[Path, ...], column: str | None) -> Scan:
+    """What is known of the files as they are, else what one pass over them finds."""
+    if not all(file.is_file() for file in files):  # a data set, of whose files nothing is known here
+        return _scan_once(files, column, tuple(file.stat().st_mtime_ns for file in files if file.exists()))
+    known = Known("text", SCAN_VERSION, column, files=files)
+    if not (facts := known.facts()):
+        scan = _read_through(files, column)
+        known.add(**{**asdict(scan), "smallest": [(key.hex(), text, count) for key, text, count in scan.smallest]})
+        return scan
+    smallest = tuple((bytes.fromhex(key), text, count) for key, text, count in facts["smallest"])
+    return Scan(**{**facts, "smallest": smallest})
 
 
 @lru_cache(maxsize=8)
-def _scan(files: tuple[Path, ...], column: str | None, stamps: tuple[Any, ...]) -> Scan:
-    """One pass; ``stamps`` are those of the files, so that what has changed is read again."""
+def _scan_once(files: tuple[Path, ...], column: str | None, _times: tuple[int, ...]) -> Scan:
+    return _read_through(files, column)
+
+
+def _read_through(files: tuple[Path, ...], column: str | None) -> Scan:
     digest, hashes, empty = hashlib.sha256(), array("Q"), 0
     smallest: dict[bytes, str] = {}
     bound = b"\xff" * 8

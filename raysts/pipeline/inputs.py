@@ -221,6 +221,11 @@ class Inputs:
         known = harness.tasks_of(self.corpus)
         return [table for task in self.tasks for table in known[task].tables(self.corpus, harness.SPLITS)]
 
+    @cached_property
+    def test_sentences(self) -> int:
+        """Number of the distinct texts that the tasks read."""
+        return len(harness.sentences(self.corpus, self.tasks))
+
     @property
     def skipped(self) -> list[dict[str, Any]]:
         """The files of its training tables that cannot be read and are left out (``skip_bad`` of the corpus)."""

@@ -44,9 +44,8 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _require_objective(name: str) -> None:
-    _require(
-        name in OBJECTIVES, f"objective={name!r} must be one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}"
-    )
+    if name not in OBJECTIVES:
+        raise ValueError(f"objective={name!r} must be one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}")
 
 
 MOST_MEMBERS = 10_000
@@ -243,7 +242,8 @@ class Recipe:
                 f"settings.grad_cache={chunk}: {self.objective}: it is no loss of sentence vectors; leave it out",
             )
         check_layers(self.layers)
-        _require(self.table in TABLES, f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
+        if self.table not in TABLES:
+            raise ValueError(f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
         _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")
         _require(
             self.table not in {kind.dev for kind in OBJECTIVES.values()},

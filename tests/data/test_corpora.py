@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data import corpora
+from raysts.data import corpora, own
 from raysts.data.corpora import Corpus
-from raysts.data.derived import label_codes
+from raysts.data.derived import DERIVED, label_codes
+from raysts.data.own import Own
 from raysts.errors import InputError
 from raysts.schema import NLI_LABELS, TABLES
 
@@ -81,6 +82,30 @@ def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypa
     assert Corpus(root).fingerprint(name) != first
     write(root, name, STS)
     assert looked_at() == first
+
+
+def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root, text = tmp_path / "data", tmp_path / "mine.txt"
+    write(root, "nli/train", NLI)
+    text.write_text("one\ntwo\ntwo\n")
+
+    def looked_at() -> tuple[int, list[tuple[int, int]], dict[str, object]]:
+        corpus = Corpus(root, own=Own.of(text=text)).writing_to(tmp_path)
+        groups = [(group.number, group.rows) for group in corpus.row_groups("sentences")]
+        assert corpus.text is not None
+        return corpus.rows("nli/pairs"), groups, {**corpus.text.facts(), "smallest": corpus.text.scan.smallest}
+
+    first = looked_at()
+    with monkeypatch.context() as unread:
+        unread.setattr(corpora, "pages", None)
+        unread.setattr(corpora, "DERIVED", {name: table._replace(make=None) for name, table in DERIVED.items()})
+        unread.setattr(own, "rows_of", None)
+        assert looked_at() == first
+    text.write_text("one\ntwo\ntwo\nthree\n")
+    assert looked_at()[1] == [(0, first[1][0][1] + 1)]
+    masked = Corpus(root).writing_to(tmp_path).keeping({"nli/train": np.array([True, False])})
+    assert masked.rows("nli/sentences") == 2
 
 
 def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ class EvaluateNode(Node):
             ),
             resources=embedding_resources(pipeline.resources),
             sentences=(
-                len(harness.sentences(inputs.corpus, inputs.tasks))
+                inputs.test_sentences
                 + (len(dev.sentences) if dev else 0)
                 + (len(agreement.texts) if agreement and role != "member" else 0)
             )

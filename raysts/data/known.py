@@ -1,0 +1,39 @@
+"""What was found out about files and tables, kept on this machine, so that what is the same is not read again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from raysts.ids import content_id
+from raysts.storage.checksums import read_record, write_record
+
+
+class Known:
+    """Facts about one thing.
+
+    Args:
+        of: what the facts are about and what they depend on, as JSON values: another list is another thing.
+        files: which the facts were read from. One of another size, time or inode is another file, of which nothing is known.
+    """
+
+    def __init__(self, *of: Any, files: Iterable[Path] = ()):
+        stats = {str(path.absolute()): path.stat() for path in files}
+        states = [[path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in stats.items()]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "known"
+        self._path = cache / f"{content_id([*of, states])}.json"
+
+    def facts(self) -> dict[str, Any]:
+        """What is known; empty where nothing is, or what was written cannot be read."""
+        with contextlib.suppress(OSError):
+            return read_record(self._path) or {}
+        return {}
+
+    def add(self, **facts: Any) -> None:
+        """Keep more facts. Where nothing can be written nothing is kept, and what was asked for is read again."""
+        with contextlib.suppress(OSError, UnicodeError):  # half a surrogate cannot be written
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # facts of a text hold some of it
+            write_record(self._path, self.facts() | facts)
