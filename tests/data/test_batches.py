@@ -70,6 +70,8 @@ def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
 
 
 SIZES = [[40], [13, 13, 13, 1], [5] * 9 + [2], [100, 3, 50]]
+BATCHED = {(kind.examples.__func__, kind.rows_per_batch.__func__): name for name, kind in OBJECTIVES.items()}.values()
+"""Objectives no two of which say in the same way which rows a batch reads; every other one is batched as one of them."""
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -150,7 +152,7 @@ def test_rows_are_shuffled_well_enough() -> None:
     assert (np.diff(found) != 0).sum() == 1
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", BATCHED)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], name: str) -> None:
     kind = OBJECTIVES[name]
@@ -160,7 +162,7 @@ def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], name: 
     assert same(shares(sizes, kind, 16, 1, len(whole) - 1), whole[1:-1])
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", BATCHED)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str) -> None:
     kind, text = OBJECTIVES[name], OBJECTIVES[name].texts[0]

@@ -32,9 +32,9 @@ def _interval(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> tuple[float, fl
 
 
 def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
-    """200 outcomes: what comes out is closer to the gold scores than the other, farther from them, or neither."""
+    """100 outcomes: what comes out is closer to the gold scores than the other, farther from them, or neither."""
     said_of: dict[int, int] = {-1: 0, 0: 0, 1: 0}
-    for number in range(200):
+    for number in range(100):
         dice = np.random.default_rng(number)
         gold = dice.normal(size=int(dice.integers(30, 120)))
         common = dice.normal(size=len(gold))
@@ -55,7 +55,7 @@ def test_no_sentence_claims_what_the_paired_interval_does_not_hold() -> None:
         assert (" above the " in said) == (shown > 0) and (" below the " in said) == (shown < 0)
         assert ("not shown to differ from the " in said) == (shown == 0)
         assert not any(word in f"{sentence} {said}" for word in (" best", "worse", "equal", "improve"))
-    assert min(said_of.values()) > 20, said_of
+    assert min(said_of.values()) > 10, said_of
 
 
 @pytest.mark.parametrize(

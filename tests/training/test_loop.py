@@ -206,15 +206,15 @@ def test_max_steps_and_fractions_of_epochs(stage: Stage, tmp_path: Path) -> None
 def test_the_loss_of_a_line_is_the_mean_since_the_last(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fine = stage.job("nli", tmp_path / "fine", dev=False, dropout=False)
+    fine = stage.job("nli", tmp_path / "fine", dev=False, dropout=False, epochs=2.0)
     train(fine, Watched())
     # As in a long run: a line every fifth step only.
     monkeypatch.setattr(loop, "min", lambda *values: 5, raising=False)
-    monkeypatch.setattr(loop, "total_steps", lambda recipe, order: 15)
+    monkeypatch.setattr(loop, "total_steps", lambda recipe, order: 10)
     train(without(fine, folder=tmp_path / "coarse"), Watched())
     losses = [line["loss"] for line in metrics(tmp_path / "fine")]
     coarse = metrics(tmp_path / "coarse")
-    assert [line["step"] for line in coarse] == [5, 10, 15]
+    assert [line["step"] for line in coarse] == [5, 10]
     for i, line in enumerate(coarse):
         assert line["loss"] == pytest.approx(float(np.mean(losses[5 * i : 5 * i + 5])), abs=1e-6)
 
@@ -234,8 +234,8 @@ def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
                 seen.append(sorted(path.suffix for path in folder.glob("[!.]*")))
             yield share
 
-    train(stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=1), Watched(read=read))
-    assert len(seen) >= 12 and all(names.count(".pt") <= 1 and names.count(".safetensors") <= 1 for names in seen)
+    train(stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=1, epochs=2.0), Watched(read=read))
+    assert len(seen) >= 8 and all(names.count(".pt") <= 1 and names.count(".safetensors") <= 1 for names in seen)
     assert [".pt", ".safetensors"] in seen
 
 
@@ -253,9 +253,9 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
 
 
 def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False)
-    reason = train_chains([[job]], lambda job: Watched(read=interrupted_at(5)))[0]
-    assert reason is not None and "Interrupted: at step 5" in reason and "error.log" in reason
+    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
+    reason = train_chains([[job]], lambda job: Watched(read=interrupted_at(3)))[0]
+    assert reason is not None and "Interrupted: at step 3" in reason and "error.log" in reason
     assert read_json(job.folder / "run.json")["status"] == "failed"
     assert "Interrupted" in (job.folder / "error.log").read_text()
     assert train_chains([[job]], lambda job: Watched())[0] is None
@@ -269,7 +269,7 @@ def test_a_kill_between_the_last_step_and_the_record(stage: Stage, tmp_path: Pat
             if line["step"] == line["steps"]:
                 raise Interrupted
 
-    job = stage.job("sts", tmp_path / "run", eval_every=4)
+    job = stage.job("sts", tmp_path / "run", eval_every=2, epochs=1.0)
     with pytest.raises(Interrupted):
         train(job, DiesAtTheEnd())
     lines = metrics(job.folder)
@@ -323,7 +323,7 @@ def test_a_bootstrap_sample_is_what_is_trained_on(stage: Stage, tmp_path: Path) 
 
 
 def test_the_best_encoder_on_dev_is_kept(stage: Stage, tmp_path: Path) -> None:
-    job = stage.job("sts", tmp_path / "run", eval_every=2, keep="best", epochs=4.0)
+    job = stage.job("sts", tmp_path / "run", eval_every=1, keep="best", epochs=2.0)
     record = train(job, Watched())
     scores = {line["step"]: line["dev"] for line in metrics(job.folder) if "dev" in line}
     assert len(scores) >= 8 and record["dev"]["kept"] == max(scores.values())
@@ -395,7 +395,7 @@ def test_an_early_stop_survives_a_kill(stage: Stage, tmp_path: Path) -> None:
 def test_ct_by_dev_keeps_the_better_of_both_encoders_over_all_evaluations(stage: Stage, tmp_path: Path) -> None:
     record, job = {}, None
     for seed in range(2):
-        job = stage.job("ct", tmp_path / str(seed), rows=120, keep="dev", eval_every=1, seed=seed, epochs=1.0)
+        job = stage.job("ct", tmp_path / str(seed), rows=75, keep="dev", eval_every=1, seed=seed, epochs=1.0)
         record = train(job, Watched())
         assert record["kept"]["candidate"] in ("first", "second")
         assert job.dev is not None

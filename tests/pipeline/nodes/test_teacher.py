@@ -20,7 +20,7 @@ from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes import teacher
 from raysts.recipes.recipe import Data, Resources
 
-ROWS, WINDOW = 70, 16
+ROWS, WINDOW = 38, 8
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
-    """70 sentences in windows of 16."""
+    """38 sentences in windows of 8."""
     folder = tmp_path_factory.mktemp("store")
     spec = StoreSpec(
         table="wikipedia/sentences", fingerprint="", texts=("sentence",), values=(), tokenizer="", max_length=20,
@@ -230,4 +230,4 @@ def test_shards_hold_the_rows_of_their_windows(members: list[Path], store: Path,
     for i in range(len(windows)):
         rows = pq.read_table(tmp_path / "cache" / shard_name(i)).column("row")
         assert rows.to_pylist() == windows.read(i).column("row").to_pylist()
-    assert windows.sizes.tolist() == [16, 16, 16, 16, 6]
+    assert windows.sizes.tolist() == [8, 8, 8, 8, 6]
