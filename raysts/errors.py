@@ -50,8 +50,5 @@ def without_secrets(text: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the known name nearest to ``name``, else an empty string."""
-    known = list(known)
-    if name in known:  # of a message that nobody will read: to compare takes a millisecond
-        return ""
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""
