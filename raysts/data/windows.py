@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 WINDOW = 8_192
 STORE_VERSION = 1
-TO_TARGET = "reduction.npy"
-"""Beside teachers' shards: float32 [E, K], the map of their vectors to the student's width, or to its axes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,20 +210,19 @@ class Windows:
 
     Args:
         folder: the token store.
-        teacher: folder of the teachers' shards, one Parquet file a window; what they hold is multiplied by what stands in
-            ``TO_TARGET`` there.
+        teacher: folder of the teachers' shards, one Parquet file a window.
+        to_target: file of a matrix [E, K] that maps what they hold to what a student learns; None: it learns that itself.
     """
 
-    def __init__(self, folder: Path, teacher: Path | None = None) -> None:
+    def __init__(self, folder: Path, teacher: Path | None = None, to_target: Path | None = None) -> None:
         self.storage = Store.of(folder)
         manifest = self.storage.read_json(folder / "manifest.json")
         if manifest is None:
             raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
         for part in manifest["parts"]:
             check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
-        self.folder, self.teacher = folder, teacher
-        # Not the numbers: this object travels to whoever reads for it.
-        self.mapped = teacher is not None and self.storage.get(teacher / TO_TARGET) is not None
+        # The matrix by its name: this object travels to whoever reads for it.
+        self.folder, self.teacher, self.to_target = folder, teacher, to_target
         self._places = [(part["file"], index) for part in manifest["parts"] for index in range(len(part["windows"]))]
         self.sizes = np.array([size for part in manifest["parts"] for size in part["windows"]], dtype=np.int64)
 
@@ -248,10 +245,10 @@ class Windows:
             means = pq.read_table(shard)
             assert means.column("row").equals(table.column("row")), "teacher means belong to other rows"
             target = means.column("embedding")
-            if self.mapped:
-                _bring(self.storage, self.teacher / TO_TARGET)
+            if self.to_target is not None:
+                _bring(self.storage, self.to_target)
                 whole_NE = columns_of(means, (), ("embedding",))["embedding"]
-                target = vectors_column(whole_NE @ np.load(self.teacher / TO_TARGET))
+                target = vectors_column(whole_NE @ np.load(self.to_target))
             table = table.append_column("teacher", target)
         return table
 

@@ -110,7 +110,7 @@ class Plan(Inputs):
                     recipe,
                     derive_seed(self.pipeline.seed, "sed", number),
                     self._student_parent(teacher),
-                    teacher=teacher.id,
+                    teacher=teacher,
                     agreement=self.agreement,
                     layers=self.pipeline.student_pooling,
                     after=[teacher.id],

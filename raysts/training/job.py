@@ -31,6 +31,7 @@ class Job:
         store: token store of the training rows.
         prompt: what stands before every text there, and before every text that the trained model reads.
         teacher: folder of teacher means, for distillation.
+        to_target: the map of them to what is learnt, as :class:`raysts.data.windows.Windows` takes it.
         export_layers: layers that the written model pools (one with heads pools those it was trained on).
         max_length: tokens per text that the written model reads; None: as many as its parent.
         dev: the dev set; needed when the recipe keeps the best encoder, else only reported.
@@ -45,6 +46,7 @@ class Job:
     store: Path
     prompt: str = ""
     teacher: Path | None = None
+    to_target: Path | None = None
     export_layers: Layers = 1
     max_length: int | None = None
     dev: Dev | None = None

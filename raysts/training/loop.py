@@ -163,7 +163,7 @@ class Run:
         self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
         self.wrapped = runtime.wrap(self.objective)
         self.optimizer = optim.build(recipe.optim, self.objective)
-        self.windows = Windows(job.store, job.teacher)
+        self.windows = Windows(job.store, job.teacher, job.to_target)
         self.order = BatchOrder(
             self.windows.sizes,
             kind,

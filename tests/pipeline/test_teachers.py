@@ -183,6 +183,19 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) ->
     best = max(row["value"] for row in members if row["layers"] == ensemble["layers"])
     assert (ensemble["value"] < best) == any(note.startswith("ensemble: ") for note in done["notes"])
 
+    def written() -> dict[str, tuple[Path, int]]:
+        folders = Path(options[options.index("--storage") + 1]) / "embeddings"
+        return {
+            path.name: (path, path.stat().st_mtime_ns) for path in folders.glob("*/[!.]*") if path.suffix != ".json"
+        }
+
+    before = written()
+    other = raysts("distill", *unlike, *options, "--set", "sed.loss=mse", *overrides({"backbone": unlike[0]}), "--json")
+    assert other.code == 0 and json.loads(other.out)["model"] != done["model"]
+    assert before.items() < written().items() and [name[:4] for name in written().keys() - before.keys()] == ["map-"], (
+        "a student that starts elsewhere is taught by the same vectors"
+    )
+
 
 def test_a_file_of_vectors_teaches_as_the_model_that_wrote_them(
     options: list[str], unlike: list[Path], tmp_path: Path

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from raysts.data.windows import TO_TARGET, Windows, columns_of, shard_name, vectors_column
+from raysts.data.windows import Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
 from raysts.ids import content_id, derive_seed
 from raysts.models import pretrained
@@ -175,20 +175,20 @@ class FitTarget:
 
     Args:
         device: where the student runs.
-        folder: the cache.
+        path: where it is written: beside the shards.
         shards: their number.
         reduced: whether the vectors are reduced to the student's width; otherwise they have it.
         start: the student before it learns; the target is turned to its axes. None: it is not.
     """
 
-    def __init__(self, device: str | None, folder: Path, shards: int, reduced: bool, start: Source | None) -> None:
-        self.device, self.folder, self.shards, self.reduced, self.start = device, folder, shards, reduced, start
+    def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: Source | None) -> None:
+        self.device, self.path, self.shards, self.reduced, self.start = device, path, shards, reduced, start
 
     def __call__(self, width: int) -> None:
-        store, parts = Store.of(self.folder), []
+        store, parts = Store.of(self.path), []
         fitted = np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)).tolist()
         for window in fitted:
-            shard = store.get(self.folder / shard_name(window))
+            shard = store.get(self.path.parent / shard_name(window))
             assert shard is not None, f"shard {window} is gone"
             parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
         found = ensemble.reduction(parts, width) if self.reduced else np.eye(width, dtype=np.float32)
@@ -202,7 +202,7 @@ class FitTarget:
                 targets.append(part[some] @ found)
                 starts.append(given["vectors"])
             found = found @ ensemble.turn(np.concatenate(targets), np.concatenate(starts))
-        with store.put(self.folder / TO_TARGET) as draft, draft.open("wb") as file:
+        with store.put(self.path) as draft, draft.open("wb") as file:
             np.save(file, found)
 
 
@@ -283,10 +283,7 @@ class TeacherNode(Node):
         own = [read for member in members if (read := _reads(inputs, recipe, member))]
         identity += [own] if own else []
         if settings.target != "mean" or settings.weights:
-            width = inputs.student_width if settings.reduced else None
-            identity.append([settings.target, settings.weights, width])
-        if settings.axes == "student":
-            identity.append(["axes", inputs.backbone_id])
+            identity.append([settings.target, settings.weights])
         if inputs.pipeline.precision != "auto":
             identity.append(["precision", inputs.pipeline.precision])
         count, who = top or len(members), "teacher" if inputs.pipeline.teachers else "member"
@@ -309,6 +306,16 @@ class TeacherNode(Node):
         return self.inputs.storage / "embeddings" / self.id
 
     @property
+    def to_target(self) -> Path | None:
+        """Beside the shards: the map of what they hold to what the student learns. A student of another width, or of another
+        start, has another map of the same shards."""
+        if not self.settings.mapped:
+            return None
+        width = self.inputs.student_width if self.settings.reduced else None
+        start = self.inputs.backbone_id if self.settings.axes == "student" else None
+        return self.folder / f"map-{content_id([width, start])}.npy"
+
+    @property
     def settings(self) -> DistillationSettings:
         """What is asked of the distillation."""
         assert isinstance(self.recipe.settings, DistillationSettings)
@@ -328,7 +335,7 @@ class TeacherNode(Node):
 
     def written(self, store: Store) -> list[Path]:
         shards = [self.folder / shard_name(window) for window in range(self._manifest(store).get("shards", 0))]
-        return [*shards, self.folder / TO_TARGET] if shards and self.settings.mapped else shards
+        return [*shards, self.to_target] if self.to_target else shards
 
     def is_done(self, store: Store) -> bool:
         return bool(self._manifest(store)) and self.is_sound(store)
@@ -361,8 +368,8 @@ class TeacherNode(Node):
         weights = self.weights(store)
         write_targets(executor, sources, self.folder, resources, say, settings.target, weights)
         windows = Windows(sources[0].tokens)
-        if settings.mapped:
-            args = (self.folder, len(windows), settings.reduced, self._start() if settings.axes == "student" else None)
+        if self.to_target and not store.whole(self.to_target, deep=True):
+            args = (self.to_target, len(windows), settings.reduced, self._start() if settings.axes == "student" else None)
             for _ in executor.map(FitTarget, args, [inputs.student_width], resources, say):
                 pass
         facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}

@@ -17,6 +17,7 @@ from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.model import RunNode
+from raysts.pipeline.nodes.teacher import TeacherNode
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.recipes.tree import to_plain
 from raysts.storage.store import Store
@@ -50,7 +51,7 @@ class TrainNode(RunNode):
         *,
         member: int | None,
         role: str = "member",
-        teacher: str | None = None,
+        teacher: TeacherNode | None = None,
         agreement: AgreementNode | None = None,
         layers: Layers | None = None,
         after: Sequence[str] = (),
@@ -66,7 +67,7 @@ class TrainNode(RunNode):
             parent: model folder and id of what it starts from.
             member: number of the member or student; None where there is one alone.
             role: ``member`` or ``student``.
-            teacher: id of the teacher's node, for distillation.
+            teacher: what is learnt from, for distillation.
             agreement: what selects where the objective's development set is not there.
             layers: layers that the written model pools; default: those it is trained with.
             after: ids of the nodes that must be done before, beside its token store.
@@ -86,7 +87,7 @@ class TrainNode(RunNode):
                 seed,
                 parent[1],
                 spec.id,
-                teacher,
+                teacher.id if teacher else None,
                 layers,
                 (dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(objective.dev))
                 if selecting
@@ -95,7 +96,7 @@ class TrainNode(RunNode):
             ]
         )
         facts = {
-            **inputs.facts(stage, role, member, [parent[1], *([teacher] if teacher else [])]),
+            **inputs.facts(stage, role, member, [parent[1], *([teacher.id] if teacher else [])]),
             "data": {
                 "table": spec.table,
                 **({"name": name} if (name := inputs.own_title(spec.table)) else {}),
@@ -127,7 +128,8 @@ class TrainNode(RunNode):
                 parent=parent[0],
                 store=inputs.store_folder(spec),
                 prompt=spec.prompt,
-                teacher=inputs.storage / "embeddings" / teacher if teacher else None,
+                teacher=teacher.folder if teacher else None,
+                to_target=teacher.to_target if teacher else None,
                 export_layers=layers,
                 max_length=length,
                 dev=dev,

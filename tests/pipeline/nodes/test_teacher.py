@@ -50,8 +50,8 @@ def make(models: list[Path], store: Path, folder: Path, layers: int = 1, **how: 
     teacher.write_targets(executor, sources, folder, Resources(), lambda text: None, **how)
 
 
-def means_of(store: Path, folder: Path) -> np.ndarray:
-    windows = Windows(store, folder)
+def means_of(store: Path, folder: Path, to_target: Path | None = None) -> np.ndarray:
+    windows = Windows(store, folder, to_target)
     return np.concatenate([columns_of(windows.read(i), (), ("teacher",))["teacher"] for i in range(len(windows))])
 
 
@@ -191,8 +191,9 @@ def test_a_reduction_keeps_what_it_can_of_the_cosines(members: list[Path], store
     make(members, store, tmp_path / "cache", target="concat")
     whole = means_of(store, tmp_path / "cache")
     for width in (8, 96, 100):
-        teacher.FitTarget(None, tmp_path / "cache", 5, True, None)(width)
-        reduced = means_of(store, tmp_path / "cache")
+        to_target = tmp_path / "cache" / f"{width}.npy"
+        teacher.FitTarget(None, to_target, 5, True, None)(width)
+        reduced = means_of(store, tmp_path / "cache", to_target)
         assert reduced.shape == (ROWS, width)
         lost = np.abs(reduced @ reduced.T - whole @ whole.T).max()
         assert lost < 1e-5 if width > 8 else 1e-3 < lost < 0.5, "of 96 dimensions all that there is"
@@ -200,20 +201,21 @@ def test_a_reduction_keeps_what_it_can_of_the_cosines(members: list[Path], store
 
 def test_a_target_on_the_axes_of_the_student(members: list[Path], store: Path, tmp_path: Path) -> None:
     """No cosine changes, and it lies closer to where the student starts: fitted on what the student reads."""
-    start = embeddings(members[2:], store)[0]
+    given = embeddings(members[2:], store)[0]
 
     def apart(target: np.ndarray) -> float:
-        return float(np.linalg.norm(ensemble.unit(target) - ensemble.unit(start)))
+        return float(np.linalg.norm(ensemble.unit(target) - ensemble.unit(given)))
 
     for target, reduced in (("mean", False), ("concat", True)):
         cache = tmp_path / target
         make(members[:2], store, cache, target=target)
         plain = means_of(store, cache)
         if reduced:
-            teacher.FitTarget("cpu", cache, 5, reduced, None)(32)
-            plain = means_of(store, cache)
-        teacher.FitTarget("cpu", cache, 5, reduced, teacher.Source(members[2], store, "mean", 1, ""))(32)
-        turned = means_of(store, cache)
+            teacher.FitTarget("cpu", cache / "plain.npy", 5, reduced, None)(32)
+            plain = means_of(store, cache, cache / "plain.npy")
+        start = teacher.Source(members[2], store, "mean", 1, "")
+        teacher.FitTarget("cpu", cache / "turned.npy", 5, reduced, start)(32)
+        turned = means_of(store, cache, cache / "turned.npy")
         np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, rtol=1e-4, atol=1e-4)
         assert apart(turned) < 0.9 * apart(plain)
 
