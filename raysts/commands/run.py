@@ -98,10 +98,10 @@ def run(
 def text_of(result: Result) -> str:
     """What came of a run, for people."""
     from raysts.data.shards import skipped_line
-    from raysts.evaluation.results import format_results, format_table, summary
+    from raysts.evaluation.results import by_name, format_results, format_table, summary
     from raysts.pipeline.deliver import Delivered
 
-    lines, rows = [], result["results"]
+    lines, rows = [], by_name(result["results"], result.get("teachers", {}))
     if rows:
         table = summary(rows)
         lines.append(format_table(table) if table.lines else format_results(rows))  # retrieval has no rank correlation

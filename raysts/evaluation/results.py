@@ -25,6 +25,8 @@ ResultRow = dict[str, Any]
 EVALUATION = "evaluate-"
 """Begins the names of parts that ``raysts evaluate`` wrote; the others are a pipeline's."""
 
+TEACHER = "teacher "
+"""How a member's role begins where tables call it by the name that it was given (:func:`by_name`)."""
 ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "baseline")
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 """The sets of the average column (those of them that the table has); sickr-all overlaps sickr and stays out."""
@@ -172,10 +174,23 @@ def summary(
     return Summary(metric, aggregation, datasets, tuple(lines))
 
 
+def by_name(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:
+    """The rows, where each member whose run id has a name is in a role of its own: the mean of models that have nothing in
+    common but their student says nothing."""
+    named = {run: {"role": f"{TEACHER}{name}"} for run, name in names.items()}
+    return [{**row, **(named.get(row["run_id"], {}) if row["role"] == "member" else {})} for row in rows]
+
+
+def kind_of(role: str | None) -> str:
+    """The one of ``ROLES`` that a role is of; ``baseline`` for what is none."""
+    role = "member" if role and role.startswith(TEACHER) else role
+    return role if role in ROLES else "baseline"
+
+
 def _order(line: Line) -> tuple[int, str, int]:
     layers = line.layers or ""
     # By length first: '2' comes before '12'.
-    return len(layers), layers, ROLES.index(line.role) if line.role in ROLES else len(ROLES)
+    return len(layers), layers, ROLES.index(kind_of(line.role))
 
 
 def _line(

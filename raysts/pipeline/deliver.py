@@ -15,7 +15,7 @@ from typing import Any
 from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.compare import compare_systems
-from raysts.evaluation.results import AVERAGED
+from raysts.evaluation.results import AVERAGED, TEACHER
 from raysts.evaluation.row_scores import Choice, ModelScores
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
@@ -243,9 +243,12 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     layers = str(plan.pipeline.compared)
     models_of: dict[str, Sequence[str]] = {"student": outcome.students}
     models_of |= {role: (outcome.soups[role],) for role in SOUPS if role in outcome.soups}
-    models_of |= {"ensemble": ("ensemble",), "member": outcome.members}
+    models_of |= {"ensemble": ("ensemble",)}
+    named = {f"{TEACHER}{name}": (run,) for run, name in plan.teacher_names.items() if run in outcome.members}
+    trained = [member for member in outcome.members if member not in plan.teacher_names]
+    models_of |= {**named, **({"member": trained} if trained else {})}
     for role, models in models_of.items():
-        at = role if role != "ensemble" else "member"
+        at = "member" if role == "ensemble" or role in named else role
         found = [_scores(plan, at, model, (_pooling_of(plan, at), layers)) for model in models]
         if found and all(found):
             systems[role] = found
@@ -300,7 +303,6 @@ def falls(plan: Plan) -> list[str]:
 
 def _below_best(plan: Plan) -> list[str]:
     """A line where the ensemble scores below the best of what it is made of, on the test set of the sentence."""
-    called = dict(zip([model.id for model in plan.teacher_models], plan.pipeline.teachers, strict=True))
     choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
     ensemble, members = _scores(plan, "member", "ensemble", choice), plan.outcome.ensemble
     scores = {member: own for member in members if (own := _scores(plan, "member", member, choice))}
@@ -312,9 +314,8 @@ def _below_best(plan: Plan) -> list[str]:
     if behind[best] >= 0:
         return []
     found = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
-    return [
-        f"ensemble: {found.over(f'the best it is made of, {called.get(best, best)}')} on {TITLES.get(on, on.upper())} test"
-    ]
+    said = found.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
+    return [f"ensemble: {said} on {TITLES.get(on, on.upper())} test"]
 
 
 def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:

@@ -80,6 +80,13 @@ class Plan(Inputs):
         return [ModelNode.of(self, name, folder) for name, folder in named]
 
     @cached_property
+    def teacher_names(self) -> dict[str, str]:
+        """What tables call the teachers that were not trained here, by the run id in their rows."""
+        foreign = [number for number, model in enumerate(self.teacher_models) if not model.record]
+        names = teachers.short_names([self.pipeline.teachers[number] for number in foreign])
+        return {self.teacher_models[number].id: name for number, name in zip(foreign, names, strict=True)}
+
+    @cached_property
     def teacher(self) -> TeacherNode | None:
         """Mean embeddings of the selected members on the student's sentences."""
         return TeacherNode.of(self, self.pipeline.sed, self.members) if self.pipeline.sed else None

@@ -78,6 +78,16 @@ def content(path: Path) -> str:
     return PrecomputedVectors(path).id if kind(path) == "vectors" else folder_id(path)
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Of each name as much of its end as tells it from the others; a folder ``model`` is called by the one that it is in."""
+    parts, short = [[part for part in name.split("/") if part] for name in names], []
+    for own in parts:
+        least = 1 + (own[-1] == "model" and len(own) > 1)
+        tails = (own[-count:] for count in range(least, len(own)))
+        short.append(next((tail for tail in tails if sum(of[-len(tail) :] == tail for of in parts) == 1), own))
+    return ["/".join(tail) for tail in short]
+
+
 def tokenizer_id(path: Path) -> str:
     """Content id of what makes its tokens."""
     return PrecomputedVectors(path).id if kind(path) == "vectors" else pretrained.tokenizer_id(path)

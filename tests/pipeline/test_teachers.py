@@ -17,6 +17,7 @@ from small_runs import write_backbone
 
 from raysts.commands.distill import _of_models
 from raysts.commands.options import RunOptions
+from raysts.commands.run import text_of
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
@@ -78,6 +79,12 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, model in {"first": first, "second": second}.items():
         model.save(folder / name)
     return [folder / "first", folder / "second"]
+
+
+def test_names_are_as_short_as_they_may_be() -> None:
+    names = ["a/x/model", "b/x/model", "/c/y/model", "hub/mini", "mini.parquet", "model"]
+    assert teachers.short_names(names) == ["a/x/model", "b/x/model", "y/model", "mini", "mini.parquet", "model"]
+    assert teachers.short_names(["same", "same"]) == ["same", "same"]
 
 
 def test_a_graph_gives_the_vectors_of_its_model(unlike: list[Path], tmp_path: Path) -> None:
@@ -170,6 +177,11 @@ def test_a_student_of_unlike_teachers(options: list[str], unlike: list[Path]) ->
     done = json.loads(found.out)
     members, (ensemble,) = rows_of(done, "member"), rows_of(done, "ensemble")
     assert [row["pooling"] for row in members if row["layers"] == "1"] == ["cls", "mean"]
+    assert list(done["teachers"].values()) == ["first", "second"] and {*done["teachers"]} == {
+        row["run_id"] for row in members
+    }
+    page = Path(done["report"]).read_text()
+    assert "Teacher second" in page and "the best teacher, " in page and "member" not in text_of(done)
     assert len(rows_of(done, "student")) == 2 and load(done["model"], device="cpu").dim == 32
 
     world = pq.read_table(Path(options[options.index("--data") + 1]) / "sts" / "stsb_test.parquet").to_pydict()

@@ -369,7 +369,12 @@ class TeacherNode(Node):
         write_targets(executor, sources, self.folder, resources, say, settings.target, weights)
         windows = Windows(sources[0].tokens)
         if self.to_target and not store.whole(self.to_target, deep=True):
-            args = (self.to_target, len(windows), settings.reduced, self._start() if settings.axes == "student" else None)
+            args = (
+                self.to_target,
+                len(windows),
+                settings.reduced,
+                self._start() if settings.axes == "student" else None,
+            )
             for _ in executor.map(FitTarget, args, [inputs.student_width], resources, say):
                 pass
         facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}

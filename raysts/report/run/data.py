@@ -10,7 +10,7 @@ from typing import Any
 
 from raysts.data.shards import skipped_line
 from raysts.evaluation.agreement import AGREEMENT
-from raysts.evaluation.results import ResultRow, git_commit
+from raysts.evaluation.results import ResultRow, by_name, git_commit
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
 from raysts.objectives import OBJECTIVES
@@ -98,6 +98,7 @@ class ReportData:
         recipe_yaml: the resolved recipe.
         nodes: the pipeline as it ran.
         runs: training runs of members and student.
+        teachers: names of the models that were there before, by the run id in their rows.
         rows: results rows of backbone, members, ensemble, student and baselines.
         compare_layers: number of pooled last layers at which systems are compared.
         distributed: pooling and layers of the backbone as it was distributed.
@@ -124,6 +125,7 @@ class ReportData:
     candidates: Sequence[Option] = ()
     dev: Mapping[str, tuple[RunMetric, int]] = field(default_factory=dict)
     against: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
+    teachers: Mapping[str, str] = field(default_factory=dict)
 
 
 def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
@@ -159,7 +161,8 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
             for node in plan.nodes
         ],
         runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
-        rows=plan.rows_on_record(),
+        rows=by_name(plan.rows_on_record(), plan.teacher_names),
+        teachers=plan.teacher_names,
         compare_layers=plan.pipeline.compared,
         distributed=plan.distributed,
         environment=environment(

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from raysts.evaluation.results import ROLES
+from raysts.evaluation.results import TEACHER, kind_of
 from raysts.report.charts.axes import Scale, fitted
 from raysts.report.charts.svg import drawing, tag
 from raysts.report.run.scores import Standing, Value
 
 WIDTH = 570
-_LEFT, _RIGHT = 106, 152
+_LEFT, _RIGHT = 106, 164
 _ROW, _MEMBER_ROW, _TOP, _BOTTOM = 24.0, 10.0, 8.0, 24.0
 _FAR = 1.5
 """A single standing this many spans of the others away from them is shown by an arrow, so that the rest has room."""
+
+_LONGEST = 15
+"""Letters of a name that there is room for."""
 
 _SHAPES = {"ensemble": "M-4.5,-4.5 h9 v9 h-9 z", "student": "M0,-6 l6,6 l-6,6 l-6,-6 z"}
 _CIRCLE = "M-5,0 a5,5 0 1,0 10,0 a5,5 0 1,0 -10,0 z"
@@ -78,7 +81,7 @@ def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: floa
         x = scale(100 * mean.value)
         said = tag("title", f"mean {mean.text}")
         marks.append(tag("line", said, x1=x, x2=x, y1=top + 3, y2=top + band - 3, class_="mean"))
-    return [tag("g", *marks, class_=f"role-{standing.role if standing.role in ROLES else 'baseline'}")]
+    return [tag("g", *marks, class_=f"role-{kind_of(standing.role)}")]
 
 
 def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Markup:
@@ -94,5 +97,7 @@ def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Mar
 
 
 def _label(standing: Standing, dataset: str) -> str:
-    count = len(standing.individuals[dataset])
-    return f"{standing.role}s ({count})" if count > 1 else standing.role
+    count, name = len(standing.individuals[dataset]), standing.role.removeprefix(TEACHER)
+    if name != standing.role:
+        return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return f"{name}s ({count})" if count > 1 else name

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from raysts.evaluation.results import kind_of
 from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.outcome import best
 from raysts.report import html
@@ -108,10 +109,10 @@ def score_rows(table: Table) -> list[ScoreRow]:
     several_systems = len({standing.system for standing in table.standings if standing.role != "backbone"}) > 1
     rows: list[ScoreRow] = []
     for standing in table.standings:
-        label, remarks = standing.role.capitalize(), _remarks(standing, table, several_systems)
+        label, remarks = standing.role[0].upper() + standing.role[1:], _remarks(standing, table, several_systems)
         if standing.n > 1:
             label += f"s, mean ± std (n = {standing.n})"
-        rows.append(ScoreRow(standing.role, label, remarks, standing.mean, standing.n))
+        rows.append(ScoreRow(kind_of(standing.role), label, remarks, standing.mean, standing.n))
         if standing.role in ("member", "student") and standing.n > 1:
             note = "chosen on this very test set, per set: an upper bound"
             rows.append(ScoreRow("best", f"Best {standing.role}", note, standing.best))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from raysts.evaluation.agreement import AGREEMENT
-from raysts.evaluation.results import AVERAGED, ROLES, Line, ResultRow, summary
+from raysts.evaluation.results import AVERAGED, ROLES, TEACHER, Line, ResultRow, kind_of, summary
 from raysts.models.layers import Layers, as_layers, in_words
 from raysts.pipeline.deliver import AVERAGE, TITLES, Difference
 from raysts.report.html import hundredfold, with_spread
@@ -88,7 +88,7 @@ class Standing:
     """One system in one role.
 
     Attributes:
-        role: one of ``results.ROLES``.
+        role: one of ``results.ROLES``, or of a teacher that has a name.
         system: name, where the rows have one.
         similarity: how pairs were compared.
         mean: by data set: the mean over its individuals, the interval of the one where there is one.
@@ -184,7 +184,7 @@ def standings(rows: Sequence[ResultRow], view: View, as_distributed: Mapping[str
     columns = (*table.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
     sizes = {row["dataset"]: row["n"] for row in own if row["n"]}
     found = [_standing(line, own, averaged, view, as_distributed or {}) for line in table.lines]
-    found.sort(key=lambda standing: ROLES.index(standing.role) if standing.role in ROLES else len(ROLES))
+    found.sort(key=lambda standing: ROLES.index(kind_of(standing.role)))
     found.sort(key=lambda standing: AS_DISTRIBUTED not in standing.remarks)
     return Table(view, columns, averaged, sizes, tuple(found))
 
@@ -283,6 +283,11 @@ def _against(table: Table, subject: Standing, column: str, differences: Differen
         "backbone": lambda value: f"the backbone ({hundredfold(value.value)})",
     }
     parts = []
+    named = [other for other in table.standings if other.role.startswith(TEACHER) and column in other.mean]
+    if named:
+        best = max(named, key=lambda other: other.mean[column].value).role
+        who = f"the best teacher, {best.removeprefix(TEACHER)}" if len(named) > 1 else f"the {best}"
+        names = {best: lambda value: f"{who} ({hundredfold(value.value)})", **names}
     for role, name in names.items():
         other = table.first(role, column)
         if other is not None and role != subject.role:
