@@ -24,10 +24,18 @@ from raysts.data.world.generate import write_world
 from raysts.objectives import OBJECTIVES
 
 WORKERS = 3
-"""Processes that run the tests where the command line does not say (``-n``): on two cores, for the one that owns Ray mostly
-waits for processes that start and end."""
+"""Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
+for its processes to start and end."""
 GROUPS = {
-    "ray": ("cluster/",),
+    "ray": (
+        "cluster/test_members.py", "cluster/test_stacked_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",
+        "cluster/test_teacher.py", "cluster/test_stream.py", "cluster/test_prepare.py", "cluster/test_tokenize.py",
+        "cluster/test_capacity.py",
+    ),
+    "nodes": (
+        "cluster/test_jobs.py", "cluster/test_search_kill.py", "cluster/test_kill.py", "cluster/test_preflight.py",
+        "cluster/test_connect.py", "cluster/test_elastic.py", "cluster/test_autoscaling.py", "cluster/test_chaos.py",
+    ),
     "finished": (
         "pipeline/test_run.py",
         "pipeline/test_plan.py",
@@ -37,10 +45,11 @@ GROUPS = {
         "test_cli.py",
     ),
     "gloo": ("objectives/test_conformance.py", "ops/test_collective.py"),
-}
-"""Tests that run on one worker, for they share what is made once: Ray (two nodes that start in the same moment may hang),
-the finished runs, the processes of gloo. They come first, for they take longest. Every other file is a group of its own."""
-SHARED = {"cluster": "ray", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
+}  # fmt: skip
+"""Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo; or for
+they start Ray's nodes of their own, one after the other, and not before that cluster is up (two nodes that start in the same
+moment may hang). They come first, for they take longest. Every other file is a group of its own."""
+SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
 """The group of the tests that take a fixture."""
 
 UNITS = (
@@ -98,13 +107,14 @@ def group_of(nodeid: str) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {group: place for place, group in enumerate(GROUPS)}
-    # In a group those that share a cluster come first: it ends where the next test has no use for it.
-    items.sort(
-        key=lambda item: (
-            order.get(group_of(item.nodeid), len(order)),
-            group_of(item.nodeid) == "ray" and "cluster" not in getattr(item, "fixturenames", ()),
-        )
-    )
+
+    def place_of(item: pytest.Item) -> tuple[int, int]:
+        """In a group those that share a cluster come first, for it ends where the next test has no use for it, and last those
+        that wait for it to be up."""
+        fixtures = getattr(item, "fixturenames", ())
+        return order.get(group_of(item.nodeid), len(order)), ("own_nodes" in fixtures) - ("cluster" in fixtures)
+
+    items.sort(key=place_of)
     for item in items:
         for name in SHARED.keys() & set(getattr(item, "fixturenames", ())):
             assert group_of(item.nodeid) == SHARED[name], (

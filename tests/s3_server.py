@@ -12,19 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ports import free_ports
+
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": "us-east-1"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
 def server(log: Path) -> Iterator[str]:
     """A moto server in a process of its own; its ``host:port``."""
-    port = free_port()
+    (port,) = free_ports(1)
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", "import moto.server; moto.server.main()", "-H", "127.0.0.1", "-p", str(port)],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import s3_server
+from processes import wait_until
 
 from raysts.cluster.connect import SETTINGS
 from raysts.commands.plan import plan as plan_recipe
@@ -28,7 +30,22 @@ def mirrors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def start_cluster(s3_endpoint: str, mirrors: Path) -> Callable[[], None]:
+def cluster_is_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that is there when the cluster of :func:`cluster` is, whichever worker of pytest-xdist has it."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cluster-is-up"
+
+
+@pytest.fixture(scope="session")
+def own_nodes(request: pytest.FixtureRequest, cluster_is_up: Path) -> None:
+    """For tests that start nodes of Ray: another worker's cluster, if one is to come, has started before them."""
+    if any("cluster" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        with contextlib.suppress(TimeoutError):  # its worker has ended
+            wait_until(cluster_is_up.exists, 180, pause=0.2)
+
+
+@pytest.fixture(scope="session")
+def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Callable[[], None]:
     """Starts the cluster of :func:`cluster`, unless it runs: for what is made before it."""
 
     def start() -> None:
@@ -38,14 +55,17 @@ def start_cluster(s3_endpoint: str, mirrors: Path) -> Callable[[], None]:
             return
         with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
-            ray.init(
-                address="local",
-                num_cpus=2,
-                object_store_memory=100 << 20,  # less than what test_stream reads
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=2,
+                    object_store_memory=100 << 20,  # less than what test_stream reads
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            finally:
+                cluster_is_up.touch()
 
     return start
 

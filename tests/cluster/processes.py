@@ -125,6 +125,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 400.0, pause: f
         time.sleep(pause)
 
 
+@contextlib.contextmanager
+def standing_still(pid: int | None) -> Iterator[None]:
+    """A process gets nothing done meanwhile."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it was ended
+            os.kill(pid, signal.SIGCONT)
+
+
 def writer_of(folder: Path) -> int | None:
     """Process id of the one that trains (or trained last) in a run folder."""
     try:

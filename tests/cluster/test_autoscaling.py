@@ -35,7 +35,7 @@ ENSEMBLE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def growing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+def growing(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """A head without room for work, and an autoscaler."""
     with running_head(tmp_path_factory.mktemp("growing"), 0, autoscaling=GROWING) as head:
         yield head

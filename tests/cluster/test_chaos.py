@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 
 @pytest.mark.chaos
-def test_quickstart_ends_well_on_a_cluster_that_is_killed_all_the_time(tmp_path: Path) -> None:
+def test_quickstart_ends_well_on_a_cluster_that_is_killed_all_the_time(own_nodes: None, tmp_path: Path) -> None:
     """Ten minutes of kills, then the end: the bits of a calm run, nothing left behind, a bounded disk."""
     if not SCRIPT.is_file():
         pytest.skip("installed without the benchmarks folder")

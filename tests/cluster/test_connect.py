@@ -26,7 +26,9 @@ def listening() -> dict[str, set[str]]:
     return found
 
 
-def test_nothing_of_a_private_cluster_listens_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
+    own_nodes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(LOOPBACK_SWITCH, raising=False)
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER

@@ -27,7 +27,7 @@ QUICK = {"train.max_length": 16, "batch": 16, "members": 1, "train.eval_every": 
 
 
 @pytest.fixture
-def nodes() -> Iterator[Any]:
+def nodes(own_nodes: None) -> Iterator[Any]:
     """A private cluster whose head has no CPU; nodes are added by the test."""
     import ray
     from ray.cluster_utils import Cluster

@@ -13,18 +13,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from heads import TOKEN, Head, running_head
-from processes import wait_until
+from processes import standing_still, wait_until, writer_of
 
 from raysts.errors import InputError
 from raysts.storage.foreign import read_json
 
 SMALL = ["--set", "train.max_steps=4", "--set", "evaluation.tasks=[stsb]", "--set", "evaluation.resamples=5"]
-TINY = ["--set", "backbone=tiny", "--set", "members=1", "--set", "resources.cpus=2"]
+TINY = ["--set", "backbone=tiny", "--set", "members=1"]
 SECRETS = {"HF_TOKEN": "hf_SecretOfTheJobs", "AWS_SECRET_ACCESS_KEY": "aws/SecretOfTheJobs"}
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+def head(own_nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """Two CPUs, and secrets in the environment of everything that runs there."""
     with running_head(tmp_path_factory.mktemp("head"), 2, SECRETS) as found:
         yield found
@@ -83,20 +83,21 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(he
     # Without --storage: the working directory of a job is a copy that Ray throws away.
     home = Path(head.environment["HOME"]) / "raysts-storage"
     arguments = [
-        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=600", "--set", "train.checkpoint_every=20",
+        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=150", "--set", "train.checkpoint_every=10",
         "--set", "batch=8", "--json",
     ]  # fmt: skip
     first = head.submit("run.py", *arguments, name="stopped")
-    wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
+    wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None, pause=0.005)
     assert first.poll() is None, first.communicate()[0]
-    # What `ray job stop` asks for; that needs seconds to begin, in which the run may come to its end.
-    assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
+    (folder,) = (path.parent for path in home.glob("runs/*/run.json"))
+    said = "interrupted; finished work is kept. To go on: raysts run nli"
+    with standing_still(writer_of(folder)):  # else the run would come to its end before the stop has begun
+        # What `ray job stop` asks for.
+        assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
+        # `ray job submit` may stop reading before the job has said its last.
+        wait_until(lambda: said in str(head.ask("/api/jobs/stopped/logs")[1]), pause=0.1)
     code, output = ended(first)
     assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
-    # `ray job submit` may stop reading before the job has said its last.
-    said = "interrupted; finished work is kept. To go on: raysts run nli"
-    wait_until(lambda: said in str(head.ask("/api/jobs/stopped/logs")[1]))
-    (folder,) = (path.parent for path in home.glob("runs/*/run.json"))
     saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]

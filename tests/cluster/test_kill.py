@@ -27,7 +27,7 @@ SHORT = {
 
 
 @pytest.fixture
-def commands() -> Iterator[list[Command]]:
+def commands(own_nodes: None) -> Iterator[list[Command]]:
     """Commands that a test starts; whatever is left of them when it ends is swept away."""
     started: list[Command] = []
     yield started

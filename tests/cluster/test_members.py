@@ -23,7 +23,7 @@ from raysts.storage.foreign import read_json
 from raysts.training.job import Job
 from raysts.training.record import read_metrics
 
-SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 40, "batch": 32, "members": 1}
+SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 24, "batch": 16, "members": 1}
 
 
 def _made(planned: Callable[..., Plan], storage: Path, system: str, overrides: dict[str, Any]) -> Plan:
@@ -71,10 +71,10 @@ class _Watch(threading.Thread):
 
 def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, cluster: None) -> None:
     """Two members of two stages at once: one is killed; one is told to end, which saves first, and later fails for a reason
-    of its own, which is not tried again. A third waits until there is room."""
+    of its own, which is not tried again. A third waits until there is room. All are where their labels say."""
     from raysts.cluster.members import train_members
 
-    long = {**SHORT, "nli.train.max_steps": 80}  # there is time to kill them
+    long = {**SHORT, "nli.train.max_steps": 60}  # there is time to kill them
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
     told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
     plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9})]
@@ -90,7 +90,7 @@ def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, 
     (killed, _), (ended, failing), (waiting,) = there
     watch, said = _Watch(folders, killed.job.folder, ended.job.folder), []
     watch.start()
-    outcomes = train_members(chains, Resources(), said.append)
+    outcomes = train_members(chains, Resources(label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
     watch.join()
 
@@ -126,7 +126,7 @@ def test_many_members_in_one_run_of_two_workers(
 
     monkeypatch.setattr(members, "widths", lambda slots: [slots])
     given: dict[str, Any] = {**SHORT, "members": 4}
-    long = {**given, "members": 1, "train.max_steps": 80, "seed": 5}
+    long = {**given, "members": 1, "train.max_steps": 60, "seed": 5}
     failing = {**given, "members": 1, "seed": 9, "nli.optim.lr": 1e30}
     here, there = (
         [chain for more in (long, failing, given) for chain in _made(planned, tmp_path / place, "nli", {**more}).chains]
@@ -175,20 +175,23 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
     assert max((weights[name] - others[name]).abs().max() for name in weights) < 1e-5
 
 
-def test_workers_are_where_their_labels_say(planned, tmp_path: Path, cluster: None) -> None:
-    """Each way to ask: a training run, an actor, a trial. The cluster's node has the labels that Ray gives to all."""
+def _label_of_the_node(equals: str = "=") -> str:
+    """A label that Ray gives to all nodes, as a selector; ``=!``: of every other one."""
+    import ray
+
+    return f"ray.io/node-id{equals}{ray.nodes()[0]['Labels']['ray.io/node-id']}"
+
+
+def test_actors_and_trials_are_where_their_labels_say(cluster: None) -> None:
+    """As members are, in the first test."""
     import ray
     import ray.tune
 
     from raysts.cluster.executor import start_actors
-    from raysts.cluster.members import train_members
 
-    ((own, value), *_) = [(key, value) for key, value in ray.nodes()[0]["Labels"].items() if key == "ray.io/node-id"]
-    there = Resources(label_selector=(f"{own}={value}",), memory=0.1, gpus=0)
-    made = _made(planned, tmp_path / "there", "nli", {**SHORT, "train.max_steps": 1})
-    assert train_members([_jobs(made.chains[0])], there, lambda text: None) == [None]
+    there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
     (actor,) = start_actors(Counter, 1, there)
-    (elsewhere,) = start_actors(Counter, 1, Resources(label_selector=(f"{own}=!{value}",), gpus=0))
+    (elsewhere,) = start_actors(Counter, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
     assert ray.get(actor.__ray_ready__.remote(), timeout=120)
     assert ray.wait([elsewhere.__ray_ready__.remote()], timeout=1)[0] == []
     for started in (actor, elsewhere):

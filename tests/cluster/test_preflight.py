@@ -110,7 +110,7 @@ def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Path]:
+def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
     """A folder of which the second node of a cluster sees another one, empty; Ray is connected to the cluster."""
     import ray
     from ray.cluster_utils import Cluster

@@ -19,7 +19,7 @@ from raysts.training.job import Job
 
 # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.
 SHORT = {
-    "train.max_steps": 16, "train.checkpoint_every": 4, "train.max_length": 40, "batch": 32, "train.dropout": False,
+    "train.max_steps": 16, "train.checkpoint_every": 4, "train.max_length": 24, "batch": 16, "train.dropout": False,
     "train.precision": "fp32", "nli.optim.lr": 1e-4, "members": 2,
 }  # fmt: skip
 

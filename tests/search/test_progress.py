@@ -15,7 +15,7 @@ from pathlib import Path
 from run_commands import overrides, raysts
 
 ESCAPE = "\x1b["
-TRIALS = 4
+TRIALS, STEPS = 3, 8
 
 
 class Terminal:
@@ -60,10 +60,10 @@ def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
     sets = overrides(
         {
             "backbone": tiny_backbone,
-            "space.lower_bound": "0,0.2,0.4,0.6",
+            "space.lower_bound": "0,0.3,0.6",
             "seeds": 1,
-            "train.max_steps": 20,
-            "train.eval_every": 5,
+            "train.max_steps": STEPS,
+            "train.eval_every": 4,
             "train.max_length": 24,
             "sts.data.sample": 96,
         }  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_live_table_on_a_terminal_ctrl_c_and_plain_lines_elsewhere(
     # The table: a head, a trial with its step, loss and dev score; drawn over, and gone at the end.
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.shown)
     assert re.search(rf"lower-bound: 0/{TRIALS} +seed +step +loss +dev", plain), terminal.shown
-    assert re.search(r"lower_bound=\S+ +0 +(starting|\d+/20)", plain) and f"{ESCAPE}2K" in terminal.shown
+    assert re.search(rf"lower_bound=\S+ +0 +(starting|\d+/{STEPS})", plain) and f"{ESCAPE}2K" in terminal.shown
     assert "Traceback" not in terminal.shown
     last = plain.replace("\r", "").rstrip("\n").rpartition("raysts: ")[2]
     assert last.startswith("interrupted; finished work is kept. To go on: raysts tune lower-bound")

@@ -267,7 +267,10 @@ class EvaluateNode(Node):
                 }
                 self._keep(together, missing[together], self.texts, means, {"cosine": cosine_of_vectors})
             measured[together] = self._kept(store, together)
-        rows = [self._in_pipeline(each, row) for each, found in measured.items() for row in found]
+        rows: list[Row] = []
+        for each, found in measured.items():
+            known = self._in_pipeline(each)
+            rows += [row | known | {"role": row["role"] or known["role"]} for row in found]
         results.write(inputs.storage, self.id, rows)
         for path in self.leftovers():
             store.delete(path)
@@ -459,19 +462,19 @@ class EvaluateNode(Node):
             return embedded
         return {job.recipe.layers: next(iter(embedded.values()))}
 
-    def _in_pipeline(self, subject: Subject, row: Row) -> Row:
-        """A row that was measured, with the columns that only this pipeline knows."""
+    def _in_pipeline(self, subject: Subject) -> Row:
+        """The columns that only this pipeline knows, of every row that was measured of a subject."""
         inputs, model = self.inputs, subject.model
         role = "ensemble" if subject is self._ensemble else self.role
         record, job = model.record if model else {}, getattr(model, "job", None)
         parents = [inputs.backbone_id] if role == "backbone" else [run_id(member) for member in self.chosen]
         seen = role == "ensemble" and any(member.record.get("transductive") for member in self.chosen)
-        own = {
+        return {
             "run_id": run_id(model) if model else None,
             "parent_run_ids": record.get("parents") or parents,
             "system": inputs.pipeline.name,
             "recipe": "-".join(inputs.pipeline.stages) or "raw",
-            "role": row["role"] or role,
+            "role": role,
             # A student that is one of several here may have been trained as the only one.
             "member": job.facts["member"] if job else record.get("member"),
             "seed": record.get("seed"),
@@ -479,7 +482,6 @@ class EvaluateNode(Node):
             "selected_by": record.get("selected_by") or self.chosen_by.get(model.id if model else role),
             "step": (record.get("kept") or {}).get("step"),
         }
-        return row | own
 
 
 def scored_on_dev(pipeline: Pipeline, role: str) -> bool:
