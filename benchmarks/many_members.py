@@ -2,8 +2,9 @@
 
 Tiny members of few steps are trained on a cluster of this machine: a head without CPUs and nodes of one CPU each. Memory is
 private (USS): that of everything that the head's node runs and of the driver, at its peak, above what it was before. CPU
-seconds are those of all processes of the cluster and of the driver, from the first member's start to the last one's end;
-what the same members take in one process, without Ray, is stated beside.
+seconds are those of all processes of the cluster and of the driver, from the first member's start to the last one's end,
+without what these looks take; what the same members take in one process, without Ray, is stated beside. What a further
+member costs, once slots have begun, is the difference between a row and the one before it.
 
     python benchmarks/many_members.py --members 4 16 48 --nodes 2
 """
@@ -27,6 +28,8 @@ EVERY = 0.25
 MEMORY_EVERY = 8
 """Looks at memory, which takes longer: one in so many."""
 
+DRIVER = "driver"
+
 
 class Watch(threading.Thread):
     """Adds up the CPU time of this process and all below it, and takes note of the most memory that those of the head had.
@@ -38,8 +41,10 @@ class Watch(threading.Thread):
     def __init__(self, head: int) -> None:
         super().__init__(daemon=True)
         self.head, self.over = head, threading.Event()
-        self.seconds: dict[tuple[int, float], float] = {}
+        self.seconds: dict[psutil.Process, float] = {}
+        self.names: dict[psutil.Process, str] = {}
         self.most: dict[str, int] = {}
+        self.looks = 0.0
         self.before, self.controllers = sum(self._memory().values()), 0
         self._look()
         self.cpu_before = dict(self.seconds)
@@ -51,19 +56,26 @@ class Watch(threading.Thread):
             looks += 1
             if looks % MEMORY_EVERY == 0:
                 self.most = max(self.most, self._memory(), key=lambda found: sum(found.values()))
+            self.looks = time.thread_time()
+        self._look()
 
-    def cpu(self) -> float:
-        """CPU seconds since the beginning."""
-        return sum(seconds - self.cpu_before.get(who, 0.0) for who, seconds in self.seconds.items())
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds since the beginning by the names of processes, most first."""
+        found = {DRIVER: -self.looks}
+        for process, seconds in self.seconds.items():
+            name = self.names[process]
+            found[name] = found.get(name, 0.0) + seconds - self.cpu_before.get(process, 0.0)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def _look(self) -> None:
         controllers = 0
         for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                self.seconds[process.pid, process.create_time()] = times.user + times.system
-                controllers += "TrainController" in " ".join(process.cmdline())
-        self.controllers = max(getattr(self, "controllers", 0), controllers)
+                times, name = process.cpu_times(), name_of(process)
+                self.seconds[process] = times.user + times.system
+                self.names[process] = name
+                controllers += "TrainController" in name
+        self.controllers = max(self.controllers, controllers)
 
     def above(self) -> float:
         """MB of the head at its peak above what they were at the beginning."""
@@ -74,9 +86,19 @@ class Watch(threading.Thread):
         found: dict[str, int] = {}
         for process in [psutil.Process(), *psutil.Process(self.head).children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                name = (process.cmdline() or [""])[0].partition(".")[0]
+                name = name_of(process)
                 found[name] = found.get(name, 0) + process.memory_full_info().uss
         return found
+
+
+def name_of(process: psutil.Process) -> str:
+    """What a process is: a worker's title without what it does just now, else its program or script."""
+    if process.pid == os.getpid():
+        return DRIVER
+    words = process.cmdline() or [""]
+    if words[0].startswith("ray::"):
+        return words[0].partition(".")[0].partition("(")[0]
+    return Path(next((word for word in words if word.endswith(".py")), words[0])).name
 
 
 def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
@@ -137,7 +159,9 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]
     finally:
         ray.shutdown()
         cluster.shutdown()
+    cpu = watch.cpu()
     measure.say(f"  MB by process: { {name: round(size / 1e6) for name, size in watch.most.items()} }")
+    measure.say(f"  CPU s by process: { {name: round(spent, 1) for name, spent in cpu.items()} }")
     if any(reasons):
         raise SystemExit(f"{next(filter(None, reasons))}")
     return {
@@ -145,8 +169,8 @@ def on_ray(folder: Path, members: int, steps: int, nodes: int) -> dict[str, Any]
         "slots": nodes,
         "head, MB above idle": watch.above(),
         "controllers at once": watch.controllers,
-        "CPU s": watch.cpu(),
-        "CPU s a member": watch.cpu() / members,
+        "CPU s": sum(cpu.values()),
+        "CPU s a member": sum(cpu.values()) / members,
         "wall s": seconds,
     }
 
@@ -166,13 +190,17 @@ def main() -> None:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")  # as on every cluster that is not private
     facts = measure.machine(1)
     folder = Path(tempfile.mkdtemp(prefix="raysts-members-"))
     try:
         alone = in_process(folder, 8, args.steps)
         rows = []
         for members in args.members:
-            rows.append({**on_ray(folder, members, args.steps, args.nodes), "CPU s a member, no Ray": alone})
+            row = on_ray(folder, members, args.steps, args.nodes)
+            more = members - rows[-1]["members"] if rows else 0
+            further = (row["CPU s"] - rows[-1]["CPU s"]) / more if more else None
+            rows.append({**row, "CPU s a further member": further, "CPU s a member, no Ray": alone})
             measure.say(str(rows[-1]))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

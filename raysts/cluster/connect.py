@@ -69,6 +69,8 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
             loopback.enter_context(on_loopback())
         _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
+            # For the dashboard, which a private cluster does not have; 0.1 GB of the head.
+            os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
             keep_statistics_here()
         yield private
     finally:

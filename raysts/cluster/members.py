@@ -38,6 +38,7 @@ from raysts.cluster.ray_internals import (
     OwnCallbacks,
     SlotsGroup,
     SlotsTrainer,
+    TrainPage,
     WatchOwnNode,
     WorkersApart,
     node_is_drained,
@@ -70,6 +71,11 @@ END_SECONDS = 30.0
 RESIZE_SECONDS = 30.0
 """How often a member of variable size looks whether there is room for more workers."""
 
+IN_WORKERS = {"MALLOC_ARENA_MAX": "1"}
+"""Environment of a worker, whose training thread is not its first: by itself glibc gives such a thread memory from areas of
+64 MB at most, where ``keep_memory`` reaches little."""
+
+STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 ELASTIC_START_SECONDS = "15"
 """A member of variable size asks for what Ray believes to be free, which for 20 seconds may be a node that has died:
@@ -270,18 +276,32 @@ def _take_work(pieces: Any, run: int, shared: list[Any], resources: Resources, s
     _quiet()
     if seen is not None and (problem := unfit(seen)):
         return ray.get(pieces.refuse.remote(f"node {here()}: {problem}"))
-    slot, work = (run, ray.train.get_context().get_world_rank()), ray.get(shared[0])
+    slot, work, page = (run, ray.train.get_context().get_world_rank()), ray.get(shared[0]), TrainPage()
     try:
         while (taken := ray.get(pieces.take.remote(slot))) is not None:
             number, piece = taken
             piece = _looked_at(work[number], piece)
             pieces.begin.remote(slot, piece)
-            ray.get(pieces.end.remote(slot, _train_piece(work[number], piece, RayRuntime(resources))))
+            for chain in work[number]:
+                page.begin(chain[0].id, _name(chain))
+            reasons = _train_piece(work[number], piece, RayRuntime(resources))
+            ray.get(pieces.end.remote(slot, reasons))
+            for chain, reason in zip(work[number], reasons, strict=True):
+                page.end(chain[0].id, reason)
             gc.collect()  # the next one begins where this one did
+            if not gc.get_freeze_count():
+                gc.freeze()  # what came with imports stays, and need not be looked through after each
             if resources.gpus:
                 torch.cuda.empty_cache()
     except Preempted:
         os._exit(128 + signal.SIGTERM)  # the run goes on in another process
+
+
+def _name(chain: list[Job]) -> str:
+    """What Ray's pages call a chain."""
+    facts = chain[0].facts
+    who = facts["stage"] if facts.get("member") is None else f"{facts.get('role', 'member')}-{facts['member']}"
+    return f"{facts['system']}-{who}-{chain[0].id[:6]}"
 
 
 def _looked_at(chains: list[list[Job]], piece: Piece) -> Piece:
@@ -381,8 +401,6 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | Non
 
 def _trainer(chain: list[Job], resources: Resources, seen: Seen | None) -> _TorchTrainer:
     """One Ray Train run over the chain."""
-    facts = chain[0].facts
-    who = facts["stage"] if facts.get("member") is None else f"{facts.get('role', 'member')}-{facts['member']}"
     return _TorchTrainer(
         partial(_train_with_others, chain, resources, seen),
         torch_config=TorchConfig(backend="nccl" if resources.gpus else "gloo"),
@@ -390,7 +408,7 @@ def _trainer(chain: list[Job], resources: Resources, seen: Seen | None) -> _Torc
             resources, (resources.min_workers, resources.workers) if resources.min_workers else resources.workers
         ),
         run_config=_run_config(
-            f"{facts['system']}-{who}-{chain[0].id[:6]}",
+            _name(chain),
             chain[0],
             # A node that is taken away is nobody's fault: it is not counted, however often.
             FailureConfig(max_failures=DEATHS, max_preemption_failures=-1),
@@ -416,6 +434,7 @@ def _run_config(name: str, job: Job, failures: FailureConfig, callbacks: Sequenc
         storage_path=str(job.folder.parent.parent / "ray"),
         failure_config=failures,
         callbacks=list(callbacks),
+        worker_runtime_env={"env_vars": {**IN_WORKERS, STATES: os.environ.get(STATES, "0")}},
         logging_config=LoggingConfig(log_level="CRITICAL"),
     )
 

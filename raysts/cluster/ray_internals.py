@@ -11,8 +11,10 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,18 @@ import ray
 from ray._private import ray_constants
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.train.backend import Backend, BackendConfig
+from ray.train.constants import RAY_TRAIN_ENABLE_STATE_TRACKING
 from ray.train.v2._internal.constants import (
     DEFAULT_PREEMPTION_POLL_INTERVAL_S,
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
     PREEMPTION_POLL_INTERVAL_S_ENV_VAR,
 )
 from ray.train.v2._internal.execution.callback import WorkerCallback, WorkerGroupCallback
-from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.context import DistributedContext, get_train_context
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2._internal.execution.worker_group.poll import _is_preempted_actor
+from ray.train.v2._internal.execution.worker_group.worker import ActorMetadata, Worker
+from ray.train.v2._internal.logging.logging import get_train_application_worker_log_path
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 # -- a private cluster ---------------------------------------------------------------------------------------------------
@@ -245,6 +250,61 @@ class WatchOwnNode(WorkerCallback):
         if training is not None and training.is_alive():
             told_to_end.set()
             training.join(SHUTDOWN_SECONDS)
+
+
+class TrainPage:
+    """In a worker that trains apart: each member as a run of its own on the Train page of Ray's dashboard, whose runs know of
+    slots alone. A member that goes on in another worker keeps its entry. Where states are not kept nothing is told."""
+
+    def __init__(self) -> None:
+        from ray.train.v2._internal.state.state_manager import TrainStateManager
+
+        self.states = TrainStateManager() if ray_constants.env_bool(RAY_TRAIN_ENABLE_STATE_TRACKING, False) else None
+
+    def begin(self, member: str, name: str) -> None:
+        """A member, known by an id, trains here."""
+        if self.states is None:
+            return
+        train, here = get_train_context(), ray.get_runtime_context()
+        run, log, resources = (
+            train.train_run_context,
+            get_train_application_worker_log_path(),
+            here.get_assigned_resources(),
+        )
+        self.states.create_train_run(
+            member,
+            name,
+            here.get_job_id(),
+            train.controller_actor._actor_id.hex(),
+            log,
+            run.run_config,
+            None,
+            replace(run.scaling_config, num_workers=1),
+            run.backend_config,
+            {},
+            run.dataset_config,
+        )
+        node = here.get_node_id()
+        place = ActorMetadata(
+            socket.gethostname(), node, ray.util.get_node_ip_address(), os.getpid(), here.get_accelerator_ids()
+        )
+        alone = DistributedContext(world_rank=0, world_size=1, local_rank=0, local_world_size=1, node_rank=0)
+        self.states.create_train_run_attempt(member, member, 1, resources)
+        self.states.update_train_run_attempt_running(
+            member, member, [Worker(here.current_actor, place, resources, alone, log)]
+        )
+        self.states.update_train_run_running(member)
+
+    def end(self, member: str, reason: str | None) -> None:
+        """It is done, or failed."""
+        if self.states is None:
+            return
+        if reason is None:
+            self.states.update_train_run_attempt_finished(member, member)
+            self.states.update_train_run_finished(member)
+        else:
+            self.states.update_train_run_attempt_errored(member, member, reason)
+            self.states.update_train_run_errored(member, reason)
 
 
 def node_is_drained() -> bool:

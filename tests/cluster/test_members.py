@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -51,6 +52,7 @@ class _Watch(threading.Thread):
         self.saved: list[Path] = []
         self.writers: dict[Path, set[int]] = defaultdict(set)
         self.seen: dict[Path, list[float]] = defaultdict(list)
+        self.environments: dict[int, list[bytes]] = {}
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -59,6 +61,8 @@ class _Watch(threading.Thread):
                 if pid := writer_of(folder):
                     self.writers[folder].add(pid)
                     self.seen[folder].append(time.monotonic())
+                    with contextlib.suppress(OSError):  # it has just been killed
+                        self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if not self.killed and any((self.victim / "checkpoints").glob("step-*.pt")):
                 self.killed = writer_of(self.victim) or 0
                 os.kill(self.killed, signal.SIGKILL)
@@ -121,10 +125,14 @@ def test_many_members_in_one_run_of_two_workers(
     planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that cannot be learned costs the others nothing, nor does a killed worker the other one: both train several
-    members, each of which ends as in a process of its own."""
+    members, each of which ends as in a process of its own. Ray's Train page shows each of them by its name."""
+    import ray
+    from ray.train.v2._internal.state.state_actor import get_state_actor
+
     from raysts.cluster import members
 
     monkeypatch.setattr(members, "widths", lambda slots: [slots])
+    monkeypatch.setenv(members.STATES, "1")
     given: dict[str, Any] = {**SHORT, "members": 4}
     long = {**given, "members": 1, "train.max_steps": 60, "seed": 5}
     failing = {**given, "members": 1, "seed": 9, "nli.optim.lr": 1e30}
@@ -147,11 +155,18 @@ def test_many_members_in_one_run_of_two_workers(
     assert {folder: len(found) for folder, found in watch.writers.items()} == {
         folder: 2 if folder == victim.job.folder else 1 for folder in folders
     }
+    # What the C library reads when a process begins.
+    assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
     # Two, and the one that took a place; that may find nothing left.
     assert len({pid for found in watch.writers.values() for pid in found}) <= 3
     for one, other in zip([here[0], *here[2:]], [there[0], *there[2:]], strict=True):
         weights = [(node.model / "model.safetensors").read_bytes() for node in (*one, *other)]
         assert weights[0] == weights[1]
+
+    shown = {run.name: run for run in ray.get(get_state_actor().get_train_runs.remote()).values()}
+    of_members = [shown[f"nli-member-{node.job.facts['member']}-{node.id[:6]}"] for (node,) in there]
+    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", *["FINISHED"] * 4]
+    assert of_members[1].status_detail == outcomes[1]
 
 
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
