@@ -8,7 +8,7 @@ import random
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from raysts.recipes.overrides import parse_overrides
 from raysts.report.study.data import winning_command
 from raysts.search import named, scores
 from raysts.search.queue import TrialQueue
-from raysts.search.record import Record
+from raysts.search.record import Record, read_records
 from raysts.search.sampler import Sampler, View
 from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
@@ -345,6 +345,14 @@ def record(bound: float, seed: int, status: str = "finished", value: float | Non
         id=f"{bound}-{seed}", point={BOUND: bound}, seed=seed, status=status, value=value,  # type: ignore[arg-type]
         finished_at=f"2026-01-01T00:00:0{seed}+00:00", **more,
     )  # fmt: skip
+
+
+def test_a_study_remembers_its_trials_in_the_order_in_which_they_ended(study: StudyMaker) -> None:
+    """A sampler that goes on learns of them in this order; files have that of their names."""
+    made = study("lower-bound")
+    for each in (record(0.1, 1), record(0.2, 0)):
+        made.store.write_json(made.folder / "trials" / f"{each.id}.json", asdict(each))
+    assert [each.id for each in read_records(made.folder)] == ["0.2-0", "0.1-1"]
 
 
 def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged() -> None:
