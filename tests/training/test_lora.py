@@ -35,7 +35,9 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
 
     monkeypatch.setattr(lora, "merge", looked_at)
     for folder in ("whole", "interrupted"):
-        job = stage.job(name, tmp_path / folder, rows=60, lora=3, checkpoint_every=2, dropout=False)
+        job = stage.job(
+            name, tmp_path / folder, rows=60, lora=3, checkpoint_every=2, dropout=False, max_steps=4, dev=False
+        )
         if folder == "interrupted":
             with pytest.raises(Interrupted):
                 train(job, Watched(read=interrupted_at(3)))
