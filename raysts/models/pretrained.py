@@ -281,17 +281,38 @@ def find(model: str | Path) -> Path:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a Hugging Face directory."""
+    """The tokenizer of a Hugging Face directory.
+
+    Raises:
+        InputError: its longest text has no length.
+    """
     from transformers import AutoTokenizer
 
     _tokenizer_files(folder)
     if static.is_static(folder):
         return static.load_tokenizer(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or not longest >= 1:
+        raise InputError(
+            f"{folder / 'tokenizer_config.json'}: model_max_length={longest!r:.40}; it must be a number of at least 1"
+        )
+    tokenizer.model_max_length = int(min(longest, 1e30))
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and transformer_settings(folder).get("do_lower_case"):
         lowers(backend, also=True)
     return tokenizer
+
+
+def _check_special(folder: Path, tokenizer: Any, vocabulary: int) -> None:
+    """Refuse a tokenizer that would put a token in every text of which the backbone has no embedding."""
+    for kind in ("pad_token", "cls_token", "sep_token", "bos_token", "eos_token", "unk_token"):
+        number = getattr(tokenizer, f"{kind}_id", None)
+        if number is not None and number >= vocabulary:
+            raise InputError(
+                f"{folder / 'tokenizer_config.json'}: {kind}={getattr(tokenizer, kind)!r:.40} is number {number} of a "
+                f"vocabulary of {vocabulary:,}; it must be a token that the model has an embedding of"
+            )
 
 
 def _lower_cased(normalizer: Any) -> dict[str, Any]:
@@ -366,7 +387,9 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         backbone.config.output_hidden_states = False
         if config.model_type not in FAMILIES:
             backbone.config.use_cache = False  # decoders would keep what only the next token needs
-        return backbone, load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
+        _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
+        return backbone, tokenizer
     except InputError:
         raise
     except (torch.OutOfMemoryError, MemoryError):

@@ -85,7 +85,9 @@ def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException]
         ended = raysts(*given)
         if surprises:
             return f"{case.what}: {surprises[0]!r:.300}"
-        accepted = ended.code == 0 or any(said in ended.err for said in ("here work would start", "OfflineModeIsEnabled"))
+        accepted = ended.code == 0 or any(
+            said in ended.err for said in ("here work would start", "OfflineModeIsEnabled")
+        )
         if not accepted and ended.code != (2 if kind != "records" else ended.code):
             return f"{case.what}: exit {ended.code}: {ended.err[-300:]}"
         if ended.code and not (ended.err + ended.out).strip():

@@ -75,6 +75,12 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "tokenizer.json null": write("tokenizer.json", "null"),
     "tokenizer.json list": write("tokenizer.json", "[]"),
     "tokenizer.json deep": write("tokenizer.json", DEEP),
+    **{
+        f"tokenizer_config.json {key}={value}": changed("tokenizer_config.json", **{key: value})
+        for key, value in (
+            ("model_max_length", [1]), ("model_max_length", float("nan")), ("model_max_length", 0), ("pad_token", "[NEW]"),
+        )
+    },
     "tokenizer_config.json list": write("tokenizer_config.json", "[]"),
     "prompts are a list": write("config_sentence_transformers.json", {"prompts": ["query"]}),
     "similarity is a list": write("config_sentence_transformers.json", {"similarity_fn_name": ["cosine"]}),

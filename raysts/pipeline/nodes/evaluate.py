@@ -269,8 +269,8 @@ class EvaluateNode(Node):
             measured[together] = self._kept(store, together)
         rows: list[Row] = []
         for each, found in measured.items():
-            known = self._in_pipeline(each)
-            rows += [row | known | {"role": row["role"] or known["role"]} for row in found]
+            ours = self._in_pipeline(each)
+            rows += [{**row, **ours, "role": row["role"] or ours["role"]} for row in found]
         results.write(inputs.storage, self.id, rows)
         for path in self.leftovers():
             store.delete(path)
