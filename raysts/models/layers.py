@@ -65,7 +65,7 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
     if isinstance(layers, str):
         found: tuple[int, ...] = (int(layers.removeprefix("only-")),)
     else:
-        found = tuple(range(depth + 1 - layers, depth + 1))
+        found = tuple(range(depth + 1 - min(layers, depth + 1), depth + 1))  # a billion is no reason to count to it
     if min(found) < (0 if isinstance(layers, str) else 1) or max(found) > depth:
         raise ValueError(f"layers={layers!r}: the encoder has {depth} layers")
     return found

@@ -33,7 +33,7 @@ def test_no_choice_of_layers(layers: int | str) -> None:
 
 
 def test_layers_that_are_not_there() -> None:
-    for layers in (4, "only-4"):
+    for layers in (4, "only-4", 10**15):
         with pytest.raises(ValueError, match="the encoder has 3 layers"):
             layer_indices(layers, 3)
 
