@@ -29,9 +29,10 @@ GROWING = {
 }
 EVERY = 4
 ENSEMBLE: dict[str, Any] = {
-    "backbone": "tiny", "members": 4, "batch": 4, "train.max_steps": 24, "train.checkpoint_every": EVERY,
+    "backbone": "tiny", "members": 4, "batch": 4, "train.max_steps": 300, "train.checkpoint_every": EVERY,
     "evaluation.tasks": "[stsb]", "evaluation.resamples": 5,
 }  # fmt: skip
+"""Steps for half a minute: a worker outlives its node's raylet by seconds, in which a short member comes to its end."""
 
 
 @pytest.fixture(scope="module")
