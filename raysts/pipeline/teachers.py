@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from raysts.data.shards import open_shard
@@ -335,7 +334,7 @@ class PrecomputedVectors:
             file = open_shard(path, "write it again")
             for group in range(file.num_row_groups):
                 try:
-                    read = pq.ParquetFile(path).read_row_group(group, columns=[column])
+                    read = file.read_row_group(group, columns=[column])
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(f"teacher '{path}' cannot be read ({error}); write it again") from None
                 yield from (chunk for chunk in read.column(column).chunks if len(chunk))

@@ -31,9 +31,9 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", 
 
 
 def write_vectors(path: Path, texts: list[str], vectors: np.ndarray, **options: Any) -> Path:
-    """Precomputed vectors, in row groups of two."""
+    """Precomputed vectors, in several row groups."""
     table = pa.table({"sentence": texts, "embedding": vectors.tolist()} | options)
-    pq.write_table(table, path, row_group_size=2)
+    pq.write_table(table, path, row_group_size=1 + len(texts) // 3)
     return path
 
 
