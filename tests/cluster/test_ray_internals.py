@@ -17,13 +17,14 @@ import ray
 
 from raysts.cluster import ray_internals
 from raysts.cluster.connect import SETTINGS
+from raysts.cluster.members import STATES
 from raysts.cluster.tune import ENVIRONMENT
 
 RAY = Path(ray.__file__).parent
 
 
 @pytest.mark.parametrize(
-    "name", [*SETTINGS, *ENVIRONMENT, "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "TUNE_MAX_PENDING_TRIALS_PG"]
+    "name", [*SETTINGS, *ENVIRONMENT, STATES, "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "TUNE_MAX_PENDING_TRIALS_PG"]
 )
 def test_ray_reads_the_variable(name: str) -> None:
     """One that is no longer read would change nothing, and say nothing."""
