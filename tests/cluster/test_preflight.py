@@ -15,6 +15,7 @@ import pytest
 from processes import wait_until
 
 from raysts.commands.options import RunOptions
+from raysts.data.world.tables import SIZES
 from raysts.errors import InputError
 from raysts.recipes.names import pipeline_of
 from raysts.storage.proof import Proof
@@ -57,15 +58,20 @@ def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.
     assert "its disk has 0.0 GB left" in said(folders=())
 
 
-def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, small_world: Path, tmp_path: Path) -> None:
+def test_the_embedded_world_is_made_where_it_is_missing(
+    seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from raysts.cluster import preflight
 
+    monkeypatch.setitem(SIZES, "default", SIZES["small"])
     world = tmp_path / "cache" / "world"
     assert preflight.unfit(replace(seen, folders=((preflight.WORLD, str(world), ""),))) is None
     assert next((tmp_path / "cache").iterdir()).is_dir()
 
 
-def test_a_job_without_storage_on_several_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_without_storage_on_several_nodes(
+    small_world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from raysts.cluster import capacity
     from raysts.commands import context
 
@@ -77,7 +83,7 @@ def test_a_job_without_storage_on_several_nodes(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(capacity, "node_types", lambda: [])
     context._home_storage.cache_clear()
     try:
-        plan = context.plan_of(pipeline_of("quickstart", {}), RunOptions())
+        plan = context.plan_of(pipeline_of("quickstart", {}), RunOptions(data=small_world))
         with (
             pytest.raises(InputError, match=r"--storage is missing.*is that of one node.*has 2.*s3://"),
             context.preflight(False, plan),
