@@ -206,19 +206,19 @@ def fits(mebibytes, matrix, kind):
     limit = pages * resource.getpagesize() + mebibytes * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     try:
-        run(512, matrix, kind)
+        run(256, matrix, kind)
         return True
     except RuntimeError as error:
         assert "can't allocate memory" in str(error), error
         return False
 
-print([fits(96, similarity_matrix, kind) for kind in KINDS], [fits(768, plain, kind) for kind in KINDS])
+print([fits(48, similarity_matrix, kind) for kind in KINDS], [fits(192, plain, kind) for kind in KINDS])
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the memory of a process as Linux does")
 def test_memory_of_a_large_batch() -> None:
-    """B = 512, D = 768, forward and backward in 96 MiB; B x B x D numbers are 768 MiB, and a plain form has several."""
+    """B = 256, D = 768, forward and backward in 48 MiB; B x B x D numbers are 192 MiB, and a plain form has several."""
     done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
     assert done.stdout.strip() == "[True, True] [False, False]", done.stderr
 

@@ -102,10 +102,8 @@ def test_members_trained_as_one_are_those_trained_alone(
     stage = replace(stage, backbone=write_backbone(tmp_path / "backbone", family))
     rows = OBJECTIVES[objective].rows_per_batch(16) * 3 + OBJECTIVES[objective].rows_per_batch(8)
     settings = {"head": "none", "false_negatives": "masked"} if objective == "simcse-sup" else None
-    together, alone = (
-        members(stage, tmp_path / name, objective, rows=rows, settings=settings, eval_every=3, checkpoint_every=2)
-        for name in ("together", "alone")
-    )
+    options = {"rows": rows, "epochs": 2.0, "settings": settings, "eval_every": 3, "checkpoint_every": 2}
+    together, alone = (members(stage, tmp_path / name, objective, **options) for name in ("together", "alone"))
     assert trained(together) == [None] * 3
     for job in alone:
         train(job, Watched())
