@@ -88,6 +88,10 @@ def run_study(
 def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, options: RunOptions) -> Result:
     study.reuse_grid()
     study.cleanup()
+    if lost := study.take_back():
+        options.say(
+            f"{study.name}: {len(lost)} models that are kept are gone or damaged; their trials are trained again"
+        )
     view = View(study.folder / "optuna.db", study.name, study.search, options.say)
     view.rebuild(study.records.values())
     failures: list[str] = []

@@ -76,15 +76,16 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
 
 
 def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
-    """The point with the best mean over its seeds, of those that have all; where none has, of all."""
+    """The point with the best mean over its seeds, of those that have all; where none has, of all. Of equals it is the same
+    whichever ended first."""
     whole = [point for point in scores if point.whole] or [point for point in scores if point.values]
-    return max(whole, key=lambda point: rank(point.mean, mode), default=None)
+    return min(whole, key=lambda point: (-rank(point.mean, mode), key_of(point.point)), default=None)
 
 
 def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
     """The single best trial."""
     finished = [record for point in scores for record in point.finished]
-    return max(finished, key=lambda record: rank(record.value, mode), default=None)
+    return min(finished, key=lambda record: (-rank(record.value, mode), record.id), default=None)
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:

@@ -34,7 +34,7 @@ from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
 from raysts.search.scores import PointScores, grouped
 from raysts.search.search import Search
-from raysts.search.space import Point, corners, grid
+from raysts.search.space import Point, corners, grid, key_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder
@@ -329,10 +329,23 @@ class Study:
         if self.search.by == "trial":
             finished = [record for record in self.records.values() if record.status == "finished"]
             return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))[:keep]
-        ranked = sorted(
-            (scores for scores in self.scores() if scores.whole), key=lambda scores: -rank(scores.mean, mode)
-        )
+        whole = [scores for scores in self.scores() if scores.whole]
+        ranked = sorted(whole, key=lambda scores: (-rank(scores.mean, mode), key_of(scores.point)))
         return [record for scores in ranked[:keep] for record in scores.finished]
+
+    def take_back(self) -> list[Record]:
+        """Forget the trials whose models are to be kept and are gone or damaged, so that they are trained again; which."""
+        best = self.best()
+        models = [self.run_folder(record.id) / "model" for record in best]
+        gone = at_once(lambda model: not self.store.exists(model) or not self.store.whole(model, deep=True), models)
+        lost = list(itertools.compress(best, gone))
+        for record in lost:
+            folder = self.run_folder(record.id)
+            # First the record of the run, whose value would be taken up again.
+            self.store.write_json(folder / "run.json", {**RunFolder(folder).record(), "status": "failed"})
+            self.store.delete(self.folder / "trials" / f"{record.id}.json")
+            del self.records[record.id]
+        return lost
 
     def retain(self) -> None:
         """Remove the models that are beaten.

@@ -226,7 +226,8 @@ def searched(folder: Path, storage: Path) -> dict[str, Any]:
         path.parts[-3]: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in storage.glob("runs/*/model/model.safetensors")
     }
-    return {name: found[name] for name in ("points", "best", "trials")} | {"weights": weights}
+    points = sorted(found["points"], key=lambda point: point["run"])  # told in the order in which they ended
+    return {"points": points, "best": found["best"], "trials": found["trials"], "weights": weights}
 
 
 @pytest.mark.slow
