@@ -101,7 +101,7 @@ def text_of(result: Result) -> str:
     from raysts.evaluation.results import by_name, format_results, format_table, summary
     from raysts.pipeline.deliver import Delivered
 
-    lines, rows = [], by_name(result["results"], result.get("teachers", {}))
+    lines, rows = [], by_name(result["results"], result.pop("teachers", {}))
     if rows:
         table = summary(rows)
         lines.append(format_table(table) if table.lines else format_results(rows))  # retrieval has no rank correlation

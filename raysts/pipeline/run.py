@@ -156,7 +156,7 @@ class _Driver:
             "delivered": known.as_plain() if known else None,
             "report": str(report) if report else None,
             "results": rows,
-            "teachers": plan.teacher_names,
+            **({"teachers": names} if (names := plan.teacher_names) else {}),
             "contamination": contamination.entries(plan.pipeline.name),
             "notes": [*plan.text_notes(), *falls(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
             "left_out": plan.left_out,

@@ -334,8 +334,9 @@ class Study:
         return [record for scores in ranked[:keep] for record in scores.finished]
 
     def take_back(self) -> list[Record]:
-        """Forget the trials whose models are to be kept and are gone or damaged, so that they are trained again; which."""
-        best = self.best()
+        """Forget the trials whose models are to be kept and are gone or damaged, so that they are trained again; which. Those
+        that another search has removed stay as they are."""
+        best = [record for record in self.best() if self._run(record.id)[0].get("status") != "pruned"]
         models = [self.run_folder(record.id) / "model" for record in best]
         gone = at_once(lambda model: not self.store.exists(model) or not self.store.whole(model, deep=True), models)
         lost = list(itertools.compress(best, gone))
