@@ -15,6 +15,8 @@ from typing import Any
 
 from raysts.errors import InputError
 
+STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
+"""The variable that makes Ray keep what its Train page shows."""
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -70,7 +72,7 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
             # For the dashboard, which a private cluster does not have; 0.1 GB of the head.
-            os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
+            os.environ.setdefault(STATES, "1")
             keep_statistics_here()
         yield private
     finally:

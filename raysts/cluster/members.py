@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import nn
 
 from raysts.cluster.capacity import NodeType, PendingReporter, Present, at_once, may_grow, node_types, nodes
-from raysts.cluster.connect import SETTINGS, quiet_data
+from raysts.cluster.connect import SETTINGS, STATES, quiet_data
 from raysts.cluster.data import read_streamed
 from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Seen, here, unfit
@@ -75,7 +75,6 @@ IN_WORKERS = {"MALLOC_ARENA_MAX": "1"}
 """Environment of a worker, whose training thread is not its first: by itself glibc gives such a thread memory from areas of
 64 MB at most, where ``keep_memory`` reaches little."""
 
-STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 ELASTIC_START_SECONDS = "15"
 """A member of variable size asks for what Ray believes to be free, which for 20 seconds may be a node that has died:

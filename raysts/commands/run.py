@@ -70,7 +70,8 @@ def run(
         model and task, see ``evaluation.contamination``), notes (that and what else to know, in words: texts that were cut,
         stages that ended below their start), left_out (members that failed where
         ``min_members`` allows it: number and reason), skipped (files that ``skip_bad`` left out: table, file, rows,
-        reason). After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
+        reason), and of a distillation teachers: what tables call those that were not trained here, by their run ids in the
+        rows. After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
         is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
     """
     from raysts.data.own import Own

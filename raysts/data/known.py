@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from raysts.ids import content_id
+from raysts.storage.atomic import cache_folder
 from raysts.storage.checksums import read_record, write_record
 
 
@@ -23,8 +23,7 @@ class Known:
     def __init__(self, *of: Any, files: Iterable[Path] = ()):
         stats = {str(path.absolute()): path.stat() for path in files}
         states = [[path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in stats.items()]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "known"
-        self._path = cache / f"{content_id([*of, states])}.json"
+        self._path = cache_folder() / "known" / f"{content_id([*of, states])}.json"
 
     def facts(self) -> dict[str, Any]:
         """What is known; empty where nothing is, or what was written cannot be read."""

@@ -177,8 +177,12 @@ def summary(
 def by_name(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:
     """The rows, where each member whose run id has a name is in a role of its own: the mean of models that have nothing in
     common but their student says nothing."""
-    named = {run: {"role": f"{TEACHER}{name}"} for run, name in names.items()}
-    return [{**row, **(named.get(row["run_id"], {}) if row["role"] == "member" else {})} for row in rows]
+    return [
+        {**row, "role": f"{TEACHER}{names[row['run_id']]}"}
+        if row["role"] == "member" and row["run_id"] in names
+        else row
+        for row in rows
+    ]
 
 
 def kind_of(role: str | None) -> str:

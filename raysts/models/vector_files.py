@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import numpy as np
 
 from raysts.errors import InputError, RunFailed
 from raysts.models.static import BLOCK, FOLDER, WordVectorsConfig, write_rest, write_vectors
-from raysts.storage.atomic import atomic_write, remove_drafts
+from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts
 
 _VERSION = 1
 _MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
@@ -45,12 +44,11 @@ def converted(path: Path) -> Path:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise InputError(f"word vectors '{path}' cannot be read ({error.strerror}); check its permissions") from None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts"
-    folder = cache / f"vectors-{_VERSION}-{digest}"
+    folder = cache_folder() / f"vectors-{_VERSION}-{digest}"
     if not folder.is_dir():
         print(f"raysts: reading the word vectors {path} into {folder}", file=sys.stderr, flush=True)  # noqa: T201
         try:
-            remove_drafts(cache)
+            remove_drafts(folder.parent)
             with atomic_write(folder) as draft:
                 (draft / FOLDER).mkdir(parents=True)
                 _convert(path, draft)

@@ -336,14 +336,14 @@ class Study:
     def take_back(self) -> list[Record]:
         """Forget the trials whose models are to be kept and are gone or damaged, so that they are trained again; which. Those
         that another search has removed stay as they are."""
-        best = [record for record in self.best() if self._run(record.id)[0].get("status") != "pruned"]
+        runs = {record.id: RunFolder(self.run_folder(record.id)).record() for record in self.best()}
+        best = [record for record in self.best() if runs[record.id].get("status") != "pruned"]
         models = [self.run_folder(record.id) / "model" for record in best]
         gone = at_once(lambda model: not self.store.exists(model) or not self.store.whole(model, deep=True), models)
         lost = list(itertools.compress(best, gone))
         for record in lost:
-            folder = self.run_folder(record.id)
             # First the record of the run, whose value would be taken up again.
-            self.store.write_json(folder / "run.json", {**RunFolder(folder).record(), "status": "failed"})
+            self.store.write_json(self.run_folder(record.id) / "run.json", {**runs[record.id], "status": "failed"})
             self.store.delete(self.folder / "trials" / f"{record.id}.json")
             del self.records[record.id]
         return lost

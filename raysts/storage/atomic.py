@@ -75,6 +75,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def cache_folder() -> Path:
+    """Where this machine keeps what can be made again: ``$XDG_CACHE_HOME/raysts``, else ``~/.cache/raysts``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts"
+
+
 def as_json(value: Any) -> str:
     """``value`` as the indented JSON text that every record here is."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

@@ -96,8 +96,7 @@ class Store(abc.ABC):
         uri = canonical(str(storage), option)
         if len(os.fsencode(mirror_name(uri))) > 200:
             raise InputError(f"{option} '{uri}': is too long to name a folder; take a shorter prefix")
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts" / "storages"
-        root = Path(os.environ.get("RAYSTS_MIRROR") or cache).absolute() / mirror_name(uri)
+        root = Path(os.environ.get("RAYSTS_MIRROR") or atomic.cache_folder() / "storages").absolute() / mirror_name(uri)
         return BucketStore(root, uri)
 
     @staticmethod

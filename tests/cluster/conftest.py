@@ -3,13 +3,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import s3_server
-from processes import wait_until
+from processes import Command, wait_until
 
 from raysts.cluster.connect import SETTINGS
 from raysts.commands.plan import plan as plan_recipe
@@ -42,6 +42,15 @@ def own_nodes(request: pytest.FixtureRequest, cluster_is_up: Path) -> None:
     if any("cluster" in getattr(item, "fixturenames", ()) for item in request.session.items):
         with contextlib.suppress(TimeoutError):  # its worker has ended
             wait_until(cluster_is_up.exists, 180, pause=0.2)
+
+
+@pytest.fixture
+def commands(own_nodes: None) -> Iterator[list[Command]]:
+    """Commands that a test starts; whatever is left of them when it ends is swept away."""
+    started: list[Command] = []
+    yield started
+    for command in started:
+        command.sweep()
 
 
 @pytest.fixture(scope="session")

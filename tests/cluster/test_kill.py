@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,15 +23,6 @@ SHORT = {
     "evaluation.tasks": ["stsb"],
     "evaluation.resamples": 20,
 }
-
-
-@pytest.fixture
-def commands(own_nodes: None) -> Iterator[list[Command]]:
-    """Commands that a test starts; whatever is left of them when it ends is swept away."""
-    started: list[Command] = []
-    yield started
-    for command in started:
-        command.sweep()
 
 
 @pytest.mark.slow  # minutes on a busy machine; the next test kills a driver too

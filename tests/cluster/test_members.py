@@ -130,9 +130,10 @@ def test_many_members_in_one_run_of_two_workers(
     from ray.train.v2._internal.state.state_actor import get_state_actor
 
     from raysts.cluster import members
+    from raysts.cluster.connect import STATES
 
     monkeypatch.setattr(members, "widths", lambda slots: [slots])
-    monkeypatch.setenv(members.STATES, "1")
+    monkeypatch.setenv(STATES, "1")
     given: dict[str, Any] = {**SHORT, "members": 4}
     long = {**given, "members": 1, "train.max_steps": 60, "seed": 5}
     failing = {**given, "members": 1, "seed": 9, "nli.optim.lr": 1e30}

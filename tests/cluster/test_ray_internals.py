@@ -16,8 +16,7 @@ import pytest
 import ray
 
 from raysts.cluster import ray_internals
-from raysts.cluster.connect import SETTINGS
-from raysts.cluster.members import STATES
+from raysts.cluster.connect import SETTINGS, STATES
 from raysts.cluster.tune import ENVIRONMENT
 
 RAY = Path(ray.__file__).parent

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,6 @@ from raysts.search.named import SEARCHES
 from raysts.storage.atomic import ASIDE
 
 SHORT = {"train.max_length": 24, "sts.data.sample": 96, "train.precision": "fp32"}
-
-
-@pytest.fixture
-def commands(own_nodes: None) -> Iterator[list[Command]]:
-    """Commands that a test starts; whatever is left of them when it ends is swept away."""
-    started: list[Command] = []
-    yield started
-    for command in started:
-        command.sweep()
 
 
 class Search:

@@ -7,7 +7,6 @@ random-initialised BERT for its vocabulary. Nothing in it is copied from any cor
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from raysts.data.world import facts, tables, tasks
 from raysts.data.world.tables import SIZES, STS_SUBSETS, Row, Writer, nli_rows, sick_rows, sts_rows
 from raysts.errors import InputError, nearest
+from raysts.storage.atomic import cache_folder
 
 WORLD_VERSION = "3870a7d0e3f5"
 """Names what is generated, and goes into every id of a run on the world. Give it a new value whenever a table changes:
@@ -83,9 +83,7 @@ def world_path(cache: Path | None = None, seed: int = 0, size: str = "default") 
         seed: seed of the world.
         size: `default` or `small`.
     """
-    if cache is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts"
-    path = Path(cache) / f"world-{WORLD_VERSION}-{seed}-{size}"
+    path = Path(cache or cache_folder()) / f"world-{WORLD_VERSION}-{seed}-{size}"
     if not path.is_dir():
         try:
             write_world(path, seed, size)
