@@ -17,6 +17,9 @@ from raysts.errors import InputError
 
 STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 """The variable that makes Ray keep what its Train page shows."""
+PRESTART = "RAY_prestart_worker_first_driver"
+"""The variable whose 0 keeps a node from starting a worker process for each of its CPUs when the first driver comes, which
+waits for all of them. Ours asks for as many as it needs, most of them with an environment of their own."""
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -54,7 +57,7 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         os.environ.setdefault(name, value)
     import ray
 
-    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback
+    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback, without_helpers
 
     if ray.is_initialized():
         yield False
@@ -64,11 +67,13 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     if private:
         # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+        os.environ.setdefault(PRESTART, "0")
     reaper = _start_reaper() if private else None
     loopback = contextlib.ExitStack()
     try:
         if private:
             loopback.enter_context(on_loopback())
+            loopback.enter_context(without_helpers(dashboard))
         _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
             # For the dashboard, which a private cluster does not have; 0.1 GB of the head.

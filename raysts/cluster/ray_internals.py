@@ -21,6 +21,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._private.node import Node
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.train.backend import Backend, BackendConfig
 from ray.train.constants import RAY_TRAIN_ENABLE_STATE_TRACKING
@@ -41,6 +42,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's environment variable whose 0 means, on every system, that nodes have the address of loopback."""
+
+LOOPBACK = ("127.0.0.1", "::1")
+"""The addresses that a node may have then."""
 
 RAYLET = "raylet"
 """Name of the process that starts a node's workers and agents."""
@@ -74,6 +78,24 @@ def on_loopback() -> Iterator[None]:
     finally:  # the next cluster may be a real one
         ray_constants.ENABLE_RAY_CLUSTER = before
         os.environ.pop(LOOPBACK_SWITCH, None)
+
+
+@contextlib.contextmanager
+def without_helpers(dashboard: bool) -> Iterator[None]:
+    """A private cluster is started without those of Ray's helpers that it has no use for, each a process that takes seconds.
+
+    The log monitor sends lines to drivers, of which ours takes none; the monitor looks after clusters that grow; the server
+    of a dashboard that is not shown would send statistics of use, and ``ray.init`` waits for it. No option leaves them out.
+    """
+    unused = ["start_log_monitor", "start_monitor", *([] if dashboard else ["start_api_server"])]
+    before = {name: getattr(Node, name) for name in unused}
+    for name in unused:
+        setattr(Node, name, lambda self, **options: None)
+    try:
+        yield
+    finally:
+        for name, start in before.items():
+            setattr(Node, name, start)
 
 
 # -- a cluster that others share -----------------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ import pytest
 import s3_server
 from processes import Command, wait_until
 
-from raysts.cluster.connect import SETTINGS
+from raysts.cluster.connect import PRESTART, SETTINGS
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)
-os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+for _name in ("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", PRESTART):
+    os.environ.setdefault(_name, "0")
 # By default workers stand behind everything else that runs on the machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import psutil
 import pytest
 import ray
 
+from raysts.cluster.capacity import may_grow
 from raysts.cluster.connect import connected
 from raysts.cluster.ray_internals import LOOPBACK_SWITCH
 
@@ -39,9 +41,14 @@ def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
 
     with connected("local", dashboard=True) as private:
         assert private
+        # What nobody asks for is not started: workers before there is work, lines for drivers, looks at an autoscaler.
+        words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
+        unasked = re.compile(r".*(default_worker|monitor)\.py|ray::IDLE.*")
+        assert not [word for word in words if unasked.fullmatch(word)]
         at_work = ray.get(worker.remote())
         assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
         found = listening()
+        assert not may_grow()
     for name in ("gcs_server", "raylet", "dashboard", str(at_work), str(os.getpid())):
         assert any(name in process for process in found), (name, found)
     assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}

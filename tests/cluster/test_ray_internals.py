@@ -16,10 +16,11 @@ import pytest
 import ray
 
 from raysts.cluster import ray_internals
-from raysts.cluster.connect import SETTINGS, STATES
+from raysts.cluster.connect import PRESTART, SETTINGS, STATES
 from raysts.cluster.tune import ENVIRONMENT
 
 RAY = Path(ray.__file__).parent
+RAYLET = RAY / "core/src/ray/raylet/raylet"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,22 @@ def test_the_switch_to_loopback() -> None:
 
     # Looked up in the module at each call: a name that was imported would keep its value.
     assert "ray_constants.ENABLE_RAY_CLUSTER" in inspect.getsource(services)
+
+
+def test_helpers_of_a_private_cluster() -> None:
+    """Ray starts each by a method of its own, looked up at the call, and can do without it."""
+    from ray._private.node import Node
+
+    starts = inspect.getsource(Node.start_head_processes) + inspect.getsource(Node.start_ray_processes)
+    names = ("start_log_monitor", "start_monitor", "start_api_server")
+    before = [getattr(Node, name) for name in names]
+    assert all(f"self.{name}(" in starts for name in names)
+    for dashboard in (False, True):
+        with ray_internals.without_helpers(dashboard):
+            kept = [getattr(Node, name) is start for name, start in zip(names, before, strict=True)]
+            assert kept == [False, False, dashboard]
+    assert [getattr(Node, name) for name in names] == before
+    assert PRESTART.removeprefix("RAY_").encode() in RAYLET.read_bytes()
 
 
 def test_names_of_processes() -> None:
@@ -163,5 +180,5 @@ def test_the_text_of_a_kill_for_memory() -> None:
     text = f"(raylet) Selected to kill: (Actor({ray.ActorID.nil().hex()}): RaystsTrial.step, with memory 1GB)"
     assert ray_internals.killed_actor(RuntimeError(text)) == ray.ActorID.nil().hex()
     assert ray_internals.killed_actor(RuntimeError("out of memory")) is None
-    program = (RAY / "core/src/ray/raylet/raylet").read_bytes()
+    program = RAYLET.read_bytes()
     assert b"Selected to kill: %s" in program and b"(Actor(%s): " in program
