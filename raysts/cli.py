@@ -39,6 +39,9 @@ COMMANDS: dict[str, Command] = {
     for module in (recipes, show, plan, run, tune, distill, claims, evaluate, compare, embed, export, report, data)
     for command in module.COMMANDS
 }
+MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
+"""Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
+
 GROUPS = {"data": "fetch, import, prepare and check data"}
 """Commands of two words, by the first one."""
 
@@ -67,8 +70,10 @@ def execute(arguments: list[str]) -> int:
         with contextlib.redirect_stdout(sys.stderr):
             result, text = _call(options, line)
     except InputError as error:
-        for problem in error.problems:
-            print(f"raysts: {without_secrets(problem)}", file=sys.stderr)
+        for problem in error.problems[:MOST_PROBLEMS]:
+            print(f"raysts: {_cut(without_secrets(problem))}", file=sys.stderr)
+        if (more := len(error.problems) - MOST_PROBLEMS) > 0:
+            print(f"raysts: and {more:,} more", file=sys.stderr)
         return 2
     except RunFailed as error:
         print(f"raysts: {without_secrets(str(error))}", file=sys.stderr)
@@ -109,6 +114,13 @@ def _call(options: argparse.Namespace, line: str) -> tuple[Result, str]:
 def written_down(arguments: Sequence[str]) -> str:
     """The command as records, reports and messages show it."""
     return shlex.join(["raysts", *map(without_secrets, arguments)])
+
+
+def _cut(problem: str) -> str:
+    """A message without the middle of what it quotes."""
+    if len(problem) <= LONGEST_PROBLEM:
+        return problem
+    return f"{problem[: LONGEST_PROBLEM // 2]} ... {problem[-LONGEST_PROBLEM // 4 :]}"
 
 
 def _unexpected(error: Exception, line: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 SECRET_NAMES = ("TOKEN", "SECRET", "PASSWORD", "PASSPHRASE", "CREDENTIALS", "KEY")
 """Last words of the names of environment variables that hold secrets."""
 
-USER_INFO = re.compile(r"(?<=://)(?!anonymous@)(?:[^\s'\"/@:]*:(?!\d+/)[^\s'\"]*|[^\s'\"/@:]+)@")
-"""User and password of a URI; a password may hold slashes, a port does not begin one."""
+USER_INFO = re.compile(r"(?:(?<=://)|(?<=\w:/)(?!/))(?!anonymous@)(?:[^\s\"/@:]*:(?!\d+/)[^\s\"]*|[^\s\"/@:]+)@")
+"""User and password of a URI, also of one that was taken for a path (``s3:/``); a password may hold slashes, a port does not
+begin one."""
 
 
 class InputError(ValueError):

@@ -158,6 +158,8 @@ def test_a_command_names_the_secrets_it_was_given(monkeypatch: pytest.MonkeyPatc
         ("proxy http://u:p@host:3 for http://other:9/x", "proxy http://...@host:3 for http://other:9/x"),
         ("gs://anonymous@bucket/x", "gs://anonymous@bucket/x"),
         ("http://host:8080/@name", "http://host:8080/@name"),
+        ("s3:/key:sec/ret@bucket/p of s3:/token@bucket", "s3:/...@bucket/p of s3:/...@bucket"),
+        ("http://alice:pa'ss@host/ and /data/a:b@c", "http://...@host/ and /data/a:b@c"),
         ("https://host/a@b and sqlite:///runs.db and me@host", "https://host/a@b and sqlite:///runs.db and me@host"),
     ],
 )

@@ -69,12 +69,11 @@ def compare(
     from raysts.data.own import Own
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
+    from raysts.recipes.recipe import resamples_problem
 
     store = store_of(storage)
-    if not 0 <= resamples <= 10**6:
-        raise InputError(
-            f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
-        )
+    if problem := resamples_problem(resamples):
+        raise InputError(f"--{problem}")
     corpus = corpus_of(data, own=Own.of(test=test))
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]

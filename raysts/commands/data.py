@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from raysts.commands.options import Command, Result, add, names, say_on_stderr
+from raysts.commands.options import Command, Result, add, names, on_this_machine, say_on_stderr
 from raysts.errors import InputError
 
 
@@ -33,7 +33,7 @@ def fetch(
     """Fetch public data sets from the Hugging Face hub into the canonical layout; see ``raysts.data.fetch.fetch``."""
     from raysts.data.fetch.fetch import fetch
 
-    root = _own_folder(data)
+    root = on_this_machine(data, "--data")
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
 
 
@@ -73,14 +73,14 @@ def prepare(
     from raysts.data.wikipedia.prepare import prepare_wikipedia
     from raysts.storage.store import FolderStore
 
-    root = _own_folder(data)
+    root = on_this_machine(data, "--data")
     FolderStore(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not Corpus(root).files("wikipedia/articles"):
             raise InputError(f"{root} has no wikipedia/articles: fetch them, or give a dump with --input FILE")
         input = root / "wikipedia" / "articles.parquet"
         input = input if input.exists() else root / "wikipedia" / "articles"
-    if not Path(input).exists():
+    if not on_this_machine(input, "--input").exists():
         raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet or a MediaWiki dump")
     with contextlib.ExitStack() as held:
         options: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def import_table(
     from raysts.data.imports import Import
     from raysts.storage.store import FolderStore
 
-    root = _own_folder(data).absolute()
+    root = on_this_machine(data, "--data").absolute()
     FolderStore(root).check(writes=True, option="--data")
     wanted = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
@@ -211,14 +211,6 @@ def _check_text(result: Result) -> str:
     from raysts.evaluation.contamination.text_overlap import format_check
 
     return format_check(result)
-
-
-def _own_folder(data: str | Path) -> Path:
-    if "://" in str(data):
-        raise InputError(
-            f"--data '{data}': is written to here; give a folder, and copy it to the store when it is done"
-        )
-    return Path(data)
 
 
 COMMANDS = (

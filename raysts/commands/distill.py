@@ -196,9 +196,9 @@ def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
 def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     """What all of these models started from, where that is on record."""
     from raysts.pipeline.inputs import TINY
-    from raysts.storage.runs import RunFolder
+    from raysts.storage.runs import record_of
 
-    records = [RunFolder(folder.parent).record() for folder in folders]
+    records = [record_of(folder) for folder in folders]
     backbones = {(record.get("backbone"), record.get("backbone_id")) for record in records}
     if len(backbones) != 1:
         return None

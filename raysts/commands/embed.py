@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.models.precision import PRECISIONS
 
@@ -91,7 +91,7 @@ def embed(
         raise InputError(
             f"--precision {precision}: must be one of {', '.join(PRECISIONS)}{nearest(precision, PRECISIONS)}"
         )
-    source, target = Path(input).absolute(), Path(output).absolute()
+    source, target = (on_this_machine(*of).absolute() for of in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")

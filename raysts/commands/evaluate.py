@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ def evaluate(
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
-    from raysts.storage.runs import RunFolder
+    from raysts.recipes.recipe import resamples_problem
+    from raysts.storage.atomic import remove_drafts
+    from raysts.storage.runs import record_of
     from raysts.storage.store import FolderStore
 
     store = store_of(storage)
-    if not 0 <= resamples <= 10**6:
-        raise InputError(
-            f"--resamples {resamples}: must not be negative, nor more than 1,000,000; 0 leaves the intervals out"
-        )
+    if problem := resamples_problem(resamples):
+        raise InputError(f"--{problem}")
     if probe is not None and probe not in PROBES:
         raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
     if pairs is not None and test:
@@ -176,9 +176,9 @@ def evaluate(
         if problems:
             raise InputError(problems)
     if mteb is not None:
-        FolderStore(Path(mteb).absolute()).check(writes=True, option="--mteb")
+        FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers, prompt=prompt)
-    record = RunFolder(path.parent).record()
+    record = record_of(path)
     content = folder_id(path)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
@@ -217,6 +217,7 @@ def evaluate(
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
     part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])
     try:
+        remove_drafts(store.path("results"))
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # what was measured is shown all the same
         say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")

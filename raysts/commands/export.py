@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
 from raysts.errors import InputError, RunFailed
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def export(
     from raysts.evaluation import compression
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
+    from raysts.storage.atomic import remove_drafts
     from raysts.storage.store import FolderStore
 
     if format not in FORMATS:
@@ -91,13 +92,14 @@ def export(
         raise InputError("--private is of --push REPO; name the repository, or leave it out")
     if push is not None:
         _check_push(push)
-    store, target = store_of(storage), Path(to)
+    store, target = store_of(storage), on_this_machine(to, "--to")
     path = locate(model, store)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
             f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
         )
     FolderStore(target.absolute().parent).check(writes=True, option="--to")
+    remove_drafts(target.absolute().parent, of=target.name)
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")
     if layers is not None and layer_indices(loaded.layers, loaded.depth) != layer_indices(layers, loaded.depth):
         raise InputError(
@@ -109,7 +111,7 @@ def export(
     if format == "onnx":
         onnx.check(loaded)
     cost = measured_cost(loaded, whole, dtype, None, data, dev, say)
-    text = card.read_text(encoding="utf-8") if card.is_file() else None
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # whoever wrote it
     if dims or dtype != "float32":
         text = (text or f"# {target.name}\n") + section(loaded, dtype, cost)
     if format == "onnx":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from raysts.errors import InputError
 from raysts.models.layers import as_layers
 
 if TYPE_CHECKING:
@@ -74,6 +75,17 @@ class RunOptions:
         before = Own.from_plain(record.get("own"))
         judges = replace(before, dev=own.dev or before.dev, test={**before.test, **own.test})
         return replace(self, data=record.get("data"), own=judges)
+
+
+def on_this_machine(path: str | Path, option: str) -> Path:
+    """A path; the URI of a store, of which a path would be made with that name, is refused.
+
+    Raises:
+        InputError: it is one.
+    """
+    if "://" in str(path):
+        raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
+    return Path(path)
 
 
 def names(text: str) -> list[str] | None:

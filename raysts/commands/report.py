@@ -61,7 +61,7 @@ def _written_again(name: str, store: Store) -> str:
     from raysts.report.run.page import write_report
 
     record = run_record(store, name)
-    options = RunOptions(record["data"], store.root, skip_bad=record.get("skip_bad", False))
+    options = RunOptions(storage=store.root, skip_bad=record.get("skip_bad", False)).after(record)
     plan = plan_of(pipeline_from(record["pipeline"]), options)
     if [node.id for node in plan.nodes] != record["nodes"]:
         raise InputError(

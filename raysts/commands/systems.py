@@ -22,7 +22,7 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import Outcome, outcome_of
 from raysts.recipes.recipe import SOUPS
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import record_of
 from raysts.storage.store import Store
 
 ROLES = ("student", *SOUPS, "ensemble", "members")
@@ -105,8 +105,7 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
     def run_of(model: str) -> dict[str, Any]:
-        named = locate(model, store).parent if model in pipeline["teachers"] else store.path(f"runs/{model}")
-        return RunFolder(named).record()
+        return record_of(locate(model, store) if model in pipeline["teachers"] else store.path(f"runs/{model}/model"))
 
     def backbone() -> Path | None:
         tiny = pipeline["backbone"] == TINY

@@ -345,6 +345,21 @@ class Corpus:
             self._fingerprints[name] = sha256
         return self._fingerprints[name]
 
+    def check_unchanged(self, names: Iterable[str]) -> None:
+        """Make sure that tables that were read are those of which the fingerprints were taken, before what was made of them is
+        kept under these. Text of the user's own says so itself when it is read.
+
+        Raises:
+            RunFailed: one of them is another.
+        """
+        for table in dict.fromkeys(table for name in names for table in (self.sources(name) or [name])):
+            before = self.fingerprint(table)
+            if self._fingerprints.pop(table, before) != self.fingerprint(table):
+                raise RunFailed(
+                    f"table '{table}' of {self.where} was changed while it was read; leave it as it is, and run the same command "
+                    f"again: what is made of the new one has other ids"
+                )
+
     def contents(self, names: Iterable[str]) -> list[tuple[str, str, str | None]]:
         """What names the rows that :meth:`read` gives of tables: each with its fingerprint, and the digest of which rows
         :meth:`keeping` has left."""
@@ -382,24 +397,14 @@ class Corpus:
 
 
 def _write_streamed(own: OwnTable, path: Path) -> None:
-    """A Parquet file of row groups of ``READ_ROWS``; memory is that of one. Batches but the last are full.
-
-    Raises:
-        RunFailed: the file has other rows than when it was checked.
-    """
+    """A Parquet file of row groups of ``READ_ROWS``; memory is that of one. Batches but the last are full."""
     assert READ_ROWS % BATCH_ROWS == 0
     batches = own.batches()
-    first, written = next(batches), 0
+    first = next(batches)
     with pq.ParquetWriter(path, first.schema) as writer:
         left = chain([first], batches)
         while group := list(islice(left, READ_ROWS // BATCH_ROWS)):
             writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
-            written += sum(batch.num_rows for batch in group)
-    if written != own.rows:
-        raise RunFailed(
-            f"{own.path}: had {own.rows:,} rows when it was checked, and has {written:,} now; leave it as it is while it is "
-            f"read, and run the same command again"
-        )
 
 
 def _file_problems(path: Path, name: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from raysts.data.known import Known
 from raysts.data.user_files import HUB, LINES, TABLES, files_of, format_of, missing, rows_of, title_of
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.schema import RETRIEVAL, TESTS, Column, table_columns
 
 TEXT = "wikipedia/sentences"
@@ -141,15 +141,26 @@ class Text:
         return replace(self, held=count if count >= FEWEST else 0)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        held = {key for key, *_ in self.scan.smallest[: self.held]}
+        """As :meth:`OwnTable.batches`.
+
+        Raises:
+            RunFailed: at the end, where the files hold other texts than when they were checked.
+        """
+        held, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
         texts: list[str] = []
-        for text in _texts(self.files, self.column):
-            if text is None or (held and _hash(text) in held):
+        for text in filter(None, _texts(self.files, self.column)):
+            digest.update(_framed(text))
+            if held and _hash(text) in held:
                 continue
             texts.append(text)
             if len(texts) == BATCH_ROWS:
                 yield pa.record_batch({"sentence": pa.array(texts, pa.string())})
                 texts = []
+        if digest.hexdigest() != self.scan.sha256:
+            raise RunFailed(
+                f"{self.path}: text {self.title} was changed after it was checked; leave it as it is while it is read, and run "
+                f"the same command again"
+            )
         if texts:
             yield pa.record_batch({"sentence": pa.array(texts, pa.string())})
 
@@ -216,8 +227,7 @@ def _read_through(files: tuple[Path, ...], column: str | None) -> Scan:
         if text is None:
             empty += 1
             continue
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "big") + content)
+        digest.update(_framed(text))
         key = _hash(text)
         hashes.append(int.from_bytes(key, "big"))
         if key < bound:
@@ -229,6 +239,12 @@ def _read_through(files: tuple[Path, ...], column: str | None) -> Scan:
     distinct, counts = np.unique(np.array(hashes, np.uint64), return_counts=True)
     first = tuple((key, smallest[key], int(count)) for key, count in zip(keys, counts, strict=False))
     return Scan(len(hashes), empty, len(hashes) - len(distinct), digest.hexdigest(), first)
+
+
+def _framed(text: str) -> bytes:
+    """A text as the checksum of all has it: with its length, so that no two lists of texts are alike."""
+    content = text.encode("utf-8", "surrogatepass")
+    return len(content).to_bytes(8, "big") + content
 
 
 def _hash(text: str) -> bytes:

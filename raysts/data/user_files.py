@@ -11,6 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -28,6 +29,9 @@ LINES = ".txt"
 """A text a line."""
 
 HUB = "hf://"
+
+LONGEST = 1 << 27
+"""Characters of a line, and of a field of CSV: one that is longer is no text, but what fills the memory."""
 
 Row = tuple[str, dict[str, Any]]
 """Where in its file a row is (`` (line 3)``, of a text file), and its values by column."""
@@ -148,8 +152,16 @@ def _saved(path: Path, choose: Choose) -> Iterator[Row]:
                 f"{name}: has the splits {splits}; name the folder of one of them: {path / next(iter(held))}"
             )
         held = next(iter(held.values()))
-    columns = list(choose(path, held.column_names))
-    for batch in held.select_columns(columns).with_format("arrow").iter(batch_size=1_000):
+    columns = _chosen(path, choose, held.column_names)
+    batches = held.select_columns(columns).with_format("arrow").iter(batch_size=1_000)
+    while True:
+        try:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+        except Exception as error:
+            raise InputError(f"{name}: the data set cannot be read to its end ({error}); save it again") from error
         for row in batch.to_pylist():
             yield "", row
 
@@ -157,7 +169,7 @@ def _saved(path: Path, choose: Choose) -> Iterator[Row]:
 def _parquet(path: Path, choose: Choose) -> Iterator[Row]:
     try:
         file = pq.ParquetFile(path)
-        columns = list(choose(path, file.schema_arrow.names))
+        columns = _chosen(path, choose, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=8_192, columns=columns):
             batch.validate(full=True)
             for row in batch.to_pylist():
@@ -178,12 +190,12 @@ def _tsv(path: Path, choose: Choose) -> Iterator[Row]:
 
 
 def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3]) -> Iterator[Row]:
-    csv.field_size_limit(1 << 27)  # documents are longer than the default of 128 KiB
+    csv.field_size_limit(LONGEST)  # documents are longer than the default of 128 KiB
     with _opened(path, newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+        reader = csv.reader(_whole_lines(path, file), delimiter=delimiter, quoting=quoting, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
-            columns = choose(path, header)
+            columns = _chosen(path, choose, header)
             places = {name: header.index(name) for name in columns}
             for values in reader:
                 if not values:
@@ -207,6 +219,8 @@ def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
     for number, line in _text_lines(path):
         try:
             row = json.loads(line)
+            if "\\u" in line:  # of half a surrogate nothing can be written
+                json.dumps(row, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON ({error}); one object a line") from error
         if not isinstance(row, dict):
@@ -226,13 +240,31 @@ def _lines(path: Path, choose: Choose) -> Iterator[Row]:
 def _text_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
     with _opened(path) as file:
         try:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_whole_lines(path, file), start=1):
                 if blank or line.strip():
                     yield number, line
         except UnicodeDecodeError as error:
             raise _not_text(path, error) from error
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
+
+
+def _whole_lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """The lines of a file, none of which is too long to be held."""
+    for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), start=1):
+        if len(line) == LONGEST:
+            raise InputError(f"{path}: line {number} has {LONGEST:,} characters or more; break it, or leave it out")
+        yield line
+
+
+def _chosen(path: Path, choose: Choose, present: Sequence[str]) -> list[str]:
+    """The columns to read, of which the file has one each."""
+    columns = list(choose(path, present))
+    if twice := [name for name in columns if list(present).count(name) > 1]:
+        raise InputError(
+            f"{_called(path)}: has {list(present).count(twice[0])} columns '{twice[0]}'; leave one of them, or rename the others"
+        )
+    return columns
 
 
 def _opened(path: Path, newline: str | None = None) -> IO[str]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, Self
 
 from raysts.data.corpora import Corpus
 from raysts.data.own import OwnDev
+from raysts.errors import InputError
 from raysts.evaluation import entailment
 from raysts.evaluation.retrieval import RetrievalDev
 from raysts.evaluation.sts import Pairs, correlations_of, load_pairs, pairs_from_table
@@ -78,15 +79,34 @@ class StsDev:
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Pairs and their scores."""
         if table not in corpus.own:
-            return cls(load_pairs(corpus, table))
-        return cls(load_pairs(corpus, table), corpus.title(table), each=True)
+            return cls(load_pairs(corpus, table)).checked()
+        return cls(load_pairs(corpus, table), corpus.title(table), each=True).checked()
+
+    @property
+    def parts(self) -> list[Pairs]:
+        """What correlations are of."""
+        return self.pairs.parts() if self.each else [self.pairs]
+
+    def checked(self) -> Self:
+        """This set, if a model can have a score on it.
+
+        Raises:
+            InputError: it has no correlation whatever a model says.
+        """
+        for part in self.parts:
+            if len(set(part.gold.tolist())) < 2:
+                where = f", subset '{part.subsets[part.subset[0]]}'" if self.each and len(part.subsets) > 1 else ""
+                raise InputError(
+                    f"development set {self.name}{where}: has {len(part.gold):,} row(s) of one score, and a correlation needs "
+                    f"two at least; add rows, or select by another set"
+                )
+        return self
 
     def scores(self, model: Model) -> dict[str, float]:
         """Spearman and Pearson over all pairs, or their means over the subsets."""
         own = next(iter(model.similarities.values()))
         representation = model.represent(self.pairs.sentences)
-        parts = self.pairs.parts() if self.each else [self.pairs]
-        found = [correlations_of(part, representation, own) for part in parts]
+        found = [correlations_of(part, representation, own) for part in self.parts]
         return {metric: sum(one[metric] for one in found) / len(found) for metric in self.metrics}
 
 
@@ -124,11 +144,15 @@ class SeveralDevs:
 
 
 def load_dev(corpus: Corpus, table: str) -> Dev:
-    """The development set that a table, or data of the user's own in its place, holds."""
+    """The development set that a table, or data of the user's own in its place, holds.
+
+    Raises:
+        InputError: no model can have a score on it.
+    """
     own = corpus.own.get(table)
     if not isinstance(own, OwnDev):
         return DEVS[table].load(corpus, table)
-    pairs = [StsDev(pairs_from_table(one.table, one.title, one.sha256), one.title) for one in own.pairs]
+    pairs = [StsDev(pairs_from_table(one.table, one.title, one.sha256), one.title).checked() for one in own.pairs]
     return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
 
 

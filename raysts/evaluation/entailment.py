@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
+from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
     UndefinedCorrelationError,
@@ -101,8 +102,17 @@ class EntailmentDev:
 
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
-        """Pairs and whether they are entailment."""
-        return cls(load_entailment(corpus, table))
+        """Pairs and whether they are entailment.
+
+        Raises:
+            InputError: all are, or none is.
+        """
+        found = cls(load_entailment(corpus, table))
+        if len(set(found.pairs.gold.tolist())) < 2:
+            raise InputError(
+                f"development set {found.name}: needs rows that are entailment and rows that are not; add some"
+            )
+        return found
 
     def scores(self, model: Model) -> dict[str, float]:
         """The area, trapezoidal, and average precision; raises as :func:`two_way_scores`."""

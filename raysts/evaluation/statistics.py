@@ -26,6 +26,7 @@ BOOTSTRAP_SEED = 0
 RESAMPLES = 1000
 
 _BLOCK = 64  # resamples worked on together: N x 64 numbers of a set of 4,000 rows stay in the second-level cache
+_MOST_REMEMBERED = 1 << 25  # bytes of a set's resamples
 _DEGENERATE = 1e-12  # below this share of the sample's variance a resample has one distinct value, the rest is rounding
 
 
@@ -78,8 +79,12 @@ def resample_counts(n: int, seed: tuple[int, ...], resamples: int) -> np.ndarray
 
 
 def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
-    """:func:`resample_counts` with random numbers named by ``label``: systems compared on a set have the same resamples."""
-    return resample_counts(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
+    """:func:`resample_counts` with random numbers named by ``label``: systems compared on a set have the same resamples.
+
+    What is large is drawn anew every time.
+    """
+    draw = resample_counts if n * resamples <= _MOST_REMEMBERED else resample_counts.__wrapped__
+    return draw(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
 
 
 def whole_and_resampled(label: str, n: int, resamples: int) -> np.ndarray:

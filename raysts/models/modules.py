@@ -175,6 +175,8 @@ def head_of(kind: str, folder: Path) -> Head:
         InputError: it cannot be read.
     """
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+        foreign.check_ordinary(path)
     try:
         if name == "Dense" and (folder / LOG_VAR).is_file():
             return GaussianHead.load(folder)

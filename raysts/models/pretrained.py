@@ -32,6 +32,9 @@ _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokeni
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*_Dense/*.bin", "*_WeightedLayerPooling/*.bin")
 """What is taken of a hub model: weights of the small modules may be pickled tensors, which are unpickled as such."""
 
+INNER = ("intermediate_size", "hidden_dim", "d_ff")
+"""Keys of config.json, one of them in each family's, for the width of the inner layers."""
+
 CODE_KEY = "auto_map"
 """Key of config.json and tokenizer_config.json under which transformers finds the code that a directory brings."""
 
@@ -159,15 +162,8 @@ def check(folder: Path) -> dict[str, Any]:
     """
     config = config_of(folder / "config.json") or {}
     _check_config(folder, config)
-    weights = list(static.input_folder(folder).glob("*.safetensors"))
-    if not weights and not list(folder.glob("pytorch_model*.bin")):
+    if not _weights(folder) and not list(folder.glob("pytorch_model*.bin")):
         raise InputError(f"backbone '{folder}' holds no weights: expected model.safetensors")
-    for path in weights:
-        try:
-            with safe_open(path, "pt"):
-                pass
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
     family = family_of(config["model_type"])
     if missing := [key for key in (family.width, family.depth) if key not in config]:
         raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
@@ -175,6 +171,30 @@ def check(folder: Path) -> dict[str, Any]:
     tokenizer_id(folder)
     describe(folder)
     return config
+
+
+def _weights(folder: Path) -> list[Path]:
+    """The safetensors of a model, all ordinary files."""
+    found = sorted(static.input_folder(folder).glob("*.safetensors"))
+    for path in found:
+        check_ordinary(path)
+    return found
+
+
+def _shapes(folder: Path) -> list[list[int]]:
+    """The shapes of a model's weights, without reading them; none of pickled ones.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    found: list[list[int]] = []
+    for path in _weights(folder):
+        try:
+            with safe_open(path, "pt") as file:
+                found += [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
+    return found
 
 
 def refuse_code(folder: Path) -> None:
@@ -244,11 +264,24 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     except (ValueError, TypeError) as error:
         raise InputError(f"backbone '{folder}' {error}") from None
     most = {family.depth: MOST_LAYERS, family.width: 10**6, "num_attention_heads": 10**6, "vocab_size": 10**8}
+    inner = {family.longest: 10**7, "type_vocab_size": 10**4, **dict.fromkeys(INNER, 10**7)}
     for key, limit in most.items():
         value = config.get(key, 1)
         if type(value) is not int or not 1 <= value <= limit:
             raise InputError(
                 f"{folder / 'config.json'}: {key}={value!r:.40}; it must be a whole number from 1 to {limit:,}: get the "
+                f"model again"
+            )
+    for key, limit in inner.items():
+        if isinstance(value := config.get(key), int | float) and not value <= limit:
+            raise InputError(
+                f"{folder / 'config.json'}: {key}={value!r:.40}; it must be {limit:,} at most: get the model again"
+            )
+    sizes = {size for shape in _shapes(folder) for size in shape}
+    for key in (family.width, "vocab_size", *INNER) if sizes else ():
+        if type(config.get(key)) is int and config[key] not in sizes:
+            raise InputError(
+                f"{folder / 'config.json'}: {key}={config[key]}, and no weights of backbone '{folder}' have that size; get the "
                 f"model again"
             )
 
@@ -363,6 +396,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     try:
+        _weights(folder)
         if static.is_static(folder):
             return static.load(folder)
         refuse_code(folder)

@@ -10,6 +10,7 @@ import hashlib
 import sys
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from raysts.storage.atomic import atomic_write, cache_folder, remove_drafts
 
 _VERSION = 1
 _MARK = "▁"  # begins every word of the tokenizer's vocabulary, so that no letter of an unknown word is a word
+_LONGEST = 1 << 22  # bytes of a line; the rest of one that is longer is a line that says nothing
 _CASED = 0.001  # share of words with upper-case letters above which case counts
 
 _WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\w\s]"
@@ -94,7 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     dim = promised = seen = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
                 fields = line.rsplit(None, dim) if dim else line.split()
                 if not fields:
                     continue

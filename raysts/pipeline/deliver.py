@@ -27,7 +27,8 @@ from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import SOUPS
-from raysts.storage.runs import RunFolder
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.runs import record_of
 
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
@@ -350,10 +351,11 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
         return folder, model
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
+        remove_drafts(target.parent, of="model" if model else target.name)
         pooled = pretrained.load(folder, pooling=chosen.pooling, layers=chosen.layers, device="cpu")  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
             pooled.save(draft)
-        if model and (record := RunFolder(folder.parent).record()):
+        if model and (record := record_of(folder)):
             store.write_json(target.parent / "recipe.json", store.read_json(folder.parent / "recipe.json") or {})
             store.write_json(
                 target.parent / "run.json", record | {"run_id": chosen.pooled_id, "pooled_again": chosen.id}

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from raysts.data.shards import skipped_line
-from raysts.errors import RunFailed
+from raysts.errors import InputError, RunFailed
 from raysts.evaluation import harness
 from raysts.pipeline.deliver import Delivered, delivered, falls, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
-from raysts.pipeline.nodes.model import ModelNode
+from raysts.pipeline.nodes.model import ModelNode, RunNode
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
@@ -59,6 +59,13 @@ def run(
         ) from error
 
 
+SWEPT = (
+    "agreements", "backbones", "contamination", "distances", "evaluations", "pipelines", "reports", "results", "row_scores",
+    "tables",
+)  # fmt: skip
+"""Folders in which a killed driver may have left drafts; those of token stores, means and runs are swept by who writes there."""
+
+
 class _Driver:
     """One run of a plan; state is what the report needs: seconds per node."""
 
@@ -72,8 +79,10 @@ class _Driver:
         self.seconds: dict[str, float] = (self.store.read_json(self.key, fresh=True) or {}).get("seconds", {})
 
     def run(self) -> dict[str, Any]:
-        for folder in ("backbones", "results", "reports", "pipelines", "contamination"):
-            remove_drafts(self.store.path(folder))
+        remove_drafts(self.store.root, of="*")
+        of_runs = [node.folder for node in self.plan.nodes if isinstance(node, RunNode)]
+        for folder in (*map(self.store.path, SWEPT), *of_runs):
+            remove_drafts(folder)
         done = {node for node, status in self.plan.statuses().items() if status == "done"}
         self._write_record()
         self.say(f"{self.name}: {len(self.plan.nodes)} nodes, {len(done)} done")
@@ -114,7 +123,10 @@ class _Driver:
             return batch[0].run_all(batch, self.executor, self.store, self.say)
         for node in batch:
             with self._timed(node):
-                node.run(self.executor, self.store, self.say)
+                try:
+                    node.run(self.executor, self.store, self.say)
+                except InputError as error:  # what nobody could know before it was tried
+                    raise RunFailed(f"{node.title}: {error}") from error
         return []
 
     def _leave_out(self, batch: Sequence[Node], failures: list[str]) -> None:

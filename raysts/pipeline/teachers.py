@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from raysts.data.shards import open_shard
+from raysts.data.shards import open_shard, type_rule
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, folder_id
 from raysts.models import memory, pretrained
@@ -31,6 +31,7 @@ from raysts.models.prompts import Prompts
 from raysts.models.sentence_model import TOKEN_BUDGET, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
+from raysts.schema import Column
 from raysts.storage.checksums import checksum
 
 TEXTS = ("text", "sentence")
@@ -63,7 +64,7 @@ def kind(path: Path) -> Literal["encoder", "onnx", "vectors"]:
 def find(name: str, locate: Callable[[str], Path]) -> Path:
     """Where the teacher called ``name`` is; ``locate`` finds models that raysts loads."""
     path = Path(name).absolute()
-    return path if path.exists() and kind(path) != "encoder" else locate(name).absolute()
+    return path if name.strip() and path.exists() and kind(path) != "encoder" else locate(name).absolute()
 
 
 def graph(folder: Path) -> Path | None:
@@ -114,7 +115,12 @@ def dim(path: Path) -> int:
     if kind(path) == "vectors":
         return PrecomputedVectors(path).dim
     teacher = OnnxTeacher(path, device="cpu")
-    return int(teacher.vectors(teacher.tokenize(["a"])).shape[1])
+    try:
+        (width,) = teacher.vectors(teacher.tokenize(["a"]))[0].shape
+    except Exception as error:  # whatever a graph of others does
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"teacher '{path}': its graph gives no vector of a text ({reason})") from None
+    return int(width)
 
 
 def weight_bytes(path: Path) -> int:
@@ -237,6 +243,8 @@ class OnnxTeacher:
         mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
         given = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
         (found,) = self.session.run([self.output], {name: given[name].numpy() for name in self.inputs})
+        if found.ndim != (2 if self.pooled else 3):
+            raise ValueError(f"'{self.output}' has {found.ndim} axes")
         if not self.pooled:
             tokens_BTH = torch.from_numpy(found.astype(np.float32, copy=False))
             found = pool(tokens_BTH, mask_BT, lengths_B, self.asked.pooling).numpy()
@@ -278,6 +286,8 @@ class PrecomputedVectors:
         """The row of every text; of one that is there again the first."""
         found: dict[str, int] = {}
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
+            if text is None:  # nobody asks for it
+                continue
             first = found.setdefault(text, number)
             if first != number and not np.allclose(self.table_RD[first], self.table_RD[number], rtol=1e-3, atol=1e-5):
                 raise InputError(
@@ -291,13 +301,18 @@ class PrecomputedVectors:
         """All vectors, float32."""
         parts: list[np.ndarray] = []
         for part in self._read(VECTORS):
-            lists = part.cast(pa.list_(pa.float32()))
+            try:
+                lists = part.cast(pa.list_(pa.float32()))
+            except pa.ArrowException:
+                lists = pa.nulls(len(part), pa.list_(pa.float32()))
             widths = np.diff(lists.offsets.to_numpy())
-            if lists.null_count or len(set(widths.tolist())) > 1 or (parts and parts[0].shape[1] != widths[0]):
+            if lists.null_count or {*widths.tolist()} != {parts[0].shape[1] if parts else max(1, widths[0])}:
                 raise InputError(
-                    f"teacher '{self.path}': column '{VECTORS}' must have a vector of one width in every row"
+                    f"teacher '{self.path}': column '{VECTORS}' ({part.type}) must have a vector of one width in every row"
                 )
             parts.append(lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1))
+        if not parts:
+            raise InputError(f"teacher '{self.path}': has no rows; give the vectors of the texts that it teaches on")
         table_RD = np.concatenate(parts)
         if not np.isfinite(table_RD).all():
             row = int(np.flatnonzero(~np.isfinite(table_RD).all(1))[0])
@@ -332,9 +347,15 @@ class PrecomputedVectors:
     def _read(self, column: str) -> Iterator[pa.Array]:
         for path in self.files:
             file = open_shard(path, "write it again")
+            if column not in file.schema_arrow.names:
+                raise InputError(f"teacher '{path}' has no column '{column}', as {self.files[0].name} beside it has")
+            kind = file.schema_arrow.field(column).type
+            if column == self.column and (rule := type_rule(kind, Column(column, "text"))):
+                raise InputError(f"teacher '{path}': column '{column}' has type {kind}; {rule}")
             for group in range(file.num_row_groups):
                 try:
                     read = file.read_row_group(group, columns=[column])
+                    read.validate(full=True)
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(f"teacher '{path}' cannot be read ({error}); write it again") from None
                 yield from (chunk for chunk in read.column(column).chunks if len(chunk))

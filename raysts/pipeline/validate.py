@@ -25,7 +25,7 @@ from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
 from raysts.recipes.recipe import SOUPS, Pipeline
 from raysts.schema import table_columns
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import record_of
 
 MOST_UNKNOWN = 0.05
 """Share of unknown words above which the tiny backbone's vocabulary does not fit the text."""
@@ -71,6 +71,11 @@ def check(inputs: Inputs) -> None:
                 )
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
+    for table in {members_dev(pipeline), *(OBJECTIVES[recipe.objective].dev for recipe in pipeline.recipes.values())}:
+        try:
+            inputs.dev(table)
+        except InputError as error:
+            problems += error.problems
     problems += _misfits(inputs)
     if pipeline.backbone == TINY:
         problems += _foreign_text(inputs, tables)
@@ -92,7 +97,11 @@ def _misfits(inputs: Inputs) -> list[str]:
         (stage, OBJECTIVES[recipe.objective].misfit(recipe.settings, after if stage in pipeline.post else width))
         for stage, recipe in pipeline.recipes.items()
     ]
-    return [f"{stage}.settings.{problem}" for stage, problem in found if problem]
+    return [f"{stage}.settings.{problem}" for stage, problem in found if problem] + [
+        f"{stage}.train.lora={recipe.train.lora}: is the rank of matrices of {width} rows; it must be at most that"
+        for stage, recipe in pipeline.recipes.items()
+        if (recipe.train.lora or 0) > width
+    ]
 
 
 def _backbone_problems(inputs: Inputs) -> list[str]:
@@ -204,7 +213,7 @@ def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
         except InputError as error:
             problems += error.problems
             continue
-        dev = RunFolder(path.parent).record().get("dev") or {}
+        dev = record_of(path).get("dev") or {}
         if inputs.pipeline.select_top is not None and not dev.get("kept"):
             problems.append(f"--top: model '{name}' has no score on STS-B dev on record; leave --top out to take all")
     return dims, problems
@@ -294,7 +303,7 @@ def common_start(folders: Sequence[Path]) -> bool:
 
 def starts_of(folders: Sequence[Path]) -> set[str | None]:
     """Ids of the encoders that these models began with; None of one without a record."""
-    return {RunFolder(folder.parent).record().get("backbone_id") for folder in folders}
+    return {record_of(folder).get("backbone_id") for folder in folders}
 
 
 def unmergeable(inputs: Inputs) -> list[str]:

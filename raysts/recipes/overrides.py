@@ -15,7 +15,7 @@ from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import build, field_types, has_path, load_yaml, parse_value, paths, set_path, to_plain
 from raysts.storage.foreign import check_ordinary
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 """Of a recipe file."""
 
 

@@ -38,6 +38,13 @@ def name_problem(name: str) -> str | None:
     )
 
 
+def resamples_problem(resamples: int) -> str | None:
+    """What is wrong with a number of bootstrap resamples, or None."""
+    if 0 <= resamples <= MOST_RESAMPLES:
+        return None
+    return f"resamples={resamples} must be from 1 to {MOST_RESAMPLES:,}, or 0 for no intervals"
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
@@ -49,7 +56,14 @@ def _require_objective(name: str) -> None:
 
 
 MOST_MEMBERS = 10_000
-"""Each is a node of its own, of which a plan writes a line."""
+"""Members, and students: each is a node of its own, of which a plan writes a line."""
+
+MOST_STAGES = 100
+MOST_CPUS = 1_024
+"""So many threads are started."""
+
+MOST_RESAMPLES = 100_000
+"""For a set of 10,000 rows they take a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,9 +316,8 @@ class Evaluation:
             self.compare is None or self.compare in self.layers,
             f"compare={self.compare} must be one of layers {self.layers}, or none",
         )
-        _require(
-            0 <= self.resamples <= 10**6, f"resamples={self.resamples} must not be negative, nor more than 1,000,000"
-        )
+        problem = resamples_problem(self.resamples)
+        _require(problem is None, str(problem))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +357,7 @@ class Resources:
             self.min_workers is None or 1 <= self.min_workers <= self.workers,
             f"min_workers={self.min_workers} must be from 1 to workers, {self.workers}, or none",
         )
-        _require(self.cpus >= 1, f"cpus={self.cpus} must be at least 1")
+        _require(1 <= self.cpus <= MOST_CPUS, f"cpus={self.cpus} must be from 1 to {MOST_CPUS:,}")
         _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
         _require(self.stack is None or self.stack >= 1, f"stack={self.stack} must be at least 1, or none")
         _require(
@@ -458,6 +471,7 @@ class Pipeline:
             self.min_members is None or 1 <= self.min_members <= self.members,
             f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all",
         )
+        _require(len(self.stages) <= MOST_STAGES, f"stages: {len(self.stages):,} of them; at most {MOST_STAGES}")
         ways = [self.stages, *(self.stages_of(member) for member in range(len(self.variants)))]
         for stage, recipe in (*chain.from_iterable(stages.items() for stages in ways), *self.post.items()):
             _require(
@@ -496,7 +510,7 @@ class Pipeline:
         _require(
             self.sed is None or self.sed.objective in distilling, f"sed.objective: must be {' or '.join(distilling)}"
         )
-        _require(self.students >= 1, f"students={self.students} must be at least 1")
+        _require(1 <= self.students <= MOST_MEMBERS, f"students={self.students} must be from 1 to {MOST_MEMBERS:,}")
         _require(
             self.students == 1 or self.sed is not None,
             f"students={self.students}: '{self.name}' distils no student; take a system with -sed",

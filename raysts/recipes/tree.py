@@ -112,6 +112,9 @@ def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:
 
 
 def _scalar(kind: Any, value: Any, problems: list[str], path: str) -> Any:
+    if isinstance(value, int) and value.bit_length() > 63:
+        problems.append(f"{path}: is a number of {value.bit_length():,} bits; it must have 63 at most")
+        return value
     if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):  # YAML 1.1 reads 2e-5 as a string
             value = float(value)

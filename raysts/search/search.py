@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
 from raysts.recipes.tree import build, has_path, leaves, paths, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
+
+MOST_TRIALS = 100_000
+"""Each is a record of its own; the points of a grid are all made before the first is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,16 @@ class Search:
                 raise ValueError(f"{name}={value} must be at least 1")
         if not self.space:
             raise ValueError("space: is empty, there is nothing to search")
-        if self.num_samples is None and grid(self.space) is None:
-            ranges = [key for key, dimension in self.space.items() if not dimension.choices]
+        ranges = [key for key, dimension in self.space.items() if not dimension.choices]
+        if self.num_samples is None and ranges:
             raise ValueError(
                 f"num_samples: needed, for space.{ranges[0]}={self.space[ranges[0]].text} has no end of points"
+            )
+        points = 0 if ranges else math.prod(len(dimension.choices) for dimension in self.space.values())
+        if points > MOST_TRIALS or self.points * self.seeds > MOST_TRIALS:
+            raise ValueError(
+                f"seeds={self.seeds}, num_samples={self.num_samples}, a space of {points or 'any number of'} points: a search "
+                f"has at most {MOST_TRIALS:,} trials, and a grid as many points; ask for fewer"
             )
         for point in self.first:
             outside = [key for key, value in point.items() if key not in self.space or not self.space[key].holds(value)]

@@ -34,7 +34,7 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
     ``synced`` is False: such a file may then be empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / _draft_name(path.name)
+    draft = path.parent / draft_name(path.name)
     replaced = draft.with_name(f"{draft.name}.replaced")
     try:
         yield draft
@@ -59,7 +59,8 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
                 leftover.unlink(missing_ok=True)
 
 
-def _draft_name(name: str) -> str:
+def draft_name(name: str) -> str:
+    """A name that says whose it is: :func:`remove_drafts` takes it away when that process is gone."""
     return f"{ASIDE}{name}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
 
 
@@ -91,9 +92,14 @@ def write_json(path: Path, value: Any) -> None:
         draft.write_text(as_json(value), encoding="utf-8")
 
 
-def remove_drafts(folder: Path) -> None:
-    """Remove what killed writers left beside their targets; the drafts of live processes stay."""
-    for path in folder.rglob(f"{ASIDE}*"):
+def remove_drafts(folder: Path, of: str | None = None) -> None:
+    """Remove what killed writers left beside their targets; the drafts of live processes stay.
+
+    Args:
+        folder: with all that is below it.
+        of: only what was to become a file or folder of this name (``*``: any), in the folder itself.
+    """
+    for path in list(folder.rglob(f"{ASIDE}*") if of is None else folder.glob(f"{ASIDE}{of}.*")):
         if _may_live(path):
             continue
         if path.is_dir():
@@ -193,7 +199,7 @@ def writable(folder: Path, option: str) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / _draft_name("probe")
+        probe = folder / draft_name("probe")
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raysts.errors import InputError
+from raysts.storage.atomic import draft_name
 from raysts.storage.store import FolderStore, Store
 
 ROOM = 1 << 30
@@ -61,7 +61,7 @@ def proof_in(store: Store) -> Iterator[Proof]:
     if not isinstance(store, FolderStore):
         yield Proof(store.uri, "")
         return
-    name = f".preflight-{secrets.token_hex(8)}"
+    name = draft_name("preflight")
     absent = [path for path in (store.root, *store.root.parents) if not path.exists()]
     store.root.mkdir(parents=True, exist_ok=True)
     (store.root / name).touch()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,18 @@ RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
 
 READ_WAIT = 600.0
 """Seconds that processes of one machine wait for each other while one of them brings a run."""
+
+
+RUN_ID = re.compile("[0-9a-f]{16}")
+
+
+def record_of(model: Path) -> dict[str, Any]:
+    """The record of the run whose folder, named by its id, holds the model; empty where there is none.
+
+    What stands beside a model from elsewhere is somebody's, whatever it is called: it is not even looked at.
+    """
+    ours = model.name == "model" and RUN_ID.fullmatch(model.parent.name)
+    return RunFolder(model.parent).record() if ours else {}
 
 
 class Upload(threading.Thread):

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import TINY, overrides, raysts, result
 
+from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
+from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 
@@ -129,8 +131,12 @@ def test_a_run_name_becomes_a_file_name(name: str, refused: Refused) -> None:
         ("max_seq_length=1000", ("max_seq_length=1000", "has positions for 128 tokens")),
         ("evaluation.layers=[2,3]", ("evaluation.layers=3", "'tiny' has 2 layers")),
         ("nli.layers=3", ("nli.layers=3", "'tiny' has 2 layers")),
-        ("evaluation.resamples=-1", ("evaluation.resamples=-1", "must not be negative")),
-        ("resources.cpus=0", ("resources.cpus=0", "at least 1")),
+        ("evaluation.resamples=-1", ("evaluation.resamples=-1", "must be from 1 to 100,000, or 0")),
+        ("evaluation.resamples=1000000", ("evaluation.resamples=1000000", "must be from 1 to 100,000, or 0")),
+        ("train.lora=1000000000", ("nli.train.lora=1000000000", "must be at most that")),
+        ("students=1000000000", ("students=1000000000", "must be from 1 to 10,000")),
+        ("resources.cpus=0", ("resources.cpus=0", "from 1 to 1,024")),
+        ("resources.cpus=1000000000", ("resources.cpus=1000000000", "from 1 to 1,024")),
         ("resources.gpus=inf", ("resources.gpus=inf", "finite")),
         ("backbone=", ("backbone=None", "must be text")),
     ],
@@ -313,6 +319,38 @@ def test_dev_is_needed_where_it_selects(refused: Refused, broken: Callable[..., 
     assert raysts("plan", "nli", "--data", data, "--storage", refused.place / "s", *overrides(TINY)).code == 0
 
 
+def test_a_dev_set_on_which_no_model_has_a_score(refused: Refused, copy_of: Callable[[Path, str], Path]) -> None:
+    """Found before anything is trained."""
+    (refused.place / "dev.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,1\n")
+    given = ["--address", "none", *overrides(TINY), "--data"]
+    own = ["--dev", f"mine={refused.place / 'dev.csv'}"]
+    refused("run", "nli", *given, refused.data, *own, says=("development set mine: has 2 row(s) of one score",))
+    data = copy_of(refused.data, "one")
+    pq.write_table(pq.read_table(data / "sts/stsb_dev.parquet").slice(0, 1), data / "sts/stsb_dev.parquet")
+    refused("run", "nli", *given, data, says=("development set stsb-dev: has 1 row(s) of one score",))
+    (refused.place / "search").mkdir()
+    for name, text in {
+        "corpus": "doc_id,text\n1,a\n1,b\n",
+        "queries": "query_id,text\n1,a\n",
+        "qrels": "query_id,doc_id,score\n1,1,1\n",
+    }.items():
+        (refused.place / "search" / f"{name}.csv").write_text(text)
+    own = ["--dev", f"mine={refused.place / 'search'}"]
+    refused("run", "nli", *given, refused.data, *own, says=("--dev mine/corpus: 1 ids are there several times",))
+
+
+def test_wrong_input_that_shows_when_work_has_begun(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found_late(*arguments: object) -> None:
+        raise InputError("a file that went meanwhile")
+
+    monkeypatch.setattr(TokenizeNode, "run", found_late)
+    where = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
+    outcome = raysts("run", "nli", *where, *overrides(TINY))
+    assert outcome.code == 3 and "tokenise nli/train: a file that went meanwhile" in outcome.err
+
+
 def test_a_task_without_files(refused: Refused, broken: Callable[..., Path]) -> None:
     data = broken("sts/sts12", lambda path: path.unlink())
     says = ("task 'sts12' has no files", "sts/sts12.parquet", "sts13")
@@ -484,6 +522,7 @@ def test_distill(refused: Refused, tiny_backbone: Path) -> None:
     refused("distill", tiny_backbone, "--from-run", "x", *where, says=("MODEL", "--from-run NAME"))
     refused("distill", "--from-run", "nothing", *where, says=("no run 'nothing'", "it holds: none"))
     refused("distill", tiny_backbone, *where, says=("--set backbone=",))
+    refused("distill", "", *where, "--set", f"backbone={tiny_backbone}", says=("the name is empty",))
     given = (*where, "--set", f"backbone={tiny_backbone}")
     for top in (0, 2, -1):
         refused(
@@ -514,7 +553,22 @@ def test_evaluate(refused: Refused, tiny_backbone: Path) -> None:
     refused(*where, "--tasks", "sts12,stsbb", says=("unknown task 'stsbb'", "did you mean 'stsb'?", *TASKS))
     for layers in (0, 3, -1):
         refused(*where, "--tasks", "sts12", "--layers", layers, says=(f"layers={layers}",))
-    refused(*where, "--tasks", "sts12", "--resamples", -1, says=("--resamples -1", "must not be negative"))
+    for number in (-1, 1_000_000):
+        refused(*where, "--tasks", "sts12", "--resamples", number, says=(f"--resamples={number}", "from 1 to 100,000"))
+
+
+def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_backbone: Path) -> None:
+    """A path would be made of them, with the secret that they hold in its name."""
+    uri, pairs = "s3://key:secret@bucket/x", refused.data / "sts/stsb_dev.parquet"
+    for option, command in {
+        "--output": ["embed", tiny_backbone, "--input", pairs, "--column", "sentence1", "--output", uri],
+        "--input": ["embed", tiny_backbone, "--input", uri, "--column", "sentence1", "--output", refused.place / "v"],
+        "--to": ["export", tiny_backbone, "--to", uri],
+        "--mteb": ["evaluate", tiny_backbone, "--data", refused.data, "--tasks", "sts12", "--mteb", uri],
+    }.items():
+        said = refused(*command, says=(f"{option} 's3://...@bucket/x': must be a path on this machine",))
+        assert "secret" not in said
+    assert not Path("s3:").exists()
 
 
 @pytest.mark.parametrize(

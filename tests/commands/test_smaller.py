@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from small_runs import HIDDEN
 from raysts.evaluation.statistics import spearman
 from raysts.models.pretrained import load
 from raysts.ops.similarity import cosine
+from raysts.storage.atomic import ASIDE
 
 TEXTS = [
     f"{word} {other}" for word in ("a dog", "the cat", "nobody") for other in ("runs", "sleeps", "is red", "is small")
@@ -104,6 +107,19 @@ def test_what_it_costs_on_dev(tiny_backbone: Path, source: Path, dev: Path, tmp_
     told = raysts("embed", tiny_backbone, "--input", source, "--column", "text", "--output", tmp_path / "out",
                   "--address", "none", *said)  # fmt: skip
     assert told.code == 0 and "8 dimensions as binary: on mine the rank correlation is" in told.err
+
+
+def test_a_card_of_others_is_kept_whatever_it_is_written_in(
+    tiny_backbone: Path, copy_of: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
+    model = copy_of(tiny_backbone, "latin")
+    (model / "README.md").write_bytes("Modèle de phrases".encode("latin-1"))
+    left = tmp_path / f"{ASIDE}out.another-host.1.2"
+    left.touch()
+    os.utime(left, (1, 1))
+    assert raysts("export", model, "--to", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "README.md").read_text(encoding="utf-8") == "Mod\ufffdle de phrases"
+    assert not left.exists()  # of an export that was killed
 
 
 def test_a_directory_of_fewer_dimensions(tiny_backbone: Path, tmp_path: Path) -> None:

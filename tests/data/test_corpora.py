@@ -14,7 +14,7 @@ from raysts.data import corpora, own
 from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED, label_codes
 from raysts.data.own import Own
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.schema import NLI_LABELS, TABLES
 
 
@@ -82,6 +82,17 @@ def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypa
     assert Corpus(root).fingerprint(name) != first
     write(root, name, STS)
     assert looked_at() == first
+
+
+def test_what_is_made_of_a_table_that_changed_meanwhile_is_not_kept_as_of_the_old_one(tmp_path: Path) -> None:
+    for name in ("nli/train", "nli/pairs"):
+        write(tmp_path, "nli/train", NLI)
+        corpus = Corpus(tmp_path)
+        assert corpus.fingerprint(name)
+        corpus.check_unchanged([name])
+        write(tmp_path, "nli/train", {**NLI, "label": NLI["label"][::-1]})
+        with pytest.raises(RunFailed, match="table 'nli/train' of .* was changed while it was read"):
+            corpus.check_unchanged([name])
 
 
 def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

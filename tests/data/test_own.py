@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.commands.options import RunOptions
+from raysts.data import user_files
 from raysts.data.corpora import Corpus
 from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_text
 from raysts.errors import InputError, RunFailed
@@ -67,10 +68,12 @@ def test_formats_agree(tmp_path: Path, name: str) -> None:
         ("t.csv", b"id,body\n1,a\n2, a\n", "body", "all 2 rows hold the same text .'a'.; --column must name"),
         ("t.csv", b"body\n\n \n", "body", "holds no text .1 empty rows"),
         ("t.csv", b"id,body\n1,a,b\n", "body", "line 2 has 3 fields, the header 2"),
+        ("t.csv", b"body,id,body\na,1,b\n", "body", "has 2 columns 'body'"),
         ("t.txt", b"ab\0cd\n", None, "line 1 holds a zero byte"),
         ("t.txt", b"\xff\xfe\x00", None, "not UTF-8 text"),
         ("t.txt", b"a\n", "body", "no column 'body'"),
         ("t.jsonl", b'{"body": 5}\n', "body", "row|line 1.*holds 5, which is no text"),
+        ("t.jsonl", b'{"body": "\\ud800 a"}\n', "body", "line 1 is not JSON .*surrogates not allowed"),
         ("t.parquet", b"PAR1", "body", "not a readable Parquet file"),
         ("t.csv.gz", b"id,body\n", "body", "cannot be read to its end"),
         ("t.docx", b"a", None, "unknown format '.docx'"),
@@ -80,6 +83,29 @@ def test_refused(tmp_path: Path, name: str, content: bytes, column: str | None, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         open_text(tmp_path / name, column)
+
+
+def test_a_line_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_files, "LONGEST", 1000)
+    for name, column in (("t.txt.gz", None), ("t.csv.gz", "body"), ("t.jsonl", "body")):
+        write(tmp_path, name, ["short", "x" * 999, "x" * 10**6])
+        with pytest.raises(InputError, match="line [23] has 1,000 characters or more"):
+            open_text(tmp_path / name, column)
+
+
+def test_a_parquet_column_that_is_there_twice(tmp_path: Path) -> None:
+    pq.write_table(pa.table([["a"], ["b"]], names=["body", "body"]), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="has 2 columns 'body'"):
+        open_text(tmp_path / "t.parquet", "body")
+
+
+def test_a_saved_data_set_that_is_torn(tmp_path: Path) -> None:
+    (arrow,) = saved(tmp_path).glob("*.arrow")
+    content = bytearray(arrow.read_bytes())
+    content[content.index("Über".encode())] = 0xFF
+    arrow.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read to its end"):
+        open_text(tmp_path / "saved", "body")
 
 
 def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:
@@ -116,11 +142,12 @@ def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
         assert corpus.title(TEXT) == "docs" and corpus.sources("sentences") == [TEXT]
 
 
-def test_a_text_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("texts", [["one", "two", "three"], ["one", "zwei"], [""]], ids=["more", "others", "none"])
+def test_a_text_that_changes_while_it_is_read_is_not_kept(texts: list[str], tmp_path: Path) -> None:
     path = write(tmp_path, "docs.txt", ["one", "two"])
     corpus = Corpus(None, own=Own.of(text=path)).writing_to(tmp_path / "made")
-    write(tmp_path, "docs.txt", ["one", "two", "three"])
-    with pytest.raises(RunFailed, match="had 2 rows when it was checked, and has 3 now"):
+    write(tmp_path, "docs.txt", texts)
+    with pytest.raises(RunFailed, match=f"{path}: text docs was changed after it was checked"):
         corpus.write_derived(TEXT)
     assert not list((tmp_path / "made").glob("[!.]*.parquet"))
 

@@ -67,11 +67,13 @@ WRONG: dict[str, Callable[[Path], None]] = {
         for key, value in (
             ("num_hidden_layers", 10**6), ("num_hidden_layers", -1), ("num_hidden_layers", "2"), ("hidden_size", None),
             ("hidden_size", 1e300), ("num_attention_heads", 0), ("vocab_size", 10**15), ("vocab_size", True),
-            ("hidden_act", "no such"), ("hidden_act", 3), ("max_position_embeddings", "x"),
+            ("hidden_size", 20_000), ("intermediate_size", 10**6), ("type_vocab_size", 10**9),
+            ("max_position_embeddings", 10**12), ("hidden_act", "no such"), ("hidden_act", 3), ("max_position_embeddings", "x"),
         )
     },
     "config.json is a pipe": piped("config.json"),
     "tokenizer.json is a pipe": piped("tokenizer.json"),
+    "model.safetensors is a pipe": piped("model.safetensors"),
     "tokenizer.json null": write("tokenizer.json", "null"),
     "tokenizer.json list": write("tokenizer.json", "[]"),
     "tokenizer.json deep": write("tokenizer.json", DEEP),

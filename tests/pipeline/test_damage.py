@@ -163,7 +163,17 @@ def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference,
     left = [
         storage / "runs" / reference.ids["MEMBER"] / "checkpoints" / "step-0000004.pt",
         storage / "evaluations" / evaluated.stem / "model-000.parquet",
-        storage / "results" / f"{ASIDE}x.parquet.another-host.1.2",
+        *(
+            storage / folder / f"{ASIDE}x.another-host.1.2"
+            for folder in (
+                ".",
+                "results",
+                "tables",
+                "evaluations",
+                "row_scores",
+                f"runs/{reference.ids['MEMBER']}/model",
+            )
+        ),
     ]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)

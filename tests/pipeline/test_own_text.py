@@ -21,6 +21,7 @@ import small_runs
 import torch
 
 import raysts
+from raysts.commands.report import report
 from raysts.data.corpora import Corpus
 from raysts.data.own import TEXT, Own, open_text
 from raysts.errors import InputError
@@ -157,6 +158,9 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     assert (
         "There are no scored pairs to test on." in page and "Agreement with the ensemble, without labels, chose" in page
     )
+
+    again = report("distilled", storage=result["storage"])["reports"]
+    assert again == [result["report"]] and Path(*again).read_text().count("docs") == page.count("docs")
 
     text = open_text(own / "docs.csv", "text").holding_out()
     (written,) = Path(result["storage"], "tables").glob("[!.]*.parquet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
         ({"sentence": ["a", "b"], "embedding": [[1.0], [float("nan")]]}, "vector of row 1 is not finite"),
         ({"title": ["a"], "embedding": [[1.0]]}, "has columns title, embedding"),
         ({"text": ["a"], "vector": [[1.0]]}, "has columns text, vector"),
+        ({"text": ["a"], "embedding": ["1.0"]}, "column 'embedding' .string. must have a vector of one width"),
+        ({"text": ["a"], "embedding": [[]]}, "a vector of one width"),
+        ({"text": [1], "embedding": [[1.0]]}, "column 'text' has type int64; text must be a string column"),
+        ({"text": pa.array([], pa.string()), "embedding": pa.array([], pa.list_(pa.float32()))}, "has no rows"),
     ],
 )
 def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -66,6 +71,16 @@ def test_vectors_that_cannot_teach(table: dict[str, Any], why: str, tmp_path: Pa
     with pytest.raises(InputError, match=why):
         teachers.check(tmp_path / "vectors.parquet")
         teachers.dim(tmp_path / "vectors.parquet")
+
+
+def test_files_of_vectors_that_do_not_fit_together(tmp_path: Path) -> None:
+    write_vectors(tmp_path / "a.parquet", TEXTS, np.ones((3, 2), np.float32))
+    for name in ("sentence", "embedding"):
+        table = pa.table({"sentence": ["x"], "embedding": [[1.0, 2.0]]}).rename_columns({name: "other"})
+        pq.write_table(table, tmp_path / "b.parquet")
+        with pytest.raises(InputError, match=f"b.parquet' has no column '{name}', as a.parquet beside it has"):
+            teachers.check(tmp_path)
+            teachers.dim(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +109,20 @@ def test_a_graph_gives_the_vectors_of_its_model(unlike: list[Path], tmp_path: Pa
     assert teachers.kind(tmp_path / "graph") == "onnx" and teachers.dim(tmp_path / "graph") == model.dim
     teacher = teachers.load(tmp_path / "graph", device="cpu")
     np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
+
+
+def test_a_graph_that_gives_no_vectors(unlike: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    helper = pytest.importorskip("onnx.helper")
+    ids, tokens = (helper.make_tensor_value_info(name, 7, ["texts", "tokens"]) for name in ("input_ids", "y"))
+    graph = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["y"])], "g", [ids], [tokens])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folder = Path(
+        shutil.copytree(unlike[1], tmp_path / "graph", ignore=shutil.ignore_patterns("*.safetensors", "modules.json"))
+    )
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="its graph gives no vector of a text .'y' has 2 axes"):
+        teachers.dim(folder)
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_an_override_holds_for_the_points_that_have_it() -> None:
         ("latte-layers", {"layers": 2}, "latte.layers: is what 'latte-layers' varies"),
         ("sed-pooling", {"evaluation.layers": [1]}, "^evaluation.layers: is what 'sed-pooling' varies"),
         ("sed-pooling", {"nli.bach": 3}, "^unknown option 'nli.bach'.*'nli.batch'"),
-        ("sed-stability", {"students": 0}, "students=0 must be at least 1"),
+        ("sed-stability", {"students": 0}, "students=0 must be from 1 to 10,000"),
         ("sed-stability@smal", {}, "'smal' is no scale"),
     ],
 )

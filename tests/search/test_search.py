@@ -146,6 +146,9 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     }  # first points outside the space are dropped
 
 
+HUNDRED = ",".join(f"{i / 100}" for i in range(1, 101))
+
+
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
@@ -159,6 +162,9 @@ def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
         ({"settings.lower_bound": 0.5}, "is what this search varies"),
         ({"members": 4}, "seeds=N"),
         ({"seeds": 0}, "at least 1"),
+        ({"seeds": 10**9}, "at most 100,000 trials"),
+        ({"num_samples": 10**9, "space.optim.lr": "log(1e-5,1e-4)"}, "at most 100,000 trials"),
+        ({"num_samples": 1, "space.optim.lr": HUNDRED, "space.optim.warmup": HUNDRED}, "a space of 200000 points"),
         ({"seeds": 2.5}, "whole number"),
         ({"asha.grace": 2}, "between 0 and 1"),
         ({"asha.gras": 0.5}, "did you mean 'grace'"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from raysts.errors import InputError
 from raysts.storage.atomic import lock, write_json
 from raysts.storage.foreign import read_json
 
@@ -22,8 +23,17 @@ def writing(root: Path, who: str) -> AbstractContextManager[None]:
 
 
 def read(root: Path) -> dict[str, dict[str, Any]]:
-    """Entries by table name; empty when nothing was recorded."""
-    return (read_json(root / NAME) or {}).get("tables", {})
+    """Entries by table name; empty when nothing was recorded.
+
+    Raises:
+        InputError: it holds what raysts does not write.
+    """
+    found = (read_json(root / NAME) or {}).get("tables", {})
+    if not (isinstance(found, dict) and all(map(_is_entry, found.values()))):
+        raise InputError(
+            f"{root / NAME}: its 'tables' are not as raysts writes them; get it again, or move it away: tables stay as they are"
+        )
+    return found
 
 
 def record(root: Path, table: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +45,8 @@ def record(root: Path, table: str, facts: dict[str, Any]) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **facts,
     }
-    write_json(root / NAME, {"tables": {**read(root), table: entry}})
+    whole = read_json(root / NAME) or {}  # what others keep there stays
+    write_json(root / NAME, {**whole, "tables": {**read(root), table: entry}})
     return entry
 
 
@@ -49,6 +60,15 @@ def is_intact(root: Path, table: str, entry: dict[str, Any]) -> bool:
     """Whether the files of ``table`` are those recorded (names and sizes; contents are not read)."""
     found = {path.relative_to(root).as_posix(): path.stat().st_size for path in table_files(root, table)}
     return bool(found) and found == {name: file["bytes"] for name, file in entry["files"].items()}
+
+
+def _is_entry(value: Any) -> bool:
+    try:
+        return all(
+            isinstance(number, int) for number in (value["rows"], *(f["bytes"] for f in value["files"].values()))
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
 
 
 def _describe(path: Path) -> dict[str, Any]:

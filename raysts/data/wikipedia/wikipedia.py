@@ -19,6 +19,9 @@ from raysts.data.wikipedia.markup import HOLE, is_markup, strip_markup
 from raysts.errors import InputError
 
 MIN_WORDS, MAX_WORDS = 6, 60
+MOST_PAGE = 1 << 26
+"""Bytes of a page of a dump, with what stands beside its text."""
+_CHUNK = 1 << 16
 
 _BACK_MATTER = re.compile(
     r"^(?:references|external links|further reading|bibliography|notes|footnotes|citations|see also)\.?$", re.I
@@ -150,7 +153,8 @@ def dedup_key(sentence: str) -> bytes:
 def read_dump(path: Path) -> Iterator[tuple[int, str, str]]:
     """Articles of a MediaWiki XML dump (``.xml`` or ``.xml.bz2``), streaming: (article id, title, markup).
 
-    Pages outside namespace 0, redirects and empty pages are left out. Memory holds one page at a time.
+    Pages outside namespace 0, redirects and empty pages are left out. Memory holds one page at a time, of ``MOST_PAGE`` bytes at
+    most.
 
     Raises:
         InputError: the file is not there, is not XML, or ends in the middle (a download cut short).
@@ -169,14 +173,24 @@ def _open_dump(path: Path) -> IO[Any]:
 
 
 def _pages(file: IO[Any]) -> Iterator[tuple[int, str, str]]:
-    events = ElementTree.iterparse(file, events=("start", "end"))
-    _, root = next(events)
-    for event, element in events:
-        if event == "end" and element.tag.rpartition("}")[2] == "page":
-            page = _article(element)
-            root.clear()  # the parser keeps every finished page otherwise
-            if page is not None:
-                yield page
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    root, held = None, 0
+    while chunk := file.read(_CHUNK):
+        parser.feed(chunk)
+        held += len(chunk)
+        for event, element in parser.read_events():
+            root = element if root is None else root
+            if event == "end" and element.tag.rpartition("}")[2] == "page":
+                page = _article(element)
+                root.clear()  # the parser keeps every finished page otherwise
+                held = 0
+                if page is not None:
+                    yield page
+        if held > MOST_PAGE:
+            raise ElementTree.ParseError(
+                f"a page has more than {MOST_PAGE:,} bytes, and articles have 2 million at most"
+            )
+    parser.close()
 
 
 def _article(page: ElementTree.Element) -> tuple[int, str, str] | None:

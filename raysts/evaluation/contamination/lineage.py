@@ -12,7 +12,7 @@ from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import build
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import BucketStore, Store
 
 TINY = "tiny"
@@ -69,7 +69,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
         return TrainedOn()
     seen.add(run)
     runs, store = run.parent, Store.of(run)
-    record = RunFolder(run).record() if model.name == "model" else {}
+    record = record_of(model.absolute())
     if record and "data" not in record:  # a weight average: nothing but its members
         return together(_of_run(runs / parent, "member", seen) for parent in record["parents"])
     recipe = store.read_json(run / "recipe.json") if record else None
@@ -105,7 +105,7 @@ def _of_backbone(name: str, runs: Path, seen: set[Path]) -> TrainedOn:
             return TrainedOn()
     else:
         models = [run / "model" for run in Store.of(runs).list(runs) if run.name.startswith(name)]
-    models = [model for model in models if RunFolder(model.parent).record() and Store.of(model).exists(model)]
+    models = [model for model in models if record_of(model) and Store.of(model).exists(model)]
     return _of(models[0], seen) if len(models) == 1 else TrainedOn(unknown=(f"backbone '{name}'",))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysts.objectives.kinds.kind import Kind, Settings
+from raysts.objectives.kinds.kind import MOST_WIDE, Kind, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class FlowSettings(Settings):
 
     def __post_init__(self) -> None:
         for name in ("levels", "depth", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            if not 1 <= getattr(self, name) <= MOST_WIDE:
+                raise ValueError(f"{name}={getattr(self, name)} must be from 1 to {MOST_WIDE:,}")
 
 
 class FlowKind(Kind):

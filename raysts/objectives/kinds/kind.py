@@ -10,6 +10,9 @@ from typing import Any, ClassVar, Literal
 
 from raysts.ids import later
 
+MOST_WIDE = 10_000
+"""Of dimensions and of layers that a head may have: with more the memory would be full before anything is learnt."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

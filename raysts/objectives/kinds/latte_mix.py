@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raysts.ids import later
-from raysts.objectives.kinds.kind import Kind, Settings
+from raysts.objectives.kinds.kind import MOST_WIDE, Kind, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,14 @@ class AutoencoderSettings(Settings):
     variance: float | None = later(0.5)
 
     def __post_init__(self) -> None:
-        if self.dims < 1:
-            raise ValueError(f"dims={self.dims} must be at least 1")
+        if not 1 <= self.dims <= MOST_WIDE:
+            raise ValueError(f"dims={self.dims} must be from 1 to {MOST_WIDE:,}")
         if not 1 <= self.encoder_layers <= 3:
             raise ValueError(f"encoder_layers={self.encoder_layers} must be 1, 2 or 3")
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"hidden={self.hidden} must be at least 1, or none for the width of the token vectors")
+        if self.hidden is not None and not 1 <= self.hidden <= MOST_WIDE:
+            raise ValueError(
+                f"hidden={self.hidden} must be from 1 to {MOST_WIDE:,}, or none for the width of the token vectors"
+            )
         if self.variance is not None and not 0 < self.variance < math.inf:
             raise ValueError(f"variance={self.variance} divides the error: it must be above 0, or none to be learnt")
 
@@ -88,8 +90,8 @@ class LatteMixSettings(NormalVAESettings):
 
     def __post_init__(self) -> None:
         NormalVAESettings.__post_init__(self)
-        if self.classes < 2:
-            raise ValueError(f"classes={self.classes} must be at least 2")
+        if not 2 <= self.classes <= MOST_WIDE:
+            raise ValueError(f"classes={self.classes} must be from 2 to {MOST_WIDE:,}")
         for name in ("tau", "tau_test"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -375,6 +375,7 @@ class EvaluateNode(Node):
                 scores[choice] = row_scores.row_scores(inputs.corpus, inputs.tasks, texts, values, similarities)
                 if self.dev is not None:
                     on_dev[choice] = row_scores.dev_score(self.dev, texts, values, similarities, choice)
+        inputs.corpus.check_unchanged(inputs.test_tables)
         if ALL in parts:
             row_scores.write(self._row_scores_of(subject), scores, on_dev)
         for part, found in rows.items():

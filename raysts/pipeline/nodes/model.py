@@ -15,7 +15,7 @@ from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import Candidate, top
 from raysts.recipes.recipe import Resources
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import Store
 
 
@@ -82,7 +82,7 @@ class ModelNode(Node):
     @property
     def record(self) -> dict[str, Any]:
         """The run record behind the model; empty where there is none."""
-        return RunFolder(self.model.parent).record()
+        return record_of(self.model)
 
     def is_done(self, store: Store) -> bool:
         if teachers.kind(self.model) != "encoder":

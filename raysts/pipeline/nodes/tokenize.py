@@ -66,4 +66,5 @@ class TokenizeNode(Node):
         args = (self.spec, self.inputs.tokenizer_of(self.spec), self.folder)
         units = list(enumerate(self.inputs.groups(self.spec)))
         parts = list(executor.map(TokenizeGroup, args, units, Resources(cpus=1, gpus=0), say))
+        self.inputs.corpus.check_unchanged([self.spec.table])
         finish_store(self.folder, self.spec, parts)

@@ -215,6 +215,8 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
     files = store.get_all("studies", "study.json", "trials/*.json")
     for file in (file for file in files if file.name == "study.json"):
         study = store.read_json(file)
+        if study is None:  # damaged, and said so
+            continue
         tree = study["pipeline"]
         recipes = {
             stage: recipe for stage, recipe in tree["stages"].items() if OBJECTIVES[recipe["objective"]].dev == DEV
@@ -225,8 +227,8 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
         with contextlib.suppress(InputError, OSError):  # the data may have gone
             size = Corpus(study["data"]).rows(DEV)
         for path in files:
-            trial = store.read_json(path) if path.parent == file.parent / "trials" else {}
-            if trial.get("status") != "finished":
+            trial = store.read_json(path) if path.parent == file.parent / "trials" else None
+            if not trial or trial.get("status") != "finished":
                 continue
             stages = copy.deepcopy(recipes)
             for option, value in trial["point"].items():

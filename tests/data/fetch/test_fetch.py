@@ -13,6 +13,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from raysts.data.corpora import Corpus
+from raysts.data.fetch import manifest
 from raysts.data.fetch.fetch import fetch
 from raysts.data.fetch.hub import Located, resolve
 from raysts.data.fetch.sources import SOURCES, VECTORS
@@ -127,6 +128,18 @@ def test_every_source_names_a_canonical_table_and_a_whole_commit() -> None:
     assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(SOURCES)
     for name, archive in VECTORS.items():
         assert name == f"words/{archive.member.removesuffix('.txt')}" and len(archive.sha256) == 64
+
+
+def test_a_manifest_that_others_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    for wrong in ([], {"x": 3}, {"x": {"rows": 1, "files": {"a": 3}}}, {"x": {"files": {}}}):
+        path.write_text(json.dumps({"tables": wrong}))
+        with pytest.raises(InputError, match=f"{path}: its 'tables' are not as raysts writes them"):
+            manifest.read(tmp_path)
+    path.write_text(json.dumps({"name": "mine"}))
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    manifest.record(tmp_path, "x", {})
+    assert json.loads(path.read_text())["name"] == "mine" and manifest.read(tmp_path)["x"]["rows"] == 1
 
 
 def test_fetch_writes_the_canonical_layout_and_a_manifest(mirror: Path, tmp_path: Path) -> None:

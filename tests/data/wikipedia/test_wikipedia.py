@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
+from raysts.data.wikipedia import wikipedia
 from raysts.data.wikipedia.markup import HOLE, strip_markup
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, is_well_formed, read_dump, split_sentences
 from raysts.errors import InputError
@@ -230,6 +231,15 @@ def test_read_dump_that_was_cut_short(tmp_path: Path) -> None:
             list(read_dump(path))
     with pytest.raises(InputError, match="does not exist"):
         list(read_dump(tmp_path / "none.xml"))
+
+
+def test_read_dump_of_a_page_that_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wikipedia, "MOST_PAGE", 1 << 20)
+    whole = _dump("".join(_page(i, "word " * 20_000) for i in range(1, 21)))
+    for name, more in (("text", b"x" * (4 << 20)), ("tags", b"<a>" * (1 << 20))):
+        (tmp_path / f"{name}.xml.bz2").write_bytes(bz2.compress(whole.removesuffix(b"</mediawiki>") + b"<page>" + more))
+        with pytest.raises(InputError, match="a page has more than 1,048,576 bytes"):
+            list(read_dump(tmp_path / f"{name}.xml.bz2"))
 
 
 def test_read_dump_holds_one_page_at_a_time(tmp_path: Path) -> None:

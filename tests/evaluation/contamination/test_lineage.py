@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from raysts.evaluation.contamination.lineage import TrainedOn, trained_on
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import to_plain
+from raysts.storage import runs
 from raysts.storage.store import BucketStore, Store
 
 
 @pytest.fixture(params=["folder", "bucket from another machine"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(runs, "RUN_ID", re.compile(".*"))  # here they have names
     return Store.open(tmp_path / "storage" if request.param == "folder" else request.getfixturevalue("s3"))
 
 
@@ -90,3 +93,10 @@ def test_only_records_say_that_a_backbone_was_trained_on_nothing(store: Store) -
         assert of(store.path(other)).unknown, other
     write_run(store, "nli0", "nli/train", ["b"], backbone_id="b")
     assert of(store.path("backbones/tiny-b")) == TrainedOn()
+
+
+def test_what_stands_beside_a_model_from_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    """Also where it has the name of a record, and is none."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "run.json").write_text("[1]")
+    assert "no record" in trained_on(tmp_path / "model").unknown[0] and (tmp_path / "run.json").read_text() == "[1]"
