@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -32,7 +33,7 @@ from ray.train.v2._internal.constants import (
 )
 from ray.train.v2._internal.execution.callback import WorkerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.context import DistributedContext, get_train_context
-from ray.train.v2._internal.execution.worker_group import worker_group
+from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.poll import _is_preempted_actor
 from ray.train.v2._internal.execution.worker_group.worker import ActorMetadata, Worker
 from ray.train.v2._internal.logging.logging import get_train_application_worker_log_path
@@ -218,6 +219,22 @@ class WorkersApart(BackendConfig):
         return _Apart
 
 
+class _Unmet:
+    """Stands for the actor in which the workers of a run wait for each other whenever they report: those that train apart
+    never do, and it is a process more in every run."""
+
+    def options(self, **options: Any) -> _Unmet:
+        return self
+
+    def remote(self, **options: Any) -> _Unmet:
+        return self
+
+    @property
+    def reset(self) -> Any:
+        """What is asked of it when a worker is replaced."""
+        return SimpleNamespace(remote=lambda: ray.put(None))
+
+
 class SlotsGroup(WorkerGroupCallback):
     """In the controller of a run whose workers train apart: names its request for room, and says who died.
 
@@ -237,6 +254,7 @@ class SlotsGroup(WorkerGroupCallback):
         worker_group.placement_group = partial(
             ray.util.placement_group, name=f"{self.placement}-{self.groups}-{os.getpid()}"
         )
+        worker_group.SynchronizationActor, state._shutdown_sync_actor = _Unmet(), lambda actor: None
         yield
 
     def after_worker_group_start(self, group: Any) -> None:

@@ -133,6 +133,14 @@ def test_callbacks_of_ray_train(tmp_path: Path) -> None:
     assert names(ray_internals.SlotsTrainer) == [*left, "EndOnSigterm"]
 
 
+def test_the_actor_in_which_workers_meet() -> None:
+    from ray.train.v2._internal.execution.worker_group import state, worker_group
+
+    source = inspect.getsource(worker_group)
+    assert "SynchronizationActor.options(" in source and "ray.get(sync_actor.reset.remote())" in source
+    assert inspect.getsource(state).count("_shutdown_sync_actor(self.sync_actor)") == 2
+
+
 def test_a_worker_that_is_told_to_end_notes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.train.v2._internal.execution.callback import WorkerCallback
 
