@@ -73,32 +73,40 @@ class _Watch(threading.Thread):
             time.sleep(0.02)
 
 
-def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, cluster: None) -> None:
+def test_members_train_at_once_die_alone_and_come_back(
+    planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two members of two stages at once: one is killed; one is told to end, which saves first, and later fails for a reason
-    of its own, which is not tried again. A third waits until there is room. All are where their labels say."""
+    of its own, which is not tried again. Others wait until there is room. All are where their labels say and end as in a
+    process of their own; Ray's Train page shows each of them by its name."""
+    import ray
+    from ray.train.v2._internal.state.state_actor import get_state_actor
+
+    from raysts.cluster.connect import STATES
     from raysts.cluster.members import train_members
 
+    monkeypatch.setenv(STATES, "1")
     long = {**SHORT, "nli.train.max_steps": 60}  # there is time to kill them
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
     told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
-    plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9})]
+    plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9, "members": 2})]
     here, there = (
-        [_made(planned, tmp_path / place, name, overrides).chains[0] for name, overrides in plans]
+        [chain for name, overrides in plans for chain in _made(planned, tmp_path / place, name, overrides).chains]
         for place in ("here", "there")
     )
-    calm = [_jobs(here[0]), _jobs(here[1])[:1], _jobs(here[2])]
-    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 3
+    calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
+    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 4
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
-    (killed, _), (ended, failing), (waiting,) = there
+    (killed, _), (ended, failing), *_ = there
     watch, said = _Watch(folders, killed.job.folder, ended.job.folder), []
     watch.start()
     outcomes = train_members(chains, Resources(label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
     watch.join()
 
-    assert outcomes[0] is outcomes[2] is None, outcomes
+    assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
     assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
     assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
     failed = read_json(failing.job.folder / "run.json")
@@ -109,64 +117,30 @@ def test_members_train_at_once_die_alone_and_come_back(planned, tmp_path: Path, 
     assert {folder: len(found) for folder, found in watch.writers.items()} == {
         folder: 2 if folder in (watch.victim, watch.told) else 1 for folder in folders
     }
-    for one, other in zip((*here[0], here[1][0], *here[2]), (*there[0], ended, waiting), strict=True):
+    # What the C library reads when a process begins.
+    assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
+    both = zip(
+        [*here[0], here[1][0], *(node for chain in here[2:] for node in chain)],
+        [*there[0], ended, *(node for chain in there[2:] for node in chain)],
+        strict=True,
+    )
+    for one, other in both:
         assert (one.model / "model.safetensors").read_bytes() == (other.model / "model.safetensors").read_bytes()
         assert other.record["where"].startswith("Ray Train") and one.record["where"] == "in-process"
         assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
-    # From its first process to its last, deaths between included: with two places for three chains, two of these overlap.
+    # From its first process to its last, deaths between included: with two places for four chains, two of these overlap.
     times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in chains]
     spans = [(found[0], found[-1]) for found in times]
     assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
 
-
-def test_many_members_in_one_run_of_two_workers(
-    planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A member that cannot be learned costs the others nothing, nor does a killed worker the other one: both train several
-    members, each of which ends as in a process of its own. Ray's Train page shows each of them by its name."""
-    import ray
-    from ray.train.v2._internal.state.state_actor import get_state_actor
-
-    from raysts.cluster import members
-    from raysts.cluster.connect import STATES
-
-    monkeypatch.setattr(members, "widths", lambda slots: [slots])
-    monkeypatch.setenv(STATES, "1")
-    given: dict[str, Any] = {**SHORT, "members": 4}
-    long = {**given, "members": 1, "train.max_steps": 60, "seed": 5}
-    failing = {**given, "members": 1, "seed": 9, "nli.optim.lr": 1e30}
-    here, there = (
-        [chain for more in (long, failing, given) for chain in _made(planned, tmp_path / place, "nli", {**more}).chains]
-        for place in ("here", "there")
-    )
-    calm = [_jobs(chain) for chain in (here[0], *here[2:])]
-    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 5
-
-    ((victim,), *_), folders = there, [node.job.folder for chain in there for node in chain]
-    watch, said = _Watch(folders, victim.job.folder, tmp_path / "nobody"), []
-    watch.start()
-    outcomes = members.train_members([_jobs(chain) for chain in there], Resources(), said.append)
-    watch.stop.set()
-    watch.join()
-
-    assert outcomes[0] is None and outcomes[2:] == [None] * 4 and "the loss is" in (outcomes[1] or ""), outcomes
-    assert watch.killed
-    assert {folder: len(found) for folder, found in watch.writers.items()} == {
-        folder: 2 if folder == victim.job.folder else 1 for folder in folders
-    }
-    # What the C library reads when a process begins.
-    assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
-    # Two, and the one that took a place; that may find nothing left.
-    assert len({pid for found in watch.writers.values() for pid in found}) <= 3
-    for one, other in zip([here[0], *here[2:]], [there[0], *there[2:]], strict=True):
-        weights = [(node.model / "model.safetensors").read_bytes() for node in (*one, *other)]
-        assert weights[0] == weights[1]
-
     shown = {run.name: run for run in ray.get(get_state_actor().get_train_runs.remote()).values()}
-    of_members = [shown[f"nli-member-{node.job.facts['member']}-{node.id[:6]}"] for (node,) in there]
-    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", *["FINISHED"] * 4]
+    of_members = [
+        shown[f"{system}-member-{chain[0].job.facts['member']}-{chain[0].id[:6]}"]
+        for system, chain in zip(("nli-ct", "nli-ct", "nli", "nli"), there, strict=True)
+    ]
+    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", "FINISHED", "FINISHED"]
     assert of_members[1].status_detail == outcomes[1]
 
 
