@@ -27,6 +27,9 @@ GROUP_OVERHEAD = {"cpu": 16, "cuda": 4096}
 """Cost of one more group, in tokens of work: what a group must save in padding to be worth it."""
 
 
+LONG = 64
+"""Tokens of a group's longest text from which torch's fused attention is the faster one on CPUs, where nothing is trained."""
+
 _ALIGNED = 16
 """Bytes: where the tensors of a copied batch may begin."""
 
@@ -235,10 +238,11 @@ def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: 
 
 def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float) -> Tensor:
     q_ARTE, k_ARTE, v_ARTE = (x.unflatten(1, (group.rows, group.longest)) for x in (q, k, v))
-    if q.device.type != "cpu":
+    long = group.longest >= LONG and not group.stacked and not torch.is_grad_enabled()
+    if q.device.type != "cpu" or long:
         return _fused(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
-    # On CPUs torch's fused attention is no faster for short texts in fp32, and its backward in bf16 is 5 to 10 times
-    # slower than these three products.
+    # On CPUs torch's fused attention is no faster for short texts, and its backward in bf16 is 5 to 10 times slower than
+    # these three products.
     scores_ARTT = (q_ARTE @ k_ARTE.transpose(-1, -2)) * scaling
     if group.mask_RT is not None:
         scores_ARTT = scores_ARTT.masked_fill(~group.mask_RT[:, None], float("-inf"))

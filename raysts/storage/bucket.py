@@ -133,7 +133,9 @@ class Bucket:
 
         def action() -> bytes:
             with self._files.open_input_stream(self._key(path)) as stream:
-                return stream.read()
+                content: bytes = stream.read()
+            self._whole(path, len(content))
+            return content
 
         with contextlib.suppress(FileNotFoundError):
             return self._tried("read", path, action)
@@ -181,8 +183,16 @@ class Bucket:
             with stream, atomic_write(target) as draft, draft.open("wb") as file:
                 while chunk := stream.read(CHUNK):
                     file.write(chunk)
+                self._whole(path, file.tell())
 
         self._tried("read", path, action)
+
+    def _whole(self, path: str, size: int) -> None:
+        """Look at an object's size after it was read: pyarrow asks for it before, and of a longer object which has come into
+        its place since then it reads as many bytes. An ``OSError`` has it read again."""
+        info = self._files.get_file_info(self._key(path))
+        if info.is_file and info.size != size:
+            raise OSError(f"{path} was written while it was read")
 
     def entry(self, path: str) -> Entry | None:
         """An object's size and time; None where there is none."""

@@ -119,6 +119,20 @@ def test_groups_by_length_are_one_padded_batch(mode: Any, monkeypatch: pytest.Mo
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_long_texts_attend_by_torchs_kernel_where_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, (ids, lengths) = tiny_encoder().eval(), batch(rows=24)
+    whole, fused = encoder(ids, lengths).detach(), []
+    monkeypatch.setattr(packing, "_fused", lambda *given, kernel=packing._fused: fused.append(given) or kernel(*given))
+    monkeypatch.setattr(packing, "LONG", int(lengths.max()))
+    encoder(ids, lengths)
+    assert not fused, "its backward is slow"
+    with torch.no_grad():
+        found = encoder(ids, lengths)
+    groups = pack(ids, lengths, None).groups
+    assert len(fused) == encoder.depth < encoder.depth * len(groups), "the group of the longest texts, in every layer"
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-6)
+
+
 def test_gradients_are_those_of_transformers_own_pass() -> None:
     encoder = tiny_encoder(layers=2)
     ids, lengths = batch()

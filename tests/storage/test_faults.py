@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import s3_faults
 import s3_server
@@ -68,6 +69,31 @@ def test_what_is_written_is_read_however_badly_the_store_answers(
             bucket.download(name, tmp_path / "back")
             assert (tmp_path / "back").read_bytes() == there[name]
     assert between.spoiled > 50
+
+
+def test_an_object_that_is_written_while_it_is_read_is_read_whole(
+    s3: str, s3_endpoint: str, between: s3_faults.Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store.time, "sleep", lambda seconds: None)
+    bucket, elsewhere = Bucket(canonical(s3)), boto3.client("s3", endpoint_url=f"http://{s3_endpoint}")
+    for read in (lambda: bucket.read("record"), lambda: downloaded(bucket, tmp_path / "record")):
+        bucket.write("record", b"short")
+        longer = iter([b"longer than it was", b"longer than it was, and then some"])
+
+        def written_first(method: str, path: str, contents: Iterator[bytes] = longer) -> None:
+            """Between the look at its size and the read, twice."""
+            if method == "GET" and path.endswith("/record") and (content := next(contents, None)):
+                _, name, key = path.split("/", 2)
+                elsewhere.put_object(Bucket=name, Key=key, Body=content)
+
+        between.fault = written_first
+        assert read() == b"longer than it was, and then some"
+        between.fault = lambda method, path: None
+
+
+def downloaded(bucket: Bucket, target: Path) -> bytes:
+    bucket.download("record", target)
+    return target.read_bytes()
 
 
 def test_the_first_request_is_made_again_too(s3: str, between: s3_faults.Proxy) -> None:
