@@ -20,7 +20,7 @@ from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
 from raysts.models.head import Similarity, similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
-from raysts.models.precision import Precision
+from raysts.models.precision import Precision, resolve
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import lowers
 from raysts.storage.foreign import check_ordinary
@@ -65,7 +65,7 @@ def load(
             directory's default; empty: none.
         device: default: the first GPU if there is one.
         heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
-        precision: what it embeds in.
+        precision: what it embeds in; where that is bf16 the weights of the backbone are too, and the model cannot be saved.
 
     Raises:
         InputError: nothing is there, it is not an encoder that raysts knows, or it has no such prompt.
@@ -93,7 +93,10 @@ def load(
         _check_padding(encoder)
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
-    encoder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    encoder.to(place).eval()
+    if resolve(precision, place) == "bf16" and not isinstance(backbone, static.WordVectors):
+        backbone.to(torch.bfloat16)
     length = min(max_length or asked.max_length or tokenizer.model_max_length, limit)
     return SentenceModel(
         encoder,

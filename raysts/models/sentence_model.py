@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from raysts.errors import InputError
 from raysts.models import static
 from raysts.models.encoder import Encoder
 from raysts.models.head import Similarity, similarities_of
@@ -219,8 +220,15 @@ class SentenceModel:
         Args:
             folder: the directory; what is there is replaced.
             card: its ``README.md``.
+
+        Raises:
+            InputError: it was loaded in bf16.
         """
         encoder = self.encoder
+        if _rounded(encoder):
+            raise InputError(
+                "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
+            )
         with atomic_write(Path(folder)) as draft:
             draft.mkdir(parents=True)
             last = layer_indices(encoder.layers, encoder.depth) == (encoder.depth,)
@@ -356,7 +364,7 @@ def represent_tokens(
 
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(device, resolve(precision, device)):
+        with torch.inference_mode(), autocast(device, "fp32" if _rounded(encoder) else resolve(precision, device)):
             while first < len(order):
                 rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
@@ -370,6 +378,11 @@ def represent_tokens(
     finally:
         encoder.train(training)
     return results
+
+
+def _rounded(encoder: Encoder) -> bool:
+    """Whether the backbone's weights are bf16 themselves: nothing is cast then, which is a quarter of the time on CPUs."""
+    return next(encoder.backbone.parameters()).dtype == torch.bfloat16
 
 
 def _empty(rows: int, like: Tensor | list[Tensor]) -> np.ndarray:

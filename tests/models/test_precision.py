@@ -32,6 +32,14 @@ def test_a_model_embeds_in_what_it_is_told_to(tiny_backbone: Path) -> None:
         np.testing.assert_allclose(found, exact, atol=0.05)
 
 
+def test_a_model_in_bf16_has_its_weights_in_it_and_is_not_saved(tiny_backbone: Path, tmp_path: Path) -> None:
+    model = load(tiny_backbone, device="cpu", precision="bf16")
+    assert {p.dtype for p in model.encoder.backbone.parameters()} == {torch.bfloat16}
+    with pytest.raises(ValueError, match="load it with precision='fp32' to save it"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_training_in_fp16_is_refused_with_the_reason() -> None:
     system = pipeline("nli-sed")
     for changes in ({"nli.train.precision": "fp16"}, {"precision": "fp16"}):
