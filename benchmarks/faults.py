@@ -61,16 +61,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--writers", type=int, metavar="N")
     parser.add_argument("--drivers", type=int, metavar="N")
-    parser.add_argument("--at-once", type=int, default=4, metavar="K", help="trials of writers at a time (default 4)")
+    parser.add_argument("--at-once", type=int, default=4, metavar="K", help="trials at a time (default 4)")
     parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     logging.getLogger("raysts").setLevel(logging.ERROR)
     if given.cost:
         cost()
     elif given.writers:
         writers(given.writers, given.at_once)
     elif given.drivers:
-        drivers(given.drivers)
+        drivers(given.drivers, given.at_once)
     else:
         files()
 
@@ -118,7 +119,7 @@ def writers(count: int, at_once: int) -> None:
         print(f"| {way} | {len(of)} | {sum(t.late for t in of)} | {sum(t.stale for t in of)} | {said} |")
 
 
-def drivers(count: int) -> None:
+def drivers(count: int, at_once: int) -> None:
     """Two whole drivers, of which the first is hit somewhere in its run."""
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     with tempfile.TemporaryDirectory() as name, two_writers.ground() as (endpoint, bucket):
@@ -126,9 +127,19 @@ def drivers(count: int) -> None:
         write_world(folder / "data", size="small")
         command = ["run", "nli-sed", "--data", str(folder / "data"), "--address", "none", *overrides(SMALL)]
         calm = models(Store.open(result(*command, "--storage", folder / "calm")["storage"]))
-        for seed in range(count):
+
+        def counted(seed: int) -> None:
             way = two_writers.WAYS[seed % len(two_writers.WAYS)]
             found[way].update(trial(way, seed, endpoint, f"s3://{bucket}/{seed}", command, calm, folder / str(seed)))
+            shutil.rmtree(folder / str(seed))
+
+        with ThreadPoolExecutor(at_once) as pool:
+            trials = [pool.submit(counted, seed) for seed in range(count)]
+            try:
+                for of in trials:
+                    of.result()
+            except KeyboardInterrupt:  # the table is of those that were tried
+                pool.shutdown(cancel_futures=True)
     columns = [
         "trials",
         "requests that came through late",
