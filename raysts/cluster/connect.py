@@ -16,7 +16,7 @@ from typing import Any
 from raysts.errors import InputError
 
 STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
-"""The variable that makes Ray keep what its Train page shows."""
+"""The variable that makes Ray's dashboard keep the runs of Ray Train (``/api/train/v2/runs/v1``)."""
 PRESTART = "RAY_prestart_worker_first_driver"
 """The variable whose 0 keeps a node from starting a worker process for each of its CPUs when the first driver comes, which
 waits for all of them. Ours asks for as many as it needs, most of them with an environment of their own."""

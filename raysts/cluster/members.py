@@ -104,7 +104,8 @@ class RayRuntime(Runtime):
 
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
         """To Ray's dashboards."""
-        show_line(facts["system"], facts["stage"], facts.get("member"), line, sentences)
+        member = facts.get("member")
+        show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
 
     def barrier(self) -> None:
         if self.world > 1:

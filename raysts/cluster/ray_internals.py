@@ -293,7 +293,7 @@ class WatchOwnNode(WorkerCallback):
 
 
 class TrainPage:
-    """In a worker that trains apart: each member as a run of its own on the Train page of Ray's dashboard, whose runs know of
+    """In a worker that trains apart: each member as a run of its own in Ray's dashboard, whose runs know of
     slots alone. A member that goes on in another worker keeps its entry. Where states are not kept nothing is told."""
 
     def __init__(self) -> None:

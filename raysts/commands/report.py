@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysts.commands.options import Command, Result, RunOptions, add
+from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ def _written_again(name: str, store: Store) -> str:
         raise InputError(
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
             f"report cannot be made again; the one it has stays ({store.path(f'reports/{name}/index.html')})"
+        )
+    states = plan.statuses()
+    if record.get("status") == "done" and (lost := [node.title for node in plan.nodes if states[node.id] != "done"]):
+        say_on_stderr(
+            f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}"
         )
     data = report_data(plan, name, record["command"], record["seconds"])
     return str(write_report(data, store.path(f"reports/{name}")))

@@ -78,7 +78,7 @@ def test_members_train_at_once_die_alone_and_come_back(
 ) -> None:
     """Two members of two stages at once: one is killed; one is told to end, which saves first, and later fails for a reason
     of its own, which is not tried again. Others wait until there is room. All are where their labels say and end as in a
-    process of their own; Ray's Train page shows each of them by its name."""
+    process of their own; Ray's dashboard knows each of them by its name."""
     import ray
     from ray.train.v2._internal.state.state_actor import get_state_actor
 

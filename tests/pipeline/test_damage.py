@@ -183,6 +183,17 @@ def test_a_second_run_removes_what_an_interrupted_one_left(reference: Reference,
     assert not [path for path in left if path.exists()]
 
 
+def test_a_report_says_what_it_is_without(reference: Reference, tmp_path: Path) -> None:
+    storage = reference.copy(tmp_path / "storage")
+    command = ["report", "--name", "nli-sed", "--storage", storage]
+    assert raysts(*command).err == ""
+    damaged(reference.files(storage, FILES["results"])[0], "torn")
+    damaged(reference.files(storage, FILES["run record"])[0], "missing")
+    outcome = raysts(*command)
+    assert outcome.code == 0 and "nli-sed: is without what is gone or damaged: " in outcome.err
+    assert "member 0: nli" in outcome.err and "to make it again: raysts run nli-sed" in outcome.err
+
+
 def test_whatever_is_done_is_read_through_when_asked(reference: Reference, tmp_path: Path) -> None:
     """Also what a run would not read again: a token store of finished runs."""
     storage = reference.copy(tmp_path / "storage")
