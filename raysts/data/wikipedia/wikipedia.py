@@ -199,11 +199,12 @@ def _article(page: ElementTree.Element) -> tuple[int, str, str] | None:
         name = element.tag.rpartition("}")[2]
         if name == "redirect":
             return None
-        fields.setdefault(name, element.text or "")  # the page's own id comes before those of its revision
+        fields.setdefault(name, element.text or "")
     markup = fields.get("text", "")
     if fields.get("ns", "0") != "0" or not markup.strip() or markup.lstrip()[:9].upper() == "#REDIRECT":
         return None
-    number = fields.get("id", "")
+    own = [child.text or "" for child in page if child.tag.rpartition("}")[2] == "id"]  # its revision has one too
+    number = own[0] if own else ""
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         raise ElementTree.ParseError(
             f"page '{fields.get('title', '')[:80]}' has the id '{number[:40]}', which is no number"

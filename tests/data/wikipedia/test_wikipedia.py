@@ -233,6 +233,14 @@ def test_read_dump_that_was_cut_short(tmp_path: Path) -> None:
         list(read_dump(tmp_path / "none.xml"))
 
 
+@pytest.mark.parametrize("number", ["", "<id></id>", "<id>abc</id>", "<id>-1</id>", f"<id>{'9' * 400}</id>"])
+def test_read_dump_of_a_page_without_a_number(number: str, tmp_path: Path) -> None:
+    """That of its revision is another's."""
+    (tmp_path / "d.xml").write_bytes(_dump(_page(1, "first").replace("<id>1</id>", number)))
+    with pytest.raises(InputError, match="page 'T1' has the id '.*', which is no number"):
+        list(read_dump(tmp_path / "d.xml"))
+
+
 def test_read_dump_of_a_page_that_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wikipedia, "MOST_PAGE", 1 << 20)
     whole = _dump("".join(_page(i, "word " * 20_000) for i in range(1, 21)))
