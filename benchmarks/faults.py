@@ -128,9 +128,13 @@ def drivers(count: int, at_once: int) -> None:
         command = ["run", "nli-sed", "--data", str(folder / "data"), "--address", "none", *overrides(SMALL)]
         calm = models(Store.open(result(*command, "--storage", folder / "calm")["storage"]))
 
+        counting = threading.Lock()
+
         def counted(seed: int) -> None:
             way = two_writers.WAYS[seed % len(two_writers.WAYS)]
-            found[way].update(trial(way, seed, endpoint, f"s3://{bucket}/{seed}", command, calm, folder / str(seed)))
+            counts = trial(way, seed, endpoint, f"s3://{bucket}/{seed}", command, calm, folder / str(seed))
+            with counting:
+                found[way].update(counts)
             shutil.rmtree(folder / str(seed))
 
         with ThreadPoolExecutor(at_once) as pool:
