@@ -30,6 +30,10 @@ GROUP_OVERHEAD = {"cpu": 16, "cuda": 4096}
 LONG = 64
 """Tokens of a group's longest text from which torch's fused attention is the faster one on CPUs, where nothing is trained."""
 
+ROUND = 32
+"""On CPUs oneDNN compiles its bf16 kernels for every number of tokens anew: rows are of multiples of this many, so that most of
+them have been seen before."""
+
 _ALIGNED = 16
 """Bytes: where the tensors of a copied batch may begin."""
 
@@ -141,6 +145,17 @@ def pack(
     return Packed(torch.cat(ids), torch.cat(positions), groups, lengths_B, order_B)
 
 
+def filled(packed: Packed, pad_id: int) -> Packed:
+    """The row on CPUs with padding behind it, a text by itself, up to a multiple of ``ROUND`` tokens."""
+    more = -len(packed.ids_N) % ROUND
+    if not more or packed.row is not None or packed.groups[0].stacked:
+        return packed
+    ids_N = F.pad(packed.ids_N, (0, more), value=pad_id)
+    return packed._replace(
+        ids_N=ids_N, positions_N=F.pad(packed.positions_N, (0, more)), groups=[*packed.groups, Group(1, more, None)]
+    )
+
+
 def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascending_B: list[int]) -> Packed:
     longest, device = ascending_B[-1], ids_BT.device
     row_N, column_N = rows_and_columns(lengths_B, sum(ascending_B))
@@ -242,13 +257,15 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     if q.device.type != "cpu" or long:
         return _fused(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
     # On CPUs torch's fused attention is no faster for short texts, and its backward in bf16 is 5 to 10 times slower than
-    # these three products.
-    scores_ARTT = (q_ARTE @ k_ARTE.transpose(-1, -2)) * scaling
-    if group.mask_RT is not None:
-        scores_ARTT = scores_ARTT.masked_fill(~group.mask_RT[:, None], float("-inf"))
-    at_least_float32 = torch.float64 if scores_ARTT.dtype == torch.float64 else torch.float32
-    weights_ARTT = torch.softmax(scores_ARTT, -1, dtype=at_least_float32).to(q.dtype)
-    return (kernels.dropout(weights_ARTT, dropout) @ v_ARTE).flatten(1, 2)
+    # these three products; so small ones are in float32 no slower than in bf16, where oneDNN compiles for every shape.
+    at_least_float32 = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        q_ARTE, k_ARTE, v_ARTE = (x.to(at_least_float32) for x in (q_ARTE, k_ARTE, v_ARTE))
+        scores_ARTT = (q_ARTE @ k_ARTE.transpose(-1, -2)) * scaling
+        if group.mask_RT is not None:
+            scores_ARTT = scores_ARTT.masked_fill(~group.mask_RT[:, None], float("-inf"))
+        mixed_ARTE = kernels.dropout(torch.softmax(scores_ARTT, -1), dropout) @ v_ARTE
+    return mixed_ARTE.flatten(1, 2).to(q.dtype)
 
 
 def _fused(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:

@@ -225,7 +225,7 @@ class SentenceModel:
             InputError: it was loaded in bf16.
         """
         encoder = self.encoder
-        if _rounded(encoder):
+        if encoder.in_bf16:
             raise InputError(
                 "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
             )
@@ -364,7 +364,7 @@ def represent_tokens(
 
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(device, "fp32" if _rounded(encoder) else resolve(precision, device)):
+        with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else resolve(precision, device)):
             while first < len(order):
                 rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)
@@ -378,11 +378,6 @@ def represent_tokens(
     finally:
         encoder.train(training)
     return results
-
-
-def _rounded(encoder: Encoder) -> bool:
-    """Whether the backbone's weights are bf16 themselves: nothing is cast then, which is a quarter of the time on CPUs."""
-    return next(encoder.backbone.parameters()).dtype == torch.bfloat16
 
 
 def _empty(rows: int, like: Tensor | list[Tensor]) -> np.ndarray:

@@ -119,6 +119,30 @@ def test_groups_by_length_are_one_padded_batch(mode: Any, monkeypatch: pytest.Mo
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_rows_in_bf16_are_of_lengths_that_come_again(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, (ids, lengths), rows = tiny_encoder(layers=layers).eval(), batch(rows=7), []
+    encoder.backbone.register_forward_pre_hook(
+        lambda _, args, given: rows.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+
+    def run(multiple: int) -> tuple[Tensor, list[Tensor]]:
+        monkeypatch.setattr(packing, "ROUND", multiple)
+        encoder.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = encoder(ids, lengths)
+        found.square().sum().backward()
+        return found.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+
+    (plain, gradients), (found, found_gradients) = run(1), run(32)
+    assert rows[0] % 32 and rows[1] == rows[0] + -rows[0] % 32
+    torch.testing.assert_close(found, plain, rtol=0, atol=0.02)
+    for a, b in zip(found_gradients, gradients, strict=True):
+        assert float((a - b).norm()) <= 0.02 * float(b.norm()), "padding takes no part"
+    encoder(ids, lengths)
+    assert rows[2] == rows[0], "in fp32 there is nothing to compile"
+
+
 def test_long_texts_attend_by_torchs_kernel_where_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, (ids, lengths) = tiny_encoder().eval(), batch(rows=24)
     whole, fused = encoder(ids, lengths).detach(), []
