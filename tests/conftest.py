@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Read when torch is imported, here and in every process that a test starts.
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share two cores
-# `auto` is fp32 then, as on most CPUs: in bf16 each new shape is a kernel to compile, which takes these models four times as
-# long as their products do. Tests of bf16 ask for it.
-os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; the workers share two cores
 
 import pytest
 import run_commands
