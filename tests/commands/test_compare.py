@@ -97,7 +97,7 @@ def test_wrong_input_is_refused_in_words(options: list[object], tmp_path: Path) 
 
     assert "no run and no system 'nope'" in refused("nope:student", NAME)
     assert f"run '{NAME}'" not in refused("./nope", NAME) and "is not there" in refused("./nope", NAME)
-    assert "must not be negative" in refused(NAME, NAME, "--resamples", -1)
+    assert "--resamples=-1 must be from 1 to" in refused(NAME, NAME, "--resamples", -1)
     assert "says nothing about the direction" in refused(NAME, NAME, "--tasks", "snli-direction")
     assert "unknown task 'stsbb'" in refused(NAME, NAME, "--tasks", "stsbb")
     assert "the encoder has" in refused(NAME, NAME, "--layers", 99)

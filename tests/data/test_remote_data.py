@@ -113,6 +113,6 @@ def test_what_cannot_be_done_is_said_first(data: str, tmp_path: Path) -> None:
         run_recipe("nli", SMALL, "s3://nowhere-at-all/x", tmp_path / "s", address="none")
     with pytest.raises(InputError, match=r"--data 'ftp://there/x': must be a path or begin with"):
         Corpus("ftp://there/x")
-    with pytest.raises(InputError, match="is written to here; give a folder"):
+    with pytest.raises(InputError, match="must be a path on this machine"):
         prepare_data(data)
     assert not (tmp_path / "s").exists()

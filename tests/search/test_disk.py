@@ -91,3 +91,4 @@ def test_the_size_of_a_trial_is_that_of_the_largest_point(
     assert small.model > frozen > small.trained  # the backbone is kept with the head, and never saved while training
     # With the most variables, 128, of 396 more classes each: what gives their logits from 32 numbers, and its bias.
     assert large.model - small.model == 4 * 396 * 128 * (32 + 1) and large.trained > small.trained
+    assert sizes([10**13]).model > 10**15  # said without making such a tensor
