@@ -202,9 +202,10 @@ def test_the_teacher_is_the_mean_of_the_members(finished: run_commands.Finished)
     shards = [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
     means = np.concatenate([np.stack(shard.column("embedding").to_numpy()) for shard in shards])
     assert len(means) == len(sentences) == manifest["rows"]
-    members = [load(finished.storage / "runs" / run / "model") for run in manifest["members"]]
+    # Teachers may read in bf16, and so do these.
+    members = [load(finished.storage / "runs" / run / "model", precision="auto") for run in manifest["members"]]
     wanted = np.mean([model.encode(sentences[:50]) for model in members], axis=0)
-    np.testing.assert_allclose(means[:50], wanted, atol=2e-2)  # teachers may read in bf16
+    np.testing.assert_allclose(means[:50], wanted, atol=5e-3)
 
 
 def test_select_top_takes_the_member_that_is_best_on_dev(finished: run_commands.Finished) -> None:
