@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import gc
 import inspect
 import json
 import os
@@ -49,7 +50,9 @@ GROUPS = {"data": "fetch, import, prepare and check data"}
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the console script; the exit code says how it ended (0, 2, 3 or 130)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
-    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+    code = execute(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()  # Python looks through all that is left when it ends: a second, for nothing
+    sys.exit(code)
 
 
 def execute(arguments: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,17 +11,12 @@ import ray
 
 from raysts.cluster import capacity
 from raysts.cluster.members import train_members
-from raysts.cluster.preflight import Seen, here, unfit
+from raysts.cluster.preflight import Seen
+from raysts.cluster.units import UNFIT, UnitActor
 from raysts.errors import InputError, RunFailed
 from raysts.pipeline.local import Say, Worker
 from raysts.recipes.recipe import Resources
 from raysts.training.job import Job
-
-KERNELS = "64"
-"""Kernels of oneDNN that an embedding process keeps: those of one batch."""
-
-UNFIT = "unfit"
-"""In place of a unit's value: its node cannot take part."""
 
 IN_FLIGHT = 2
 """Units that an actor holds at once, so that it never waits for whoever takes the results."""
@@ -66,31 +60,10 @@ class RayExecutor:
         return train_members(chains, with_gpus(resources), say, self.seen)
 
 
-class _Process:
-    """An actor that makes its worker when it gets its first unit, so that a failure is a result of that unit."""
-
-    def __init__(self, worker: Worker, resources: Resources, seen: Seen | None) -> None:
-        set_threads(resources)
-        self.unfit = f"node {here()}: {problem}" if seen is not None and (problem := unfit(seen)) else None
-        self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
-        self.work: Any = None
-
-    def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
-        """What the worker makes of a unit, or why it failed: as text, not as a traceback on every log."""
-        if self.unfit is not None:
-            return UNFIT, self.unfit
-        try:
-            # Not arguments of the constructor: a restart would look for them after Ray has let them go.
-            self.work = self.work or self.worker(self.device, *ray.get(args[0]))
-            return self.work(unit), None
-        except Exception as error:
-            return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"
-
-
 def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | None = None) -> list[Any]:
     """Ask for ``count`` actors that bear the worker's name."""
     name = getattr(worker, "__name__", "Worker")
-    kind = ray.remote(type(name, (_Process,), {})).options(
+    kind = ray.remote(type(name, (UnitActor,), {})).options(
         num_cpus=resources.cpus,
         num_gpus=resources.gpus or None,
         memory=resources.bundle.get("memory"),
@@ -168,14 +141,3 @@ def check_resources(resources: Resources, private: bool) -> None:
         f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with "
         f"--address"
     )
-
-
-def set_threads(resources: Resources) -> None:
-    """As many threads as CPUs were asked for, and no more memory for kernels than pays."""
-    # oneDNN keeps the kernels of the last 1,024 shapes, about 1 MB each. Batches of texts hardly ever have a shape in
-    # common, the layers of an encoder do within a batch. Read when the first kernel is made.
-    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # that of torch's bindings is the second
-        os.environ.setdefault(cache, KERNELS)
-    import torch
-
-    torch.set_num_threads(resources.cpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,8 +107,13 @@ def class_of(config: Any) -> Any:
     """transformers' class of the encoder, or decoder, of a configuration."""
     import transformers
 
-    alone = family_of(config.model_type).alone
-    return getattr(transformers, alone) if alone else transformers.MODEL_MAPPING[type(config)]
+    alone, collects = family_of(config.model_type).alone, gc.isenabled()
+    gc.disable()  # what is imported here stays: to look through it again and again is a quarter of the time
+    try:
+        return getattr(transformers, alone) if alone else transformers.MODEL_MAPPING[type(config)]
+    finally:
+        if collects:
+            gc.enable()
 
 
 def without_pooler(model: Any) -> dict[str, bool]:
