@@ -155,8 +155,19 @@ def test_what_names_a_recipe_needs_no_torch() -> None:
     assert "raysts.recipes.names" in found and not {"torch", "transformers", "ray"} & found
 
 
+def test_what_plans_a_run_needs_no_torch(tmp_path: Path, tiny_backbone: Path) -> None:
+    """Checking data and model, estimating, asking what is done: torch and transformers take longer to import than all of it."""
+    storage = ["--storage", str(tmp_path)]
+    model = ["--set", f"backbone={tiny_backbone}"]
+    found = modules_after(
+        f"from raysts.cli import execute\n"
+        f"assert execute({['plan', 'quickstart', *storage]}) == execute({['plan', 'nli-ct-sed', *model, *storage]}) == 0"
+    )
+    assert "raysts.pipeline.validate" in found and not {"torch", "transformers", "ray"} & found
+
+
 def test_the_core_imports_without_ray() -> None:
-    found = modules_after("import raysts.commands.context, raysts.cli, raysts.pipeline.local")
+    found = modules_after("import raysts.commands.context, raysts.cli, raysts.pipeline.local, raysts.training.loop")
     assert "torch" in found and not {"ray", "sentence_transformers", "datasets", "matplotlib"} & found
 
 

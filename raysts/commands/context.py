@@ -17,7 +17,6 @@ from raysts.data.world.generate import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation import harness
 from raysts.models import pretrained
-from raysts.models.sentence_model import SentenceModel
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
@@ -29,6 +28,7 @@ from raysts.storage.store import Store, at_once
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Seen
+    from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"

@@ -11,9 +11,9 @@ from raysts.commands.options import Command, Result, add, add_layers, on_this_ma
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from raysts.models.head import Similarity
     from raysts.models.layers import Layers
     from raysts.models.sentence_model import SentenceModel
+    from raysts.ops.similarity import Similarity
 
 
 HELP = "measure a model"
@@ -263,7 +263,7 @@ def _silent(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str
 
 def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
     """What a model is measured by: all that it has, or the one called ``name``."""
-    from raysts.models.head import cosine_of_vectors, l2_of_vectors
+    from raysts.ops.similarity import cosine_of_vectors, l2_of_vectors
 
     if name is None:
         return model.similarities

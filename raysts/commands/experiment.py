@@ -42,7 +42,7 @@ def _pipelines(
 ) -> dict[str, Pipeline]:
     def depth(backbone: str) -> int:
         if backbone == TINY:
-            return tiny_config().num_hidden_layers
+            return int(tiny_config()["num_hidden_layers"])
         config = pretrained.check(locate(backbone, store_of(options.storage)))
         if config["model_type"] == static.MODEL_TYPE:
             return 0

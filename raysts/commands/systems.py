@@ -16,8 +16,8 @@ from raysts.evaluation import harness
 from raysts.evaluation.row_scores import ModelScores, row_scores
 from raysts.evaluation.tasks import ComparableTask
 from raysts.models import pretrained
-from raysts.models.head import cosine_of_vectors
 from raysts.models.layers import Layers
+from raysts.ops.similarity import cosine_of_vectors
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import Outcome, outcome_of

@@ -13,8 +13,8 @@ import numpy as np
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation.dev import load_dev
-from raysts.models.head import cosine_of_vectors
 from raysts.models.sentence_model import SentenceModel, quantize
+from raysts.ops.similarity import cosine_of_vectors
 
 Dtype = Literal["float32", "int8", "binary"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)

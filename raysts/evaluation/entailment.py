@@ -30,7 +30,7 @@ from raysts.evaluation.statistics import (
 )
 from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
 from raysts.evaluation.tasks import ComparableTask, Model, Represent, Representation, RowScores, Similarities
-from raysts.models.head import Similarity
+from raysts.ops.similarity import Similarity
 from raysts.schema import NLI_LABELS
 
 DEV = "nli/snli_dev"

@@ -21,7 +21,6 @@ from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representati
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
-from raysts.models.sentence_model import SentenceModel
 from raysts.schema import RESULTS, SCHEMA_VERSION, TESTS
 
 TASKS: dict[str, Task] = {
@@ -193,6 +192,8 @@ def evaluate(
     known = tasks_of(corpus)
     for task in (known[name] for name in tasks):
         if isinstance(task, ModelTask):  # before the others: it may refuse the model
+            from raysts.models.sentence_model import SentenceModel
+
             assert isinstance(model, SentenceModel), "such a task asks for token vectors"
             of_model += task.score_model(model, corpus, layers, resamples)
     rows = [

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 
 from raysts.evaluation.statistics import pearson
 
@@ -185,6 +184,8 @@ def _best_on_dev(
 
 def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
     """The results in order, from as many threads as torch may use."""
+    import torch
+
     with one_thread_each(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return list(pool.map(work, items))
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +36,13 @@ from raysts.evaluation.tasks import (
     lookup,
     take,
 )
-from raysts.models.head import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.models.layers import Layers
 from raysts.models.prompts import Asked
-from raysts.models.sentence_model import SentenceModel
+from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
 from raysts.schema import RETRIEVAL
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 NAME = "retrieval"
 """The task of every set; that of one is ``retrieval:NAME``."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from raysts.evaluation import probes
 from raysts.evaluation.probes import Probe, Rows, Split, fold_count, one_thread_each, side_by_side
@@ -179,6 +178,8 @@ def _fit(
 
 def _drawn(features: int, classes: int) -> np.ndarray:
     """The weights of a new ``torch.nn.Linear``, its bias last [D, C]."""
+    import torch
+
     generator = torch.Generator().manual_seed(SEED)
     bound = 1 / math.sqrt(features)
     weight_CD = torch.nn.init.kaiming_uniform_(torch.empty(classes, features), a=math.sqrt(5), generator=generator)

@@ -27,7 +27,7 @@ from raysts.evaluation.statistics import (
     value_columns,
 )
 from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
-from raysts.models.head import Similarity
+from raysts.ops.similarity import Similarity
 
 
 @dataclass(frozen=True, slots=True)

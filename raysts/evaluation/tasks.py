@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.results import ResultRow
-from raysts.models.head import Similarity
 from raysts.models.layers import Layers
-from raysts.models.sentence_model import SentenceModel
+from raysts.ops.similarity import Similarity
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 Representation = Mapping[str, np.ndarray]
 """Arrays whose first axis is the text: ``vectors`` [N, D] of a plain encoder, ``mu`` and ``log_var`` of a Gaussian."""

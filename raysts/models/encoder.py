@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from raysts.models import kernels
 from raysts.models.families import family_of
 from raysts.models.head import Head
-from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights
+from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
 from raysts.models.packing import ATTENTION, Packed, attend, filled, pack
-from raysts.models.static import WordVectors, pooling_problem
+from raysts.models.static import pooling_problem
+from raysts.models.word_vectors import WordVectors
 
 
 class Encoder(nn.Module):
@@ -261,18 +262,6 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-
-def pooling_modes(pooling: str) -> tuple[str, ...]:
-    """The modes that ``pooling`` names.
-
-    Raises:
-        ValueError: it names another.
-    """
-    modes, known = tuple(pooling.split("+")), get_args(PoolingMode)
-    if not set(modes) <= set(known):
-        raise ValueError(f"pooling={pooling!r} must be one of {', '.join(known)}, or several joined by '+'")
-    return modes
 
 
 def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooling: str, skipped: int = 0) -> Tensor:

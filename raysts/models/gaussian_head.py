@@ -15,8 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.models.head import Dense, Head, Similarity, cosine_of_vectors
+from raysts.models.head import Dense, Head
 from raysts.ops.gaussian import KINDS, Gaussians, Kind
+from raysts.ops.similarity import Similarity, cosine_of_vectors
 
 LOG_VAR = "log_var.safetensors"
 """What lies beside the weights of mu: the weights of log_var; its metadata names the similarity."""

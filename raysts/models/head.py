@@ -6,50 +6,17 @@ Shapes: B texts, N tokens, D dimensions in, E dimensions out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raysts.ops.similarity import cosine, dot, l2, manhattan
+from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors
 from raysts.storage.atomic import write_json
 from raysts.storage.foreign import read_json
-
-Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
-"""Representations whose rows correspond -> one number per pair [N] float64, larger for more similar."""
-
-
-def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Cosine of ``vectors``."""
-    return cosine(a["vectors"], b["vectors"])
-
-
-def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Negated Euclidean distance of ``vectors``."""
-    return l2(a["vectors"], b["vectors"])
-
-
-def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Dot product of ``vectors``."""
-    return dot(a["vectors"], b["vectors"])
-
-
-def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Negated Manhattan distance of ``vectors``."""
-    return manhattan(a["vectors"], b["vectors"])
-
-
-SIMILARITIES: dict[str, tuple[str, Similarity]] = {
-    "cosine": ("cosine", cosine_of_vectors),
-    "dot": ("dot", dot_of_vectors),
-    "euclidean": ("l2", l2_of_vectors),
-    "manhattan": ("manhattan", manhattan_of_vectors),
-}
-"""What sentence-transformers calls the similarities of vectors: their name in results, and the function."""
 
 
 class Head(nn.Module, ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 Layers = int | str
 """``k``: the mean of the last k layers; ``first_last``: of layer 1 and the last (BERT-flow); ``only-3``: layer 3 alone;
@@ -20,6 +20,18 @@ EVERY_LAYER = "only-all"
 """What stands for every layer alone where several choices can be made at once."""
 
 RULE = "a number of last layers (2), 'first_last', or one layer alone ('only-3')"
+
+
+def pooling_modes(pooling: str) -> tuple[str, ...]:
+    """The modes that ``pooling`` names.
+
+    Raises:
+        ValueError: it names another.
+    """
+    modes, known = tuple(pooling.split("+")), get_args(PoolingMode)
+    if not set(modes) <= set(known):
+        raise ValueError(f"pooling={pooling!r} must be one of {', '.join(known)}, or several joined by '+'")
+    return modes
 
 
 def check_layers(layers: Layers) -> None:

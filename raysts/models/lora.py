@@ -7,11 +7,10 @@ delivered is an encoder like any other.
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from raysts.models.encoder import Encoder
+if TYPE_CHECKING:  # what only asks whether it is installed needs no torch
+    from raysts.models.encoder import Encoder
 
 SCALE = 2
 """By which the product of the two matrices is multiplied, peft's alpha / r."""
@@ -25,13 +24,14 @@ def missing() -> str | None:
 def adapt(encoder: Encoder, rank: int, seed: int) -> None:
     """Put adapters of this rank beside all linear layers of the backbone's layers, drawn by the seed; nothing else of it is
     trained. They begin as zero: the model is the same."""
+    import torch
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = {id(module) for layer in encoder.layer_list() for module in layer.modules()}
     names = [
         name
         for name, module in encoder.backbone.named_modules()
-        if id(module) in layers and isinstance(module, nn.Linear)
+        if id(module) in layers and isinstance(module, torch.nn.Linear)
     ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

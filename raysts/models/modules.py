@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from raysts.errors import InputError
 from raysts.models import static
-from raysts.models.encoder import pooling_modes
-from raysts.models.gaussian_head import LOG_VAR, GaussianHead
-from raysts.models.head import SIMILARITIES, Dense, Head
-from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights, layers_of
+from raysts.models.layers import Layers, PoolingMode, layer_indices, layer_weights, layers_of, pooling_modes
 from raysts.models.prompts import Prompts
-from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
+from raysts.ops.similarity import SIMILARITIES
 from raysts.storage import foreign
 from raysts.storage.atomic import write_json
 from raysts.storage.bucket import is_inside
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:  # a model is described before anything starts, and torch takes a second to import
+    from raysts.models.head import Head
 
 POOLING_KEYS: dict[PoolingMode, str] = {
     "cls": "pooling_mode_cls_token",
@@ -37,8 +35,14 @@ POOLING_KEYS: dict[PoolingMode, str] = {
 MOST_LAYERS = 1_000
 """More than any encoder has: a configuration that says more would take hours to build."""
 
-HEADS: dict[str, type[Head]] = {kind.module: kind for kind in (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)}
-"""The heads by their type in ``modules.json``. Adding one is a file here and a name in this line."""
+
+def _heads() -> dict[str, type[Head]]:
+    """The heads by the last part of their type in ``modules.json``. Adding one is a file here and a name in this line."""
+    from raysts.models.head import Dense
+    from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
+
+    kinds = (Dense, FlowHead, CategoricalHead, NormalHead, PointHead)
+    return {kind.module.rsplit(".", 1)[-1]: kind for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,6 @@ def describe(folder: Path) -> Description:
     """
     found: dict[str, Any] = {}
     heads: list[tuple[str, Path]] = []
-    known = {kind.rsplit(".", 1)[-1] for kind in HEADS}
     pooled = True
     file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
     modules = foreign.read_json(file, list)
@@ -96,12 +99,12 @@ def describe(folder: Path) -> Description:
             found["layers"] = _load_layers(path, config)
         elif kind == "Normalize":
             found["normalize"] = True
-        elif kind in known and not found.get("normalize"):
+        elif kind in _heads() and not found.get("normalize"):
             heads.append((module, path))
         else:
             raise InputError(
                 f"{folder / 'modules.json'}: module '{module}' is unknown here, or in this place; raysts loads "
-                f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(known))} modules, and "
+                f"Transformer, WordEmbeddings, WeightedLayerPooling, Pooling, {', '.join(sorted(_heads()))} modules, and "
                 f"Normalize as the last"
             )
     return Description(
@@ -174,19 +177,24 @@ def head_of(kind: str, folder: Path) -> Head:
     Raises:
         InputError: it cannot be read.
     """
+    from raysts.models.gaussian_head import LOG_VAR, GaussianHead
+
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
     for path in [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         foreign.check_ordinary(path)
     try:
         if name == "Dense" and (folder / LOG_VAR).is_file():
             return GaussianHead.load(folder)
-        return {module.rsplit(".", 1)[-1]: head for module, head in HEADS.items()}[name].load(folder)
+        return _heads()[name].load(folder)
     except (KeyError, ValueError, TypeError, AttributeError, OSError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: not a readable {kind} module ({error}); get the model again") from None
 
 
 def save_layers(folder: Path, width: int, layers: Layers, depth: int) -> None:
     """A WeightedLayerPooling that pools ``layers``."""
+    import torch
+    from safetensors.torch import save_file
+
     indices = layer_indices(layers, depth)
     weights = layer_weights(layers) or [float(i in indices) for i in range(depth + 1)]
     start = min(indices)
@@ -195,6 +203,9 @@ def save_layers(folder: Path, width: int, layers: Layers, depth: int) -> None:
 
 
 def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
+    import torch
+    from safetensors.torch import load_file
+
     start, depth = config.get("layer_start"), config.get("num_hidden_layers")
     try:
         if type(start) is not int or type(depth) is not int or not 0 <= start <= depth <= MOST_LAYERS:

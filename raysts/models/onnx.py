@@ -25,6 +25,7 @@ from raysts.models.gaussian_head import GaussianHead
 from raysts.models.head import Dense
 from raysts.models.layers import layer_indices, layer_weights
 from raysts.models.sentence_model import SentenceModel
+from raysts.models.word_vectors import WordVectors
 from raysts.storage.atomic import atomic_write, write_json
 from raysts.storage.foreign import read_json
 
@@ -70,7 +71,7 @@ class Graph(nn.Module):
 
 def _plain(backbone: Any) -> nn.Module:
     """The backbone as transformers makes it: ONNX has neither packed attention nor oneDNN's products."""
-    if isinstance(backbone, static.WordVectors):
+    if isinstance(backbone, WordVectors):
         return backbone
     config = copy.deepcopy(backbone.config)  # it names the attention of the model that it belongs to
     plain = type(backbone)._from_config(config, attn_implementation="eager", **without_pooler(backbone))
@@ -129,7 +130,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     ids_BT, mask_BT = _texts(model, (2, 5))
     names = {0: "batch", 1: "length"}
     with atomic_write(folder) as draft:
-        if isinstance(model.encoder.backbone, static.WordVectors):
+        if isinstance(model.encoder.backbone, WordVectors):
             draft.mkdir(parents=True)
             static.save_tokenizer(model.tokenizer.backend_tokenizer, draft)
         else:

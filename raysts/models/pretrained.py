@@ -7,24 +7,27 @@ import hashlib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models import static, vector_files
-from raysts.models.encoder import Encoder, pooling_modes
 from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
-from raysts.models.head import Similarity, similarities_of
-from raysts.models.layers import Layers, layer_indices
+from raysts.models.layers import Layers, layer_indices, pooling_modes
 from raysts.models.modules import MOST_LAYERS, config_of, describe, head_of, transformer_settings
 from raysts.models.precision import Precision, resolve
-from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import lowers
+from raysts.ops.similarity import Similarity
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:  # what is asked of a model before anything starts needs no torch, which takes a second to import
+    import torch
+
+    from raysts.models.encoder import Encoder
+    from raysts.models.sentence_model import SentenceModel
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model")
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
@@ -70,6 +73,12 @@ def load(
     Raises:
         InputError: nothing is there, it is not an encoder that raysts knows, or it has no such prompt.
     """
+    import torch
+
+    from raysts.models.encoder import Encoder
+    from raysts.models.sentence_model import SentenceModel
+    from raysts.models.word_vectors import WordVectors
+
     folder = find(model)
     asked = describe(folder)
     prompts = asked.prompts.with_default(prompt)
@@ -95,7 +104,7 @@ def load(
         raise InputError(f"'{model}': {error}") from None
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     encoder.to(place).eval()
-    if resolve(precision, place) == "bf16" and not isinstance(backbone, static.WordVectors):
+    if resolve(precision, place) == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
     length = min(max_length or asked.max_length or tokenizer.model_max_length, limit)
     return SentenceModel(
@@ -112,6 +121,8 @@ def load(
 
 def randomise(encoder: Encoder, seed: int) -> None:
     """Give an encoder the random weights that its family begins with, those of the seed."""
+    import torch
+
     config = copy.deepcopy(encoder.backbone.config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -122,6 +133,8 @@ def randomise(encoder: Encoder, seed: int) -> None:
 
 def similarities(folder: Path) -> dict[str, Similarity]:
     """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
+    from raysts.models.head import similarities_of
+
     asked = describe(folder)
     return similarities_of([head_of(*head) for head in asked.heads[-1:]], asked.similarity)
 
@@ -193,7 +206,7 @@ def _shapes(folder: Path) -> list[list[int]]:
     found: list[list[int]] = []
     for path in _weights(folder):
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(path, "np") as file:
                 found += [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
@@ -218,6 +231,8 @@ def refuse_code(folder: Path) -> None:
                 f"from a model directory: give a model of a known family, or load this one with its own library"
             )
     if not any((folder / f"model.safetensors{end}").is_file() for end in ("", ".index.json")):
+        import torch
+
         for path in sorted(folder.glob("pytorch_model*.bin")):
             check_ordinary(path)
             try:
@@ -237,7 +252,6 @@ def _unreadable(path: Path, error: Exception) -> str:
     )
 
 
-@torch.inference_mode()
 def _check_padding(encoder: Encoder) -> None:
     """Raise ValueError when an encoder of no listed family gives another value for a text that is padded.
 
@@ -245,9 +259,12 @@ def _check_padding(encoder: Encoder) -> None:
     """
     if encoder.config.model_type in (*FAMILIES, static.MODEL_TYPE):
         return
+    import torch
+
     ids_T = torch.tensor([token for token in range(13) if token != encoder.pad_id][:12])
-    (alone_BTH,) = encoder.token_layers(ids_T[None, :4], torch.tensor([4]), (encoder.depth,))
-    (beside_BTH,) = encoder.token_layers(ids_T.repeat(2, 1), torch.tensor([4, 12]), (encoder.depth,))
+    with torch.inference_mode():
+        (alone_BTH,) = encoder.token_layers(ids_T[None, :4], torch.tensor([4]), (encoder.depth,))
+        (beside_BTH,) = encoder.token_layers(ids_T.repeat(2, 1), torch.tensor([4, 12]), (encoder.depth,))
     difference = float((beside_BTH[0, :4] - alone_BTH[0]).abs().max())
     if not difference <= 1e-4 * max(1.0, float(alone_BTH.abs().max())):
         raise ValueError(
@@ -394,8 +411,11 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
+    import torch
     import transformers
     from transformers import AutoConfig
+
+    from raysts.models import word_vectors
 
     transformers.utils.logging.disable_progress_bar()
     verbosity = transformers.utils.logging.get_verbosity()
@@ -403,7 +423,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     try:
         _weights(folder)
         if static.is_static(folder):
-            return static.load(folder)
+            return word_vectors.load(folder)
         refuse_code(folder)
         _check_config(folder, config_of(folder / "config.json") or {})
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)

@@ -15,17 +15,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from raysts.errors import InputError
-from raysts.models import static
+from raysts.models import static, word_vectors
 from raysts.models.encoder import Encoder
-from raysts.models.head import Similarity, similarities_of
+from raysts.models.head import similarities_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import pooling_config, save_layers
 from raysts.models.packing import to_device
 from raysts.models.precision import autocast, resolve
 from raysts.models.prompts import Asked, Kind, Prompts
-from raysts.models.static import WordVectors
 from raysts.models.tokens import Tokens, lowers, tokenize
+from raysts.models.word_vectors import WordVectors
 from raysts.ops.ensemble import unit
+from raysts.ops.similarity import Similarity
 from raysts.storage.atomic import atomic_write, write_json
 
 Representation = dict[str, np.ndarray]
@@ -276,7 +277,7 @@ class SentenceModel:
         backbone = self.encoder.backbone
         if isinstance(backbone, WordVectors):
             plain = self.pooling == "mean" and all(head.reads == "pooled" for head in self.encoder.heads)
-            static.save(backbone, self.tokenizer, folder, self.max_length, plain)
+            word_vectors.save(backbone, self.tokenizer, folder, self.max_length, plain)
             return static.FOLDER, f"{_ST}WordEmbeddings"
         config = copy.deepcopy(backbone.config)
         config.output_hidden_states = not last_layer

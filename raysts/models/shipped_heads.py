@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from torch import Tensor
 
-from raysts.models.head import Head, Similarity, cosine_of_vectors, l2_of_vectors
+from raysts.models.head import Head
 from raysts.models.shipped import glow, latent
-from raysts.ops.similarity import jensen_shannon, l2_mixture
+from raysts.ops.similarity import Similarity, cosine_of_vectors, jensen_shannon, l2_mixture, l2_of_vectors
 
 L = TypeVar("L", bound=latent.Latent)
 Arrays = Mapping[str, np.ndarray]

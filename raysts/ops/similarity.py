@@ -5,7 +5,7 @@ Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -109,3 +109,36 @@ def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[slice, np.ndarray, n
     for first in range(0, len(a), step):
         rows = slice(first, first + step)
         yield rows, a[rows].astype(np.float64), b[rows].astype(np.float64)
+
+
+Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.ndarray]
+"""Representations whose rows correspond -> one number per pair [N] float64, larger for more similar."""
+
+
+def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Cosine of ``vectors``."""
+    return cosine(a["vectors"], b["vectors"])
+
+
+def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Negated Euclidean distance of ``vectors``."""
+    return l2(a["vectors"], b["vectors"])
+
+
+def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Dot product of ``vectors``."""
+    return dot(a["vectors"], b["vectors"])
+
+
+def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Negated Manhattan distance of ``vectors``."""
+    return manhattan(a["vectors"], b["vectors"])
+
+
+SIMILARITIES: dict[str, tuple[str, Similarity]] = {
+    "cosine": ("cosine", cosine_of_vectors),
+    "dot": ("dot", dot_of_vectors),
+    "euclidean": ("l2", l2_of_vectors),
+    "manhattan": ("manhattan", manhattan_of_vectors),
+}
+"""What sentence-transformers calls the similarities of vectors: their name in results, and the function."""

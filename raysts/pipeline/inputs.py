@@ -29,8 +29,7 @@ from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, tog
 from raysts.evaluation.dev import Dev, load_dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models import memory, pretrained
-from raysts.models.encoder import pooling_modes
-from raysts.models.layers import Layers
+from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
@@ -176,7 +175,7 @@ class Inputs:
     def student_width(self) -> int:
         """Dimensions of the student, before what may be fitted behind it."""
         recipe = self.pipeline.sed
-        width = tiny_config().hidden_size if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
+        width = tiny_config()["hidden_size"] if self.pipeline.backbone == TINY else pretrained.width(self.backbone)
         return int(width) * len(pooling_modes(recipe.pooling if recipe else "mean"))
 
     # -- data --------------------------------------------------------------------------------------------------------

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raysts.errors import InputError, RunFailed, StoreFailed, without_secrets
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 from raysts.training.job import Job, title
-from raysts.training.runtime import Runtime
-from raysts.training.stacked import stacks, train_stack
+
+if TYPE_CHECKING:  # a plan needs no torch
+    from raysts.training.runtime import Runtime
 
 Say = Callable[[str], None]
 Worker = Callable[..., Callable[[Any], Any]]
@@ -65,6 +66,9 @@ class LocalExecutor:
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """As :meth:`Executor.train`; members that are trained as one stage by stage."""
+        from raysts.training.runtime import Runtime
+        from raysts.training.stacked import stacks
+
         gpus = 1 if Runtime(self.device).device.type == "cuda" else 0
         reasons: dict[int, str | None] = {}
         for stack in stacks(chains, resources.most_stacked(len(chains), gpus)):
@@ -82,6 +86,8 @@ def train_chains(chains: Sequence[Sequence[Job]], runtime: Callable[[Job], Runti
     Training is deterministic, so an error of its own would come again: it ends the chain with its reason on record and
     is not retried. Only the death of the process is (by whoever started it).
     """
+    from raysts.training.stacked import train_stack
+
     reasons: list[str | None] = [None] * len(chains)
     for jobs in zip(*chains, strict=True):
         left = [index for index, reason in enumerate(reasons) if reason is None]

@@ -13,26 +13,26 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from raysts.data.shards import open_shard, type_rule
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, folder_id
 from raysts.models import memory, pretrained
-from raysts.models.encoder import pool
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
 from raysts.models.prompts import Prompts
-from raysts.models.sentence_model import TOKEN_BUDGET, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.schema import Column
 from raysts.storage.checksums import checksum
+
+if TYPE_CHECKING:
+    import torch
 
 TEXTS = ("text", "sentence")
 """Columns of precomputed vectors that may hold the texts: the first that is there."""
@@ -177,6 +177,8 @@ class EncoderTeacher:
         return self.model.tokenize(texts)
 
     def vectors(self, tokens: Tokens) -> np.ndarray:
+        from raysts.models.sentence_model import represent_tokens
+
         (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
         return self.model.finished(found)["vectors"]
 
@@ -199,6 +201,7 @@ class OnnxTeacher:
                 f"teacher '{folder}' is ONNX, and onnxruntime is not installed: pip install 'raysts[onnx]'"
             )
         import onnxruntime
+        import torch
 
         self.folder, self.asked = folder, describe(folder)
         self.prompt, self.tokenizer = self.asked.prompts.resolve(prompt), pretrained.load_tokenizer(folder)
@@ -232,6 +235,8 @@ class OnnxTeacher:
         return tokenize(self.tokenizer, texts, longest if longest < 10**6 else LONGEST, self.prompt)
 
     def vectors(self, tokens: Tokens) -> np.ndarray:
+        from raysts.models.sentence_model import TOKEN_BUDGET
+
         parts, order, first = [], np.argsort(-tokens.lengths, kind="stable"), 0
         while first < len(order):
             rows = order[first : first + max(1, TOKEN_BUDGET["cpu"] // max(1, int(tokens.lengths[order[first]])))]
@@ -240,6 +245,10 @@ class OnnxTeacher:
         return np.concatenate(parts)[np.argsort(order)]
 
     def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
+        import torch
+
+        from raysts.models.encoder import pool
+
         mask_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
         given = {"input_ids": ids_BT, "attention_mask": mask_BT.long(), "token_type_ids": torch.zeros_like(ids_BT)}
         (found,) = self.session.run([self.output], {name: given[name].numpy() for name in self.inputs})

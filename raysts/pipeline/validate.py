@@ -89,7 +89,7 @@ def check(inputs: Inputs) -> None:
 def _misfits(inputs: Inputs) -> list[str]:
     """Settings that do not fit the width of what they are fitted on."""
     pipeline = inputs.pipeline
-    width = tiny_config().hidden_size if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
+    width = tiny_config()["hidden_size"] if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
     distilled = inputs.distilled
     kept = distilled.projection if distilled and distilled.target != "concat" else None
     after = kept or width
@@ -106,7 +106,7 @@ def _misfits(inputs: Inputs) -> list[str]:
 
 def _backbone_problems(inputs: Inputs) -> list[str]:
     if inputs.pipeline.backbone == TINY:
-        config = tiny_config().to_dict()
+        config = tiny_config()
     else:
         try:
             config = pretrained.check(inputs.backbone)

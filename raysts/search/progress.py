@@ -13,8 +13,8 @@ from raysts.search.scores import by_mean
 from raysts.search.space import text_of
 from raysts.search.study import Study
 from raysts.search.trial import Trial
+from raysts.training.metrics import last_metrics
 from raysts.training.monitor import duration
-from raysts.training.record import last_metrics
 
 EVERY = 1.0
 """Seconds between looks at the files of running trials."""

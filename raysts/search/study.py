@@ -40,7 +40,7 @@ from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 
 
 class ScoreBackbone:

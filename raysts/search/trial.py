@@ -18,7 +18,7 @@ from raysts.pipeline.local import fail
 from raysts.search.space import Point
 from raysts.training.job import Job
 from raysts.training.loop import train
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 from raysts.training.runtime import Runtime
 
 Status = Literal["finished", "stopped", "infeasible", "failed"]

@@ -29,6 +29,7 @@ from raysts.storage.runs import RunFolder, Upload
 from raysts.training import checkpoint, optim, record
 from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job, finished, name_of, total_steps, writing
+from raysts.training.metrics import MetricsLog, metrics_until
 from raysts.training.runtime import Preempted, Preemption, Runtime
 from raysts.training.selection import CachedTokensModel, evaluate
 from raysts.training.shard import own
@@ -183,10 +184,10 @@ class Run:
             job.folder / "checkpoints",
             self.objective,
             self.optimizer,
-            lambda step: hashlib.sha256(record.metrics_until(metrics, step)).hexdigest(),
+            lambda step: hashlib.sha256(metrics_until(metrics, step)).hexdigest(),
             recipe.by_dev,
         )
-        self.log = record.MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
+        self.log = MetricsLog(metrics, self.state.step) if runtime.rank == 0 else None
 
         self.eval_every = recipe.train.eval_every or (max(1, steps // 10) if recipe.by_dev else -(-steps // 4))
         self.save_every = recipe.train.checkpoint_every or max(50, steps // 20)

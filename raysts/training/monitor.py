@@ -15,7 +15,7 @@ from raysts.objectives import OBJECTIVES
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job, title
-from raysts.training.record import last_metrics
+from raysts.training.metrics import last_metrics
 
 EVERY = 1.0
 """Seconds between looks at the files."""

@@ -19,7 +19,7 @@ from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
 from raysts.training import checkpoint
 from raysts.training.job import Job
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
 from raysts.training.job import Job
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 
 SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 24, "batch": 16, "members": 1}
 

@@ -9,7 +9,7 @@ import scipy.stats
 
 from raysts.evaluation.agreement import AgreementPairs, pairs_of
 from raysts.evaluation.tasks import lookup
-from raysts.models.head import cosine_of_vectors
+from raysts.ops.similarity import cosine_of_vectors
 
 
 def unit(vectors_ND: np.ndarray) -> np.ndarray:

@@ -16,8 +16,8 @@ from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.retrieval import METRICS, RetrievalTask, search
 from raysts.evaluation.row_scores import read, row_scores, write
 from raysts.evaluation.tasks import RowScores, lookup
-from raysts.models.head import cosine_of_vectors, dot_of_vectors, l2_of_vectors
 from raysts.models.sentence_model import SentenceModel
+from raysts.ops.similarity import cosine_of_vectors, dot_of_vectors, l2_of_vectors
 from raysts.recipes.recipe import Data
 
 WORDS = [f"word{i}" for i in range(30)]

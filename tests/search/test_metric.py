@@ -23,7 +23,7 @@ from raysts.search.sampler import Sampler
 from raysts.search.study import Study
 from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 
 BOUND = "sts.settings.lower_bound"
 DEV = "sts/stsb_dev"

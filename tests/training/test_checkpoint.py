@@ -11,7 +11,7 @@ from torch import nn
 from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint, optim
 from raysts.training.checkpoint import TrainState, best_file
-from raysts.training.record import MetricsLog, last_metrics, read_metrics
+from raysts.training.metrics import MetricsLog, last_metrics, read_metrics
 
 
 def module_and_optimizer(name: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -28,8 +28,9 @@ from raysts.storage.checksums import write_record
 from raysts.storage.foreign import read_json
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
-from raysts.training import checkpoint, loop, record
+from raysts.training import checkpoint, loop
 from raysts.training.loop import train
+from raysts.training.metrics import last_metrics
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
 STILL = Optim(name="adamw", lr=1e-12, schedule="constant", warmup=0.0)
@@ -474,4 +475,4 @@ def test_a_corrupt_metrics_line_does_not_stop_a_resume(stage: Stage, tmp_path: P
         4,
         5,
     ]
-    assert record.last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]
+    assert last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]

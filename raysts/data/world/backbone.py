@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from raysts.data.world.lexicon import ACTIONS, KINDS
@@ -14,7 +14,7 @@ from raysts.data.world.text import FUNCTION_WORDS, all_surfaces, inflect, plural
 from raysts.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from transformers import BertConfig, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIXES = ("s", "es", "ing", "ed", "d")
@@ -62,21 +62,20 @@ def world_tokenizer() -> PreTrainedTokenizerFast:
     return BertTokenizerFast(vocab=vocabulary, do_lower_case=True, model_max_length=MAX_LENGTH)
 
 
-def tiny_config() -> BertConfig:
-    """The shape of `backbone=tiny`."""
-    from transformers import BertConfig
-
-    return BertConfig(
-        vocab_size=len(world_vocabulary()),
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=256,
-        max_position_embeddings=MAX_LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.1,
-        pad_token_id=0,
-    )
+def tiny_config() -> dict[str, Any]:
+    """The shape of `backbone=tiny`: what its `config.json` says beside transformers' defaults."""
+    return {
+        "model_type": "bert",
+        "vocab_size": len(world_vocabulary()),
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "max_position_embeddings": MAX_LENGTH,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.1,
+        "pad_token_id": 0,
+    }
 
 
 def write_tiny_backbone(path: Path, seed: int) -> None:
@@ -87,12 +86,12 @@ def write_tiny_backbone(path: Path, seed: int) -> None:
         seed: seed of the initialisation; the global random state is left as it was.
     """
     import torch
-    from transformers import BertModel
+    from transformers import BertConfig, BertModel
 
     with atomic_write(Path(path)) as draft:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(crc32(b"tiny-backbone") ^ seed)
-            model = BertModel(tiny_config(), add_pooling_layer=False)
+            model = BertModel(BertConfig.from_dict(tiny_config()), add_pooling_layer=False)
         model.float().save_pretrained(draft)
         world_tokenizer().save_pretrained(draft)
 

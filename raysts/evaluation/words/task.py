@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from raysts.evaluation.statistics import (
 )
 from raysts.evaluation.tasks import ModelTask
 from raysts.evaluation.words import scores
-from raysts.evaluation.words.components import contextual_words
 from raysts.evaluation.words.sets import (
     ANALOGY,
     CATEGORIZATION,
@@ -37,8 +36,10 @@ from raysts.evaluation.words.sets import relations as relations_of
 from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
 from raysts.models.layers import Layers, single_layers
-from raysts.models.sentence_model import SentenceModel
 from raysts.schema import TABLES, TEST_TABLES
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 SENTENCES = tuple(table for table in TABLES if table.startswith("sts/"))
 """Tables whose sentences show a contextual model the words: all of STS, every split; no score is read."""
@@ -95,6 +96,8 @@ class WordsTask(ModelTask):
             choices = tuple(layers or (model.layers,))
             tables = [static_words(model)] * len(choices)
         else:
+            from raysts.evaluation.words.components import contextual_words
+
             choices = tuple(layers or single_layers(model.depth))
             tables = contextual_words(model, _sentences(corpus), choices)
         _say_what_is_missing(corpus, sets, tables[0])

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysts.models.sentence_model import SentenceModel
-from raysts.models.static import BLOCK, WordVectors
+from raysts.models.static import BLOCK, MODEL_TYPE
 from raysts.models.vector_files import vocabulary
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 UNKNOWN = -1
 """Row of a word that has no vector."""
@@ -77,4 +80,4 @@ def static_words(model: SentenceModel) -> Words:
 
 def is_static(model: SentenceModel) -> bool:
     """Whether a word has one vector whatever stands around it."""
-    return isinstance(model.encoder.backbone, WordVectors)
+    return bool(model.encoder.config.model_type == MODEL_TYPE)

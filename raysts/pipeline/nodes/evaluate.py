@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -26,12 +26,11 @@ from raysts.evaluation.row_scores import Choice
 from raysts.evaluation.tasks import RowScores
 from raysts.ids import content_id
 from raysts.models import pretrained
-from raysts.models.head import Similarity, cosine_of_vectors
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
-from raysts.models.sentence_model import Representation
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
+from raysts.ops.similarity import Similarity, cosine_of_vectors
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -43,6 +42,9 @@ from raysts.pipeline.outcome import decide, members_dev
 from raysts.recipes.recipe import Pipeline
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import Representation
 
 Row = dict[str, Any]
 Role = Literal["backbone", "member", "soup", "greedy-soup", "student"]

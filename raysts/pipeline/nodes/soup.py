@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import content_id
@@ -37,6 +35,8 @@ class ScoreAverage:
         self.device, self.dev = device, dev
 
     def __call__(self, folders: Sequence[Path]) -> dict[str, Score]:
+        import torch
+
         model = pretrained.average(folders)
         model.encoder.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         try:

@@ -10,12 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from raysts.data.windows import Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
@@ -24,7 +23,6 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
-from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
@@ -37,6 +35,9 @@ from raysts.pipeline.outcome import STSB_DEV
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
 
 SAMPLE = 512
 """Sentences on which teachers are compared before anything is embedded."""
@@ -144,6 +145,8 @@ class EmbedTeachers:
 
 def room_on(device: str | None, resources: Resources) -> float:
     """Bytes that the weights of teachers may take in a process with these resources, of its share of the device."""
+    import torch
+
     if device != "cpu" and torch.cuda.is_available():
         return OF_MEMORY * torch.cuda.mem_get_info()[1] * min(1.0, resources.gpus or 1.0)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -193,6 +196,8 @@ class FitTarget:
             parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
         found = ensemble.reduction(parts, width) if self.reduced else np.eye(width, dtype=np.float32)
         if self.start is not None:
+            from raysts.models.sentence_model import represent_tokens
+
             windows, model = Windows(self.start.tokens), self.start.untrained(self.device)
             targets, starts = [], []
             for window, part in zip(fitted, parts, strict=True):

@@ -21,7 +21,7 @@ from raysts.pipeline.outcome import Option
 from raysts.pipeline.plan import Plan
 from raysts.recipes.overrides import dump
 from raysts.storage.store import Store, at_once
-from raysts.training.record import read_metrics
+from raysts.training.metrics import read_metrics
 
 ABOUT_TINY = (
     "The backbone is a small randomly initialised BERT for the embedded world; its scores say nothing about real text."
