@@ -2,7 +2,8 @@
 
 Both sides train the same runs (same seeds, batches, steps), both at once, one thread each, with the same training loop. The
 training time of a side is that of its slower member, from its first batch to its last step; start-up (Ray's cluster, its
-processes, imports, loading the model) is stated apart. No Ray process runs while the plain side is measured.
+processes, imports, loading the model) is stated apart. No Ray process runs while the plain side is measured. What Ray takes while
+members train is what other processes than theirs take, so the CPU seconds of both are beside it, of all processes of the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,11 @@ import workload
 from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
 from raysts.training.job import Job
+from raysts.training.metrics import last_metrics
 
 MEMBERS = 2
+BEGUN = 50
+"""Steps before which, and before whose end, CPU time is not counted: the line that the first is read from is the 50th."""
 
 
 def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list[Job]:
@@ -40,6 +46,46 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
         )
         for member in range(MEMBERS)
     ]
+
+
+class Clock:
+    """CPU seconds by process, of all processes of this machine, while a side trains: from when both members have done
+    ``BEGUN`` steps until one has done all but as many."""
+
+    def __init__(self, jobs: list[Job], steps: int) -> None:
+        self.jobs, self.steps = jobs, steps
+        self.seconds: dict[int, float] = {}
+        self.wall = 0.0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while min(self._done()) < BEGUN:
+            time.sleep(0.5)
+        before, began = _cpu_seconds(), time.perf_counter()
+        while max(self._done()) < self.steps - BEGUN:
+            time.sleep(0.5)
+        self.seconds = {pid: seconds - before.get(pid, 0.0) for pid, seconds in _cpu_seconds().items()}
+        self.wall = time.perf_counter() - began
+
+    def _done(self) -> list[int]:
+        lines = [last_metrics(job.folder / "metrics.jsonl") for job in self.jobs]
+        return [line["step"] if line else 0 for line in lines]
+
+    def shares(self) -> dict[str, float]:
+        """Of a CPU: what a member's process had, and what all others together took."""
+        self._thread.join()
+        taken = sorted(self.seconds.values(), reverse=True)
+        return {"member": statistics.mean(taken[:MEMBERS]) / self.wall, "others": sum(taken[MEMBERS:]) / self.wall}
+
+
+def _cpu_seconds() -> dict[int, float]:
+    tick, found = os.sysconf("SC_CLK_TCK"), {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            found[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / tick
+    return found
 
 
 def _train_alone(job: Job) -> None:
@@ -93,7 +139,7 @@ def outcome(jobs: list[Job], seconds: float, cluster: float) -> dict[str, float]
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.set_defaults(threads=1)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each member")
+    parser.add_argument("--steps", type=int, default=300, help="training steps of each member, more than 100")
     parser.add_argument("--rows", type=int, default=20_000, help="rows of the training table to draw from")
     args = parser.parse_args()
     if args.threads != 1:
@@ -110,9 +156,14 @@ def main() -> None:
         for number in range(args.rounds + 1):
             for name, train in (("plain processes", plain), ("Ray", on_ray)):
                 round_folder = folder / f"{'ray' if name == 'Ray' else 'plain'}-{number}"
-                times = train(jobs_of(work, model, round_folder, args.steps))
+                jobs = jobs_of(work, model, round_folder, args.steps)
+                clock = Clock(jobs, args.steps)
+                times = train(jobs) | clock.shares()
                 shutil.rmtree(round_folder)
-                measure.say(f"  {'warm-up' if number == 0 else f'round {number}'}: {name}: {times['train']:.2f} s")
+                measure.say(
+                    f"  {'warm-up' if number == 0 else f'round {number}'}: {name}: {times['train']:.2f} s, "
+                    f"{times['member']:.3f} of a CPU a member, {times['others']:.3f} all others"
+                )
                 if number:
                     found[name].append(times)
     finally:
@@ -125,6 +176,8 @@ def main() -> None:
             "max": max(t["train"] for t in times),
             "cluster start s": statistics.median(t["cluster"] for t in times),
             "other start-up and end s": statistics.median(t["start"] for t in times),
+            "of a CPU, a member": statistics.median(t["member"] for t in times),
+            "all others": statistics.median(t["others"] for t in times),
             "members": MEMBERS,
             "steps": args.steps,
         }

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
+from raysts.models.encoder import Encoder
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.kinds.contrastive import ContrastiveKind
 from raysts.objectives.kinds.kind import Kind
@@ -37,6 +38,8 @@ NESTED = ("sed", "simcse-sup")
 """Objectives whose first dimensions learn too: each width is gathered by itself."""
 RESUMED = "nli"
 """The objective whose runs are also interrupted and resumed."""
+IN_BF16 = "in bf16"
+"""Its run whose weights are spread, and put together in bf16."""
 
 
 def names_in(world: int, names: Iterable[str]) -> list[str]:
@@ -84,7 +87,7 @@ class Gloo(Runtime):
         self.rank, self.world, self.where = rank, world, "gloo"
         self.module: Any = None
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         self.module = module
         return averaged(module, self.device)
 
@@ -97,8 +100,16 @@ class Spread(Gloo):
 
     shards = True
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        self.module = shard(module, self.device)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.numbers: set[str] = set()
+        """In which numbers a layer was put together."""
+
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
+        self.module = shard(module, self.device, precision)
+        encoder = next(part for part in module.modules() if isinstance(part, Encoder))
+        part = next(next(iter(encoder.layer_list())).children())  # in the layer, which is whole while it computes
+        part.register_forward_pre_hook(lambda part, _: self.numbers.add(str(next(part.parameters()).dtype)))
         return self.module
 
 
@@ -129,6 +140,9 @@ def run(
     spread = {
         name: small_runs.without(alone[name], folder=folder / "spread" / name) for name in SPREAD if name in names
     }
+    in_bf16 = small_runs.replace(alone[RESUMED].recipe.train, precision="bf16")
+    recipe = small_runs.replace(alone[RESUMED].recipe, train=in_bf16)
+    spread[IN_BF16] = small_runs.without(alone[RESUMED], folder=folder / "spread" / IN_BF16, recipe=recipe)
     (folder / "jobs.pickle").write_bytes(pickle.dumps({**together, "extra": extra, "spread": spread}))
     # A run that begins in one process and goes on in two.
     try:
@@ -176,10 +190,11 @@ def rank_main(rank: int, folder: str) -> None:
         if world == 2:
             found |= _pair(rank)
             _goes_on(made["extra"], rank, found)
-            found["spread"] = {}
+            found["spread"], found["numbers"] = {}, {}
             for name, job in made["spread"].items():  # each is interrupted, and resumed
                 _until(small_runs.Interrupted, job, Spread(rank, world, read=small_runs.interrupted_at(3)))
-                found["spread"][name] = _weights(job, Spread(rank, world))
+                runtime = Spread(rank, world)
+                found["spread"][name], found["numbers"][name] = _weights(job, runtime), sorted(runtime.numbers)
         elif world == 3:
             _until(
                 small_runs.Interrupted, made["extra"]["shrunk"], Gloo(rank, world, read=small_runs.interrupted_at(3))

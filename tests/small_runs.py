@@ -132,7 +132,7 @@ class Watched(Runtime):
         self.module: Objective | None = None
         self.lines: list[dict[str, Any]] = []
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         assert isinstance(module, Objective)
         self.module = module
         return module

@@ -93,10 +93,10 @@ class RayRuntime(Runtime):
         self.shards = resources.shard and self.world > 1
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         """With gradients averaged, or the whole of it spread, where several processes train together."""
         if self.shards:
-            return shard(module, self.device)
+            return shard(module, self.device, precision)
         return averaged(module, self.device) if self.world > 1 else module
 
     def report(self, line: dict[str, Any]) -> None:

@@ -333,7 +333,8 @@ class Resources:
         stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
             them, on CPUs, where it is slower, each is trained by itself.
         shard: spread the weights, gradients and moments of a member over its workers (FSDP), for a backbone that does not fit on
-            one; only of losses of sentence vectors, and not together with ``grad_cache``.
+            one; only of losses of sentence vectors, and not together with ``grad_cache``. In bf16 or fp16 layers are put together
+            in it, from float32.
         memory: GB of main memory per worker; none: on clusters that others share what the model is estimated to take, as
             ``raysts plan`` shows it.
         accelerator_type: the kind of GPU that workers must have, as Ray calls it (``L4``, ``H100``); none: any.

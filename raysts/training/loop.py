@@ -162,7 +162,7 @@ class Run:
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
-        self.wrapped = runtime.wrap(self.objective)
+        self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher, job.to_target)
         self.order = BatchOrder(

@@ -57,8 +57,11 @@ class Runtime:
         if threads is not None:
             torch.set_num_threads(threads)
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The module as it is called: with gradients averaged over processes where there are several."""
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
+        """The module as it is called: with gradients averaged over processes where there are several.
+
+        ``precision``: resolved; what is spread over processes is sent in it.
+        """
         return module
 
     def report(self, line: dict[str, Any]) -> None:

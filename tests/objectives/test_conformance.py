@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from gloo_ranks import RESUMED, SPREAD, WORLDS, batch_of, names_in
+from gloo_ranks import IN_BF16, RESUMED, SPREAD, WORLDS, batch_of, names_in
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
 from raysts.data.batches import BatchOrder, read_batches
@@ -291,6 +291,16 @@ def test_a_run_that_is_spread_over_two_processes_is_that_of_one(name: str, two_p
     texts = ["a dog runs", "the cat sleeps in a small house"]
     np.testing.assert_allclose(spread.encode(texts), whole.encode(texts), atol=1e-5)
     assert spread.encoder.config.architectures == whole.encoder.config.architectures
+
+
+def test_what_is_spread_is_put_together_in_bf16_and_kept_in_float32(two_processes: Found) -> None:
+    (first, _), alone = two_processes
+    assert first["numbers"] == {**dict.fromkeys(SPREAD, ["torch.float32"]), IN_BF16: ["torch.bfloat16"]}
+    assert {value.dtype for value in first["spread"][IN_BF16].values()} == {torch.float32}
+    assert 0.0 < difference(first["spread"][IN_BF16], alone["weights"][RESUMED]) < 0.01
+    lines = first["spread_metrics"][IN_BF16], alone["metrics"][RESUMED]
+    losses = [[line["loss"] for line in of_run if "loss" in line] for of_run in lines]
+    np.testing.assert_allclose(*losses, rtol=0.02)
 
 
 # -- what is computed again in backward ----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_finished_trial_leaves_nothing_in_memory_and_writes_no_checkpoint_for_
     held: list[weakref.ref[Any]] = []
 
     class Watching(TrialRuntime):
-        def wrap(self, module: Any) -> Any:
+        def wrap(self, module: Any, precision: str) -> Any:
             held.extend(weakref.ref(each) for each in (module, *module.parameters()))
             return module
 

@@ -39,7 +39,7 @@ STILL = Optim(name="adamw", lr=1e-12, schedule="constant", warmup=0.0)
 class Untouchable(Watched):
     """A runtime for a run that must not be trained any more."""
 
-    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+    def wrap(self, module: torch.nn.Module, precision: str) -> torch.nn.Module:
         raise AssertionError("this run was to be left alone")
 
 
