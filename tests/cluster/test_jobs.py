@@ -96,13 +96,15 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(he
         assert head.ask("/api/jobs/stopped/stop", method="POST") == (200, {"stopped": True})
         # `ray job submit` may stop reading before the job has said its last.
         wait_until(lambda: said in str(head.ask("/api/jobs/stopped/logs")[1]), pause=0.1)
-    code, output = ended(first)
-    assert head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED" and "Traceback" not in output, output
+    wait_until(lambda: head.ask("/api/jobs/stopped")[1]["status"] == "STOPPED", pause=0.1)
     saved = max(int(path.stem.partition("-")[2]) for path in folder.glob("checkpoints/step-*.pt"))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= saved]
 
-    code, output = ended(head.submit("run.py", *arguments, name="again"))
+    again = head.submit("run.py", *arguments, name="again")
+    _, output = ended(first)  # it takes seconds to see the end of its job
+    assert "Traceback" not in output, output
+    code, output = ended(again)
     assert code == exit_code(head, "again") == 0, output
     assert (folder / "metrics.jsonl").read_text().splitlines()[: len(kept)] == kept
     found = result(output)
