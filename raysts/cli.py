@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import functools
 import gc
 import inspect
 import json
@@ -139,6 +140,7 @@ def _unexpected(error: Exception, line: str) -> str:
     return f"{type(error).__name__}: {without_secrets(str(error))}\n{details}To go on after mending it: {line}"
 
 
+@functools.cache
 def parser() -> argparse.ArgumentParser:
     """The command-line parser."""
     top = argparse.ArgumentParser(

@@ -14,6 +14,14 @@ from pathlib import Path
 
 from ports import free_ports
 
+SERVE = """
+import logging
+from moto import backends, server
+modules = list(backends.list_of_moto_modules())
+backends.list_of_moto_modules = lambda: modules  # else each request lists the folders of all services
+logging.getLogger("werkzeug").setLevel("ERROR")  # and writes a line
+server.main()
+"""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": "us-east-1"}
 
 
@@ -23,7 +31,7 @@ def server(log: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", "import moto.server; moto.server.main()", "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, "-c", SERVE, "-H", "127.0.0.1", "-p", str(port)],
             stdout=file,
             stderr=file,
         )
