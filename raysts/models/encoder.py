@@ -162,6 +162,11 @@ class Encoder(nn.Module):
         for layer in self.layer_list():
             layer.forward = partial(_recomputed, layer.forward)
 
+    def compile_layers(self) -> None:
+        """Have torch compile every layer when it is first called, for any numbers of texts and tokens."""
+        for layer in self.layer_list():
+            layer.compile(dynamic=True)
+
     def layer_list(self) -> Iterable[Any]:
         """The backbone's layers; word vectors have none."""
         return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())

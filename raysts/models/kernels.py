@@ -28,7 +28,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b."""
         plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or not x.numel()
-        if plain or not _has_onednn():
+        if plain or torch.compiler.is_compiling() or not _has_onednn():
             return super().forward(x)
         return _Product.apply(x, self.weight, self.bias)
 
@@ -43,10 +43,11 @@ class Dropout(nn.Dropout):
 def dropout(x: Tensor, p: float) -> Tensor:
     """Zero a fraction ``p`` (on CPU to the next 1 / 65,536) of ``x`` and scale the rest to keep the expectation.
 
-    On most CPUs torch draws one 32-bit number after the other, in one thread; a 64-bit draw here serves four elements.
+    On most CPUs torch draws one 32-bit number after the other, in one thread; a 64-bit draw here serves four elements. Compiled,
+    it is torch's own.
     """
     kept = round((1.0 - p) * 65_536)
-    if x.device.type != "cpu" or kept == 0:
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or kept == 0:
         return F.dropout(x, p)
     if kept == 65_536:
         return x

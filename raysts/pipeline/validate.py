@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,11 @@ def check(inputs: Inputs) -> None:
     for name, recipe in pipeline.recipes.items():
         if recipe.train.lora is not None and (missing := lora.missing()):
             problems.append(f"{name}.train.lora={recipe.train.lora}: {missing}")
+        if recipe.train.compile and not shutil.which(compiler := os.environ.get("CXX", "g++")):
+            problems.append(
+                f"{name}.train.compile=true: needs a C++ compiler on every node, and '{compiler}' is not there; install one, "
+                f"name it by CXX, or leave compile out"
+            )
         try:
             if inputs.steps(recipe) == 0:
                 problems.append(

@@ -161,6 +161,8 @@ class Train:
             package ``peft``); the model that is written has them in its weights. None: all weights are trained.
         attention_dropout: of the weights of attention, where there is dropout: ``on``, or ``auto``: not on GPUs in bf16, whose
             kernel for texts without padding has none (the run's record says so); ``on`` pads texts for attention there.
+        compile: the encoder's layers by ``torch.compile``, for any sizes: the same numbers but for rounding, also after a
+            restart. It needs a C++ compiler on every node; on CPUs it is no faster, on GPUs it has not been measured.
     """
 
     epochs: float = 1.0
@@ -178,6 +180,7 @@ class Train:
     init: Literal["given", "random"] = later("given")
     lora: int | None = later(None)
     attention_dropout: Literal["auto", "on"] = later("auto")
+    compile: bool = later(False)
 
     def __post_init__(self) -> None:
         _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
@@ -287,9 +290,10 @@ class Recipe:
 
     @property
     def alone(self) -> bool:
-        """Whether it cannot be trained as one with others: backward computes again what forward did, or there are adapters."""
-        train = self.train
-        return train.gradient_checkpointing or self.settings.grad_cache is not None or train.lora is not None
+        """Whether it cannot be trained as one with others: backward computes again what forward did, there are adapters, or
+        compiled layers."""
+        train, again = self.train, self.train.gradient_checkpointing or self.settings.grad_cache is not None
+        return again or train.lora is not None or train.compile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,7 +501,7 @@ class Pipeline:
         _require(
             not again or (self.resources.stack or 1) == 1,
             f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache, "
-            f"gradient_checkpointing or lora; leave either out",
+            f"gradient_checkpointing, lora or compile; leave either out",
         )
         if self.resources.shard:
             for stage, recipe in self.recipes.items():
@@ -506,6 +510,7 @@ class Pipeline:
                     f"resources.shard: {stage}: only losses of sentence vectors are spread over workers, and those without "
                     f"grad_cache (train.gradient_checkpointing goes with it)",
                 )
+                _require(not recipe.train.compile, f"resources.shard: not together with {stage}.train.compile")
         _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         distilling = [name for name, kind in OBJECTIVES.items() if "teacher" in kind.values]
         _require(

@@ -159,6 +159,8 @@ class Run:
             self.model.encoder.attention_dropout = self.record["layout"]["attention_dropout"] = False
         if recipe.train.gradient_checkpointing:
             self.model.encoder.recompute_layers()
+        if recipe.train.compile:
+            self.model.encoder.compile_layers()
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)

@@ -1,0 +1,62 @@
+"""Compiled layers train as plain ones do."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
+
+from raysts.commands.plan import plan
+from raysts.errors import InputError
+from raysts.recipes.recipe import Train
+from raysts.recipes.tree import to_plain
+from raysts.training.loop import train
+
+
+@pytest.mark.slow  # the compiler takes a minute or two
+def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted and gone on with, in two layouts of rows; the model that is written is a plain one."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    weights, frames = {}, importlib.import_module("torch._dynamo.utils").counters["frames"]
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        known = frames["ok"]
+        job = stage.job(
+            "nli", tmp_path / str(compiled), compile=compiled, checkpoint_every=2, dropout=False, max_steps=4, dev=False
+        )
+        if compiled:
+            with pytest.raises(Interrupted):
+                train(job, Watched(read=interrupted_at(3)))
+        runtime = Watched()
+        train(job, runtime)
+        weights[compiled] = runtime.weights()
+        assert (frames["ok"] > known) == compiled
+        assert (job.folder / "model" / "model.safetensors").is_file()
+    assert difference(weights[False], weights[True]) < 1e-5
+
+
+def test_it_is_in_the_id_where_it_is_asked_for_alone() -> None:
+    assert "compile" not in to_plain(Train(), identity=True) and to_plain(Train(compile=True), identity=True)["compile"]
+
+
+def test_without_a_compiler_or_with_what_does_not_go_with_it_nothing_starts(
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"nli.train.compile": True}
+    for more, message in (
+        ({"resources.stack": 2}, "resources.stack=2: nli cannot be trained as one"),
+        ({"resources.shard": True, "resources.workers": 2}, "resources.shard: not together with nli.train.compile"),
+    ):
+        with pytest.raises(InputError, match=message):
+            plan("nli", asked | more, data=small_world, storage=tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        InputError, match=r"nli.train.compile=true: needs a C\+\+ compiler .* 'no-such-compiler' is not there"
+    ):
+        plan("nli", asked, data=small_world, storage=tmp_path)
+    assert not any(tmp_path.iterdir())
