@@ -78,6 +78,7 @@ CHANGED: dict[str, Any] = {
     "train.init": "random",
     "train.lora": 4,
     "train.attention_dropout": "on",
+    "train.compile": True,
     "pooling": "cls",
     "layers": 2,
 }

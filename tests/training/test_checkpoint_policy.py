@@ -119,7 +119,7 @@ def test_a_stack_saves_at_one_step(stage: Stage, tmp_path: Path) -> None:
         for k in range(2)
     ]
     runtime = Told(5, Preemption.END)
-    runtime.wrap = lambda module: module  # type: ignore[method-assign]
+    runtime.wrap = lambda module, precision: module  # type: ignore[method-assign]
     with pytest.raises(Preempted):
         train_stack(jobs, lambda job: runtime)
     assert [saved(job.folder) for job in jobs] == [[5], [5]]
