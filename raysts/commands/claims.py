@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.recipes.claims import CLAIMS
+
+if TYPE_CHECKING:
+    from raysts.data.corpora import Corpus
 
 HELP = "test the papers' claims, each with a paired interval and a verdict"
 EXAMPLE = "raysts claims sed --data DATA --set backbone=MODEL --seeds 5"
@@ -76,6 +79,7 @@ def claims(
         RunFailed: some of them failed.
     """
     from raysts.commands import experiment
+    from raysts.commands.context import corpus_of
     from raysts.recipes.experiments import EXPERIMENTS
 
     if paper is not None and paper not in CLAIMS:
@@ -89,6 +93,14 @@ def claims(
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
+    corpus = corpus_of(data, skip_bad=skip_bad)
+    for name in recipes:
+        absent = {task for claim in CLAIMS[name] for task in claim.on if not _tested(corpus, task)}
+        if without := sum(absent.issuperset(claim.on) for claim in CLAIMS[name]):
+            options.say(
+                f"{name}: {without} of {len(CLAIMS[name])} claims cannot be measured, for {corpus.where} has no test set of "
+                f"{', '.join(sorted(absent))}"
+            )
     planned = {name: experiment.described(recipe, given | counts[name], options) for name, recipe in recipes.items()}
     if plan:
         first = next(iter(planned.values()))
@@ -107,6 +119,12 @@ def claims(
         "reports": [each["report"] for each in found.values()],
         "text": "\n".join(each["text"] for each in found.values()),
     }
+
+
+def _tested(corpus: Corpus, task: str) -> bool:
+    from raysts.evaluation.harness import TASKS
+
+    return bool(TASKS[task].tables(corpus, ("test",)))
 
 
 def _text(result: Result) -> str:

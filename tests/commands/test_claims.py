@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ QUICK: dict[str, Any] = {
 
 def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, Any]:
     return claims(
-        paper, data=data, storage=storage, address="none", say=lambda text: None, **{"overrides": QUICK, **more}
+        paper, data=data, storage=storage, address="none", **{"overrides": QUICK, "say": lambda text: None, **more}
     )
 
 
@@ -49,6 +50,18 @@ def test_claims_from_nothing_and_from_what_is_there(
     again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
     assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
+
+
+def test_what_the_data_cannot_measure_is_said_before_anything_starts(small_world: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(small_world, tmp_path / "data"))
+    shutil.rmtree(data / "sick")
+    said: list[str] = []
+    run("gausscse", data, tmp_path / "storage", plan=True, say=said.append)
+    without = sum(all(task.startswith("sick-") for task in claim.on) for claim in CLAIMS["gausscse"])
+    assert said[0] == (
+        f"gausscse: {without} of {len(CLAIMS['gausscse'])} claims cannot be measured, for {data} has no test set of "
+        f"sick-2way, sick-direction"
+    )
 
 
 @pytest.mark.parametrize(
