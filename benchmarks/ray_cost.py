@@ -144,6 +144,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads != 1:
         parser.error("--threads is 1 here: each member trains with one thread on either side")
+    if args.steps <= 2 * BEGUN:
+        parser.error(
+            f"--steps {args.steps}: must be more than {2 * BEGUN}, for the first and the last {BEGUN} are left out"
+        )
     if (os.cpu_count() or 1) < MEMBERS:
         parser.error(f"this needs {MEMBERS} CPUs, one for each member")
     os.environ["OMP_NUM_THREADS"] = "1"

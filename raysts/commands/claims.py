@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.recipes.claims import CLAIMS
-
-if TYPE_CHECKING:
-    from raysts.data.corpora import Corpus
 
 HELP = "test the papers' claims, each with a paired interval and a verdict"
 EXAMPLE = "raysts claims sed --data DATA --set backbone=MODEL --seeds 5"
@@ -80,6 +77,7 @@ def claims(
     """
     from raysts.commands import experiment
     from raysts.commands.context import corpus_of
+    from raysts.evaluation.harness import TASKS
     from raysts.recipes.experiments import EXPERIMENTS
 
     if paper is not None and paper not in CLAIMS:
@@ -93,15 +91,15 @@ def claims(
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
+    planned = {name: experiment.described(recipe, given | counts[name], options) for name, recipe in recipes.items()}
     corpus = corpus_of(data, skip_bad=skip_bad)
     for name in recipes:
-        absent = {task for claim in CLAIMS[name] for task in claim.on if not _tested(corpus, task)}
+        absent = {task for claim in CLAIMS[name] for task in claim.on if not TASKS[task].tables(corpus, ("test",))}
         if without := sum(absent.issuperset(claim.on) for claim in CLAIMS[name]):
             options.say(
                 f"{name}: {without} of {len(CLAIMS[name])} claims cannot be measured, for {corpus.where} has no test set of "
                 f"{', '.join(sorted(absent))}"
             )
-    planned = {name: experiment.described(recipe, given | counts[name], options) for name, recipe in recipes.items()}
     if plan:
         first = next(iter(planned.values()))
         nodes = {node["id"]: node for each in planned.values() for node in each["nodes"]}
@@ -119,12 +117,6 @@ def claims(
         "reports": [each["report"] for each in found.values()],
         "text": "\n".join(each["text"] for each in found.values()),
     }
-
-
-def _tested(corpus: Corpus, task: str) -> bool:
-    from raysts.evaluation.harness import TASKS
-
-    return bool(TASKS[task].tables(corpus, ("test",)))
 
 
 def _text(result: Result) -> str:

@@ -16,7 +16,7 @@ from raysts.models.encoder import Encoder
 from raysts.models.precision import numbers
 
 
-def shard(objective: nn.Module, device: torch.device, precision: str = "fp32") -> nn.Module:
+def shard(objective: nn.Module, device: torch.device, precision: str) -> nn.Module:
     """Spread the objective over all processes, in place: layer by layer, each moved to the device by itself.
 
     It may be whole in main memory before. What is not a layer, a backbone or a head is a group of its own, and there must be no
