@@ -51,7 +51,7 @@ def claims(
     """Run what a paper's claims are about, and compare the systems of each claim on the same rows.
 
     The runs are ordinary pipelines, those of ``raysts run claims-PAPER``: what is done is not done again, and what was cut
-    off goes on with the same command.
+    off goes on with the same command. Systems that are in no claim which the data can measure are left out.
 
     Args:
         paper: ``sed``, ``gausscse`` or ``latte-mix``; none: all of them.
@@ -69,15 +69,13 @@ def claims(
 
     Returns:
         status, storage, claims (rows: :meth:`raysts.report.claims.data.Verdict.as_plain` and ``paper``), reports (paths), text;
-        with ``plan`` status, storage, nodes (as :func:`raysts.plan`).
+        with ``plan`` status, storage, nodes and notes (as :func:`raysts.plan`).
 
     Raises:
-        InputError: anything that would stop one of the runs, before anything starts.
+        InputError: anything that would stop one of the runs, before anything starts; or no claim can be measured.
         RunFailed: some of them failed.
     """
     from raysts.commands import experiment
-    from raysts.commands.context import corpus_of
-    from raysts.evaluation.harness import TASKS
     from raysts.recipes.experiments import EXPERIMENTS
 
     if paper is not None and paper not in CLAIMS:
@@ -91,25 +89,21 @@ def claims(
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
-    planned = {name: experiment.described(recipe, given | counts[name], options) for name, recipe in recipes.items()}
-    corpus = corpus_of(data, skip_bad=skip_bad)
-    for name in recipes:
-        absent = {task for claim in CLAIMS[name] for task in claim.on if not TASKS[task].tables(corpus, ("test",))}
-        if without := sum(absent.issuperset(claim.on) for claim in CLAIMS[name]):
-            options.say(
-                f"{name}: {without} of {len(CLAIMS[name])} claims cannot be measured, for {corpus.where} has no test set of "
-                f"{', '.join(sorted(absent))}"
-            )
+    checked = {name: experiment.planned(recipe, given | counts[name], options) for name, recipe in recipes.items()}
     if plan:
-        first = next(iter(planned.values()))
-        nodes = {node["id"]: node for each in planned.values() for node in each["nodes"]}
+        planned = [experiment.described(recipe, given, options, checked[name]) for name, recipe in recipes.items()]
+        nodes = {node["id"]: node for each in planned for node in each["nodes"]}
         return {
             "status": "done",
-            **first,
-            "name": ", ".join(each["name"] for each in planned.values()),
+            **planned[0],
+            "name": ", ".join(each["name"] for each in planned),
             "nodes": [*nodes.values()],
+            "notes": [note for each in checked.values() for note in each.notes],
         }
-    found = {name: experiment.run(recipe, given | counts[name], options) for name, recipe in recipes.items()}
+    for each in checked.values():
+        for note in each.notes:
+            options.say(note)
+    found = {name: experiment.run(recipe, given, options, checked[name]) for name, recipe in recipes.items()}
     return {
         "status": "done",
         "storage": next(iter(found.values()))["storage"],

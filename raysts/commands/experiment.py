@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from raysts.commands import composed, study
-from raysts.commands.context import check_name, checked_plan, executor, locate, run_on, store_of
+from raysts.commands.context import check_name, checked_plan, corpus_of, executor, locate, run_on, store_of
 from raysts.commands.options import Result, RunOptions
 from raysts.data.world.backbone import tiny_config
 from raysts.errors import InputError, RunFailed
@@ -17,10 +17,11 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.distances import DistancesNode
 from raysts.pipeline.plan import Plan, describe
 from raysts.recipes import experiments
+from raysts.recipes.claims import Claim
 from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
 from raysts.report.claims import page as claims
-from raysts.report.claims.data import claims_data
+from raysts.report.claims.data import agenda, claims_data
 from raysts.report.merging import page as merging
 from raysts.report.merging.data import merging_data
 from raysts.report.paper.data import report_data
@@ -73,37 +74,60 @@ def _studies(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> 
     return found
 
 
+class Planned(NamedTuple):
+    """An experiment, checked.
+
+    Attributes:
+        plans: by point; of an experiment about claims those alone that a claim which can be measured is about.
+        claims: of such an experiment, as :attr:`raysts.report.claims.data.Agenda.claims`.
+        notes: what of it cannot be measured, and is not run.
+    """
+
+    plans: Mapping[str, Plan]
+    claims: Mapping[Claim, str | None] = {}
+    notes: Sequence[str] = ()
+
+
 def planned(
     recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
-) -> dict[str, Plan]:
+) -> Planned:
     """The checked plans of an experiment by point.
 
     Raises:
         InputError: anything that would stop one of them later, in one message.
     """
+    made: Mapping[str, Pipeline] = _pipelines(recipe, _after(recipe, overrides), options, found or {})
     plans: dict[str, Plan] = {}
+    claims: Mapping[Claim, str | None] = {}
+    notes: Sequence[str] = ()
+    if paper := experiments.EXPERIMENTS[recipe.partition("@")[0]].claims:
+        claims, made, notes = agenda(paper, made, corpus_of(options.data, skip_bad=options.skip_bad, own=options.own))
     problems: list[str] = []
-    for point, pipeline in _pipelines(recipe, _after(recipe, overrides), options, found or {}).items():
+    for point, pipeline in made.items():
         try:
             plans[point] = checked_plan(pipeline, options)
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
-    return plans
+    return Planned(plans, claims, notes)
 
 
-def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Result:
+def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None) -> Result:
     """Run the pipelines of an experiment in turn, and write the tables that they fill: a paper's, or our own.
 
     Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
-    others.
+    others. ``checked``: what :func:`planned` has found, its notes said.
 
     Raises:
         InputError: anything that would stop one of them later, in one message; nothing has started.
         RunFailed: some of them failed.
     """
-    plans = planned(recipe, overrides, options)
+    if checked is None:
+        checked = planned(recipe, overrides, options)
+        for note in checked.notes:
+            options.say(note)
+    plans = checked.plans
     experiment = recipe.partition("@")[0]
     name = options.name or experiment
     for point in plans:
@@ -115,7 +139,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
             of_study = study.run_study(each, replace(options, name=each.name))
             options.say(of_study["table"])
             found[backbone] = of_study["best"]["overrides"]
-        plans = planned(recipe, overrides, options, found)
+        plans = planned(recipe, overrides, options, found).plans
     store.check(writes=True)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -140,7 +164,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
         raise RunFailed("\n".join(failures))
     command, more = options.command or f"raysts run {recipe}", {}
     if entry.claims:
-        judged = claims_data(entry.claims, plans, name, command)
+        judged = claims_data(entry.claims, checked.claims, plans, name, command)
         report = claims.write_report(judged, folder)
         more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims.text(judged)}
     elif not entry.paper:
@@ -171,8 +195,10 @@ def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
 
 
-def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:
-    """The plan of an experiment as plain data: every node of its pipelines once."""
+def described(
+    recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None
+) -> dict[str, Any]:
+    """The plan of an experiment as plain data: every node of its pipelines once. ``checked``: as in :func:`run`."""
     nodes: dict[str, dict[str, Any]] = {}
     found: dict[str | None, Point] = {}
     for backbone, each in _studies(recipe, overrides, options).items():
@@ -180,7 +206,7 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
         nodes |= {node["id"]: {**node, "title": f"{each.name}: {node['title']}"} for node in of_study["nodes"]}
         found |= {backbone: best} if best else {}
     waits = bool(nodes) and len(found) < len(experiments.backbones(recipe, overrides))
-    plans = planned(recipe, overrides, options, found)
+    plans, _, notes = checked or planned(recipe, overrides, options, found)
     points: dict[str, dict[str, Any]] = {}
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:
@@ -196,4 +222,5 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
         "name": recipe.partition("@")[0],
         "skipped": _skipped(plans),
         "nodes": list(nodes.values()),
+        **({"notes": notes} if notes else {}),
     }

@@ -74,7 +74,7 @@ def described(
 
     Returns:
         status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
-        status, resources, sentences, needs).
+        status, resources, sentences, needs); of an experiment about claims notes: what cannot be measured, and is not run.
     """
     from raysts.data.own import Own
     from raysts.recipes.experiments import is_experiment
@@ -119,6 +119,7 @@ def plan_text(result: Result) -> str:
             f"repeat an earlier text; {text['held_out']:,} texts held out"
         )
     lines += map(skipped_line, result["skipped"])
+    lines += result.get("notes", [])
     waiting = [node for node in result["nodes"] if node["status"] != "done"]
     sentences = sum(node["sentences"] for node in waiting)
     lines.append(f"{len(result['nodes'])} nodes, {len(waiting)} left, {sentences:,} sentences to process")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raysts.commands.claims import claims
+from raysts.commands.plan import plan
 from raysts.errors import InputError
 from raysts.evaluation.baselines import LONGER
 from raysts.recipes.claims import CLAIMS
@@ -45,23 +47,31 @@ def test_claims_from_nothing_and_from_what_is_there(
     assert direction["low"] <= direction["difference"] <= direction["high"] and direction["verdict"]
     longer = by_claim["ent+rev is above calling the longer sentence the premise"]
     assert longer["b_models"] == 1 and 0.3 < longer["b_value"] <= 1
-    assert by_claim["The reversed set gives the direction on SICK"]["why"].startswith("no data")
+    assert by_claim["The reversed set gives the direction on SICK"]["why"].startswith("not among evaluation")
     assert Path(found["reports"][0]).is_file() and "sed" not in {row["paper"] for row in found["claims"]}
     again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
     assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
 
 
-def test_what_the_data_cannot_measure_is_said_before_anything_starts(small_world: Path, tmp_path: Path) -> None:
+def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Path) -> None:
+    """What is left are the nodes of the system by its own name: what is done of them is not done again."""
     data = Path(shutil.copytree(small_world, tmp_path / "data"))
     shutil.rmtree(data / "sick")
-    said: list[str] = []
-    run("gausscse", data, tmp_path / "storage", plan=True, say=said.append)
-    without = sum(all(task.startswith("sick-") for task in claim.on) for claim in CLAIMS["gausscse"])
-    assert said[0] == (
-        f"gausscse: {without} of {len(CLAIMS['gausscse'])} claims cannot be measured, for {data} has no test set of "
-        f"sick-2way, sick-direction"
-    )
+    overrides = {**QUICK, "evaluation.tasks": ["stsb"], "simcse-sup.train.max_steps": 2}
+    del overrides["gausscse.train.max_steps"]
+    found = run("gausscse", data, tmp_path / "storage", seeds=2, overrides=overrides, plan=True)
+    alone = plan("simcse-sup@small", {**overrides, "members": 2}, data, tmp_path / "storage")
+    assert [node["id"] for node in found["nodes"]] == [node.id for node in alone.nodes]
+    about = Counter(claim.on[0] for claim in CLAIMS["gausscse"])
+    cannot, left_out = found["notes"]
+    assert cannot.startswith(f"gausscse: 13 of 14 claims cannot be measured with {data}: ")
+    for name in ("snli-2way", "snli-direction"):
+        assert f"not among evaluation.tasks: {name} ({about[name]})" in cannot
+    for name in ("sick-2way", "sick-direction"):
+        assert f"no test set: {name} ({about[name]})" in cannot
+    systems = "gausscse-ent, gausscse-ent+con, gausscse-ent+rev, gausscse-ent+con+rev"
+    assert left_out == f"gausscse: not run, for no claim that can be measured is about them: {systems}"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +82,11 @@ def test_what_the_data_cannot_measure_is_said_before_anything_starts(small_world
         ({"overrides": {"members": 3}}, "members: is what --seeds says"),
         ({"scale": "smal"}, r"'smal' is no scale \(did you mean 'small'\?\)"),
         ({"overrides": {"nli.bach": 3}}, "unknown option 'nli.bach'"),
+        ({"overrides": {"evaluation.tasks": ["stsbb"]}}, "unknown task 'stsbb'"),
+        (
+            {"paper": "gausscse", "overrides": {"evaluation.tasks": ["sts12"]}},
+            r"14 of 14 claims cannot be measured with .*: not among evaluation.tasks: snli-2way \(5\).*at least one must be",
+        ),
     ],
 )
 def test_what_is_refused(arguments: dict[str, Any], reason: str, small_world: Path, tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS
-from raysts.evaluation.baselines import baseline_scores
+from raysts.errors import InputError
+from raysts.evaluation import harness
+from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores
 from raysts.evaluation.compare import compare_spread, compare_systems
 from raysts.evaluation.row_scores import ModelScores
 from raysts.evaluation.statistics import CORRELATIONS, holm
@@ -19,12 +23,68 @@ from raysts.evaluation.tasks import RowScores
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.plan import Plan
 from raysts.recipes.claims import CLAIMS, Claim, Side
+from raysts.recipes.recipe import Pipeline
 from raysts.report.paper.match import BACKBONES
 from raysts.report.run.data import environment
 from raysts.storage.store import Store
 
 SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"
 LEVEL = 0.05
+
+
+class Agenda(NamedTuple):
+    """What of a paper's claims can be measured, known before anything is trained.
+
+    Attributes:
+        claims: every claim, and why it cannot be measured; None: it can.
+        pipelines: by point those that claims which can be measured are about.
+        notes: what is not measured, and what is not run, in words.
+    """
+
+    claims: Mapping[Claim, str | None]
+    pipelines: Mapping[str, Pipeline]
+    notes: Sequence[str]
+
+
+def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus) -> Agenda:
+    """What can be measured of the claims of a paper on a corpus, by the pipelines of its experiment.
+
+    Raises:
+        InputError: no claim can be measured, or ``evaluation.tasks`` names what cannot be.
+    """
+    first = next(iter(pipelines.values()))
+    named = first.evaluation.tasks
+    tasks = harness.check_tasks(corpus, named, heavy=False) if named else harness.default_tasks(corpus, heavy=False)
+    points = {*pipelines, OVERLAP, LONGER}
+    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in CLAIMS[paper]}
+    wanted = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
+    reasons = Counter(why for why in claims.values() if why)
+    counted = ", ".join(f"{why} ({count})" for why, count in reasons.items())
+    unmeasured = f"{paper}: {reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {counted}"
+    if not wanted:
+        raise InputError(
+            f"{unmeasured}; at least one must be, or there is nothing to run: give data with such a set "
+            f"('raysts data fetch' makes them)"
+        )
+    without = [point for point in pipelines if point not in wanted]
+    unneeded = f"{paper}: not run, for no claim that can be measured is about them: {', '.join(without)}"
+    notes = [*([unmeasured] if reasons else []), *([unneeded] if without else [])]
+    return Agenda(claims, {point: one for point, one in pipelines.items() if point in wanted}, notes)
+
+
+def _obstacle(
+    claim: Claim, points: Collection[str], tasks: Collection[str], corpus: Corpus, backbone: str
+) -> str | None:
+    """Why a claim cannot be measured, whatever is trained."""
+    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone], Path(backbone).name.lower()):
+        return f"the paper says it of {claim.backbone}"
+    for side in (claim.a, claim.b):
+        if side.point not in points:
+            return f"'{side.point}' cannot be made of word vectors"
+    if not {*claim.on} & {*tasks}:
+        there = any(harness.TASKS[task].tables(corpus, harness.SPLITS) for task in claim.on)
+        return f"{'not among evaluation.tasks' if there else 'no test set'}: {', '.join(claim.on)}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +147,16 @@ class ClaimsData:
     environment: Mapping[str, str]
 
 
-def claims_data(paper: str, plans: Mapping[str, Plan], name: str, command: str) -> ClaimsData:
-    """The claims of a paper by the finished pipelines of its experiment, by their points."""
+def claims_data(
+    paper: str, claims: Mapping[Claim, str | None], plans: Mapping[str, Plan], name: str, command: str
+) -> ClaimsData:
+    """The claims of a paper (:attr:`Agenda.claims`) by the finished pipelines that they are about, by their points."""
     first = next(iter(plans.values()))
-    sets = {on for claim in CLAIMS[paper] for on in claim.on}
+    sets = {on for claim in claims for on in claim.on}
     baselines = baseline_scores(first.corpus, [task for task in first.tasks if task in sets])
-    verdicts = [_compared(claim, plans, baselines) for claim in CLAIMS[paper]]
+    verdicts = [
+        Verdict(claim=claim, why=why) if why else _compared(claim, plans, baselines) for claim, why in claims.items()
+    ]
     return ClaimsData(
         paper=paper,
         name=name,
@@ -130,16 +194,10 @@ def _verdict(found: Verdict, p: float, level: float) -> str | None:
 def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, ModelScores]) -> Verdict:
     """The difference of the two systems of a claim; without p values of other claims."""
     first = next(iter(plans.values())).pipeline
-    named = Path(first.backbone).name.lower()
-    if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone], named):
-        return Verdict(claim=claim, why=f"the paper says it of {claim.backbone}")
-    for side in (claim.a, claim.b):
-        if side.point not in plans and side.point not in baselines:
-            return Verdict(claim=claim, why=f"'{side.point}' cannot be made of word vectors")
     sides = [_models(side, plans, baselines) for side in (claim.a, claim.b)]
     on = [name for name in claim.on if all(models and all(name in one for one in models) for models in sides)]
     if not on:
-        return Verdict(claim=claim, why=f"no data, or no scores at these layers: {', '.join(claim.on)}")
+        return Verdict(claim=claim, why=f"no scores at these layers: {', '.join(claim.on)}")
     a, b = (
         _best(models, on) if side.role == "best member" else [{name: one[name] for name in on} for one in models]
         for side, models in zip((claim.a, claim.b), sides, strict=True)
