@@ -30,6 +30,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--plan", action="store_true", help="print every node, its cost and what is done; starts nothing"
     )
+    command.add_argument(
+        "--stand-ins",
+        action="store_true",
+        help="hold claims on SNLI's test set on XNLI's English one where the data lack SNLI's, marked wherever they are shown "
+        "(default: not measured)",
+    )
     add(command, "--set", "--data", "--storage", "--address", "--strict-contamination", "--skip-bad")
 
 
@@ -39,6 +45,7 @@ def claims(
     seeds: int = 5,
     scale: str = "small",
     plan: bool = False,
+    stand_ins: bool = False,
     overrides: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     storage: str | Path | None = None,
@@ -58,6 +65,8 @@ def claims(
         seeds: members of every system, and students of each ensemble, two at least.
         scale: ``small``, or ``paper`` with the papers' backbones and sizes.
         plan: start nothing, and say what there is to do.
+        stand_ins: hold claims whose test sets the data lack on others of the same task
+            (:data:`raysts.recipes.claims.STAND_INS`), marked as such.
         overrides: of every pipeline that has the option; ``backbone`` above all.
         data: as :func:`raysts.run`, as the options that follow.
         storage: where the runs are.
@@ -85,8 +94,9 @@ def claims(
     given = dict(overrides or {})
     if counted := [key for key in given if key in ("members", "students")]:
         raise InputError(f"{', '.join(counted)}: is what --seeds says; leave it out")
-    line = command or f"raysts.claims({paper!r}, seeds={seeds}, scale={scale!r}, overrides={dict(overrides or {})!r})"
-    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say)
+    called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={dict(overrides or {})!r}"
+    line = command or f"raysts.claims({called})"
+    options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
     checked = {name: experiment.planned(recipe, given | counts[name], options) for name, recipe in recipes.items()}

@@ -101,7 +101,8 @@ def planned(
     claims: Mapping[Claim, str | None] = {}
     notes: Sequence[str] = ()
     if paper := experiments.EXPERIMENTS[recipe.partition("@")[0]].claims:
-        claims, made, notes = agenda(paper, made, corpus_of(options.data, skip_bad=options.skip_bad, own=options.own))
+        corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
+        claims, made, notes = agenda(paper, made, corpus, options.stand_ins)
     problems: list[str] = []
     for point, pipeline in made.items():
         try:

@@ -63,6 +63,7 @@ class RunOptions:
     say: Callable[[str], None] = say_on_stderr
     own: Own | None = None
     verify: bool = False
+    stand_ins: bool = False
 
     def after(self, record: Result) -> RunOptions:
         """On the data of the run or study that ``record`` is of, where none is given; with its text go its judges, beside which

@@ -128,6 +128,10 @@ class InferenceTask(ComparableTask):
 
     name: str
     splits: dict[str, str]
+    unasked: bool = True
+
+    def by_default(self, corpus: Corpus) -> bool:
+        return self.unasked
 
     @abstractmethod
     def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
@@ -344,6 +348,8 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str | None, np.ndarray]:
     return groups
 
 
+XNLI = {"dev": "nli/xnli_en_dev", "test": "nli/xnli_en_test"}
+
 ENTAILMENT_TASKS: dict[str, InferenceTask] = {
     task.name: task
     for task in (
@@ -351,6 +357,8 @@ ENTAILMENT_TASKS: dict[str, InferenceTask] = {
         TwoWayTask("sick-2way", {"dev": "sick/sick_trial", "test": "sick/sick_test"}, own="sick/sick_trial"),
         DirectionTask("snli-direction", {"dev": DEV, "test": "nli/snli_test"}),
         DirectionTask("sick-direction", {"dev": "sick/sick_trial", "test": "sick/sick_test"}),
+        TwoWayTask("xnli-2way", XNLI, unasked=False),
+        DirectionTask("xnli-direction", XNLI, unasked=False),
     )
 }
-"""The tasks of GaussCSE by name."""
+"""The tasks of GaussCSE by name, and the same on XNLI, of which the paper has nothing."""

@@ -14,6 +14,14 @@ STSB = ("stsb",)
 SNLI, SICK = ("snli-2way",), ("sick-2way",)
 SNLI_DIRECTION, SICK_DIRECTION = ("snli-direction",), ("sick-direction",)
 
+STAND_INS = {"snli-2way": "xnli-2way", "snli-direction": "xnli-direction"}
+"""The sets on which claims may be held, marked, where the data lack their own.
+
+Not SNLI dev for SNLI test: it selects GaussCSE's checkpoints (and not Sup-SimCSE's), and thresholds are the best on its rows.
+XNLI's English test set was written as MultiNLI was, on which GaussCSE trains beside SNLI, and nothing selects by it. SICK has
+none: its claims are about sentences of another make than those that are trained on, which XNLI's are not.
+"""
+
 
 class Side(NamedTuple):
     """A system of a claim.
@@ -49,6 +57,7 @@ class Claim(NamedTuple):
         holds: whether the paper says so; False: it says that A is not above B.
         of: what is compared: the ``mean`` over models, or their ``spread``, which is claimed to be larger for A.
         backbone: the paper says it of this one (a row of its tables) alone; none: of all.
+        in_place_of: where ``on`` are not the paper's sets, those (:data:`STAND_INS`).
     """
 
     source: str
@@ -60,6 +69,17 @@ class Claim(NamedTuple):
     holds: bool = True
     of: str = "mean"
     backbone: str | None = None
+    in_place_of: tuple[str, ...] = ()
+
+    @property
+    def marked(self) -> str:
+        """The claim in words, and on which sets where those are not the paper's."""
+        return f"{self.says} ({self.stands_in})" if self.in_place_of else self.says
+
+    @property
+    def stands_in(self) -> str:
+        """``on xnli-2way in place of snli-2way``."""
+        return f"on {', '.join(self.on)} in place of {', '.join(self.in_place_of)}"
 
     @property
     def table(self) -> str:

@@ -52,6 +52,35 @@ def test_claims_from_nothing_and_from_what_is_there(
     again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]
     assert {node["status"] for node in run("gausscse", small_world, tmp_path, seeds=2, plan=True)["nodes"]} == {"done"}
+    on_stand_ins(small_world, tmp_path, found["claims"])
+
+
+def on_stand_ins(whole: Path, storage: Path, before: list[dict[str, Any]]) -> None:
+    """On data whose SNLI test set is XNLI's: nothing is trained, and the same is found, marked."""
+    data = Path(shutil.copytree(whole, storage / "data"))
+    (data / "nli" / "snli_test.parquet").rename(data / "nli" / "xnli_en_test.parquet")
+    overrides = {**QUICK, "evaluation.tasks": ["stsb"]}
+    with pytest.raises(InputError, match=r"--stand-ins' holds 3 of them: on xnli-2way in place of snli-2way \(1\), on"):
+        run("gausscse", data, storage, seeds=2, overrides=overrides)
+    said: list[str] = []
+    trained = {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
+    found = run("gausscse", data, storage, seeds=2, overrides=overrides, stand_ins=True, say=said.append)
+    assert trained == {path: path.stat().st_mtime_ns for path in (storage / "runs").rglob("*.safetensors")}
+    assert said[1] == (
+        "gausscse: 3 claims are held on other sets than the paper's: on xnli-2way in place of snli-2way (1), "
+        "on xnli-direction in place of snli-direction (2)"
+    )
+    marked = [row for row in found["claims"] if row["in_place_of"]]
+    assert [(row["on"], row["in_place_of"]) for row in marked] == [
+        ((name.replace("snli", "xnli"),), (name,)) for name in ("snli-2way", "snli-direction", "snli-direction")
+    ]
+    values = {row["claim"]: (row["a_value"], row["b_value"]) for row in before}
+    assert all((row["a_value"], row["b_value"]) == values[row["claim"]] for row in marked)
+    page = Path(found["reports"][0])
+    for shown in (found["text"], page.read_text(), page.with_name("claims.md").read_text()):
+        assert shown.count("(on xnli-2way in place of snli-2way)") == 1
+        assert shown.count("(on xnli-direction in place of snli-direction)") == 2
+    assert "†: held on another set" in page.read_text() and "gives the direction: ent †</text>" in page.read_text()
 
 
 def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from raysts.evaluation.statistics import CORRELATIONS, holm
 from raysts.evaluation.tasks import RowScores
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.plan import Plan
-from raysts.recipes.claims import CLAIMS, Claim, Side
+from raysts.recipes.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.recipes.recipe import Pipeline
 from raysts.report.paper.match import BACKBONES
 from raysts.report.run.data import environment
@@ -38,7 +38,7 @@ class Agenda(NamedTuple):
     Attributes:
         claims: every claim, and why it cannot be measured; None: it can.
         pipelines: by point those that claims which can be measured are about.
-        notes: what is not measured, and what is not run, in words.
+        notes: what is not measured, what is on other sets than the paper's, and what is not run, in words.
     """
 
     claims: Mapping[Claim, str | None]
@@ -46,8 +46,11 @@ class Agenda(NamedTuple):
     notes: Sequence[str]
 
 
-def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus) -> Agenda:
+def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_ins: bool = False) -> Agenda:
     """What can be measured of the claims of a paper on a corpus, by the pipelines of its experiment.
+
+    With ``stand_ins`` claims whose sets the corpus lacks are held on those of :data:`STAND_INS`, which the pipelines then
+    measure too.
 
     Raises:
         InputError: no claim can be measured, or ``evaluation.tasks`` names what cannot be.
@@ -55,21 +58,52 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus) -> Age
     first = next(iter(pipelines.values()))
     named = first.evaluation.tasks
     tasks = harness.check_tasks(corpus, named, heavy=False) if named else harness.default_tasks(corpus, heavy=False)
+    could = [_stood_in(claim, corpus) for claim in CLAIMS[paper]]
+    others = Counter(claim.stands_in for claim in could if claim.in_place_of)
+    if stand_ins and others:
+        tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
+        pipelines = {
+            point: replace(one, evaluation=replace(one.evaluation, tasks=tasks)) for point, one in pipelines.items()
+        }
     points = {*pipelines, OVERLAP, LONGER}
-    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in CLAIMS[paper]}
+    chosen = could if stand_ins else CLAIMS[paper]
+    claims = {claim: _obstacle(claim, points, tasks, corpus, first.backbone) for claim in chosen}
     wanted = {side.point for claim, why in claims.items() if why is None for side in (claim.a, claim.b)}
+    without = [point for point in pipelines if point not in wanted]
     reasons = Counter(why for why in claims.values() if why)
-    counted = ", ".join(f"{why} ({count})" for why, count in reasons.items())
-    unmeasured = f"{paper}: {reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {counted}"
+    notes = []
+    if reasons:
+        said = f"{reasons.total()} of {len(claims)} claims cannot be measured with {corpus.where}: {_counted(reasons)}"
+        if others and not stand_ins:
+            said += f"; 'raysts claims {paper} --stand-ins' holds {others.total()} of them: {_counted(others)}"
+        notes.append(said)
+    if others and stand_ins:
+        notes.append(f"{others.total()} claims are held on other sets than the paper's: {_counted(others)}")
+    if without:
+        notes.append(f"not run, for no claim that can be measured is about them: {', '.join(without)}")
     if not wanted:
         raise InputError(
-            f"{unmeasured}; at least one must be, or there is nothing to run: give data with such a set "
+            f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
             f"('raysts data fetch' makes them)"
         )
-    without = [point for point in pipelines if point not in wanted]
-    unneeded = f"{paper}: not run, for no claim that can be measured is about them: {', '.join(without)}"
-    notes = [*([unmeasured] if reasons else []), *([unneeded] if without else [])]
+    notes = [f"{paper}: {note}" for note in notes]
     return Agenda(claims, {point: one for point, one in pipelines.items() if point in wanted}, notes)
+
+
+def _counted(what: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in what.items())
+
+
+def _there(task: str, corpus: Corpus) -> bool:
+    return bool(harness.TASKS[task].tables(corpus, harness.SPLITS))
+
+
+def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
+    """The claim on sets of the same task, where the corpus has those and none of its own."""
+    others = tuple(STAND_INS[task] for task in claim.on if task in STAND_INS and _there(STAND_INS[task], corpus))
+    if not others or any(_there(task, corpus) for task in claim.on):
+        return claim
+    return claim._replace(on=others, in_place_of=claim.on)
 
 
 def _obstacle(
@@ -82,7 +116,7 @@ def _obstacle(
         if side.point not in points:
             return f"'{side.point}' cannot be made of word vectors"
     if not {*claim.on} & {*tasks}:
-        there = any(harness.TASKS[task].tables(corpus, harness.SPLITS) for task in claim.on)
+        there = any(_there(task, corpus) for task in claim.on)
         return f"{'not among evaluation.tasks' if there else 'no test set'}: {', '.join(claim.on)}"
     return None
 
@@ -126,7 +160,7 @@ class Verdict:
         claim = self.claim
         known = {
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,
-            "printed": claim.printed, "holds": claim.holds,
+            "printed": claim.printed, "holds": claim.holds, "in_place_of": claim.in_place_of,
         }  # fmt: skip
         own = {key: value for key, value in asdict(self).items() if key not in ("claim", "a", "b", "models")}
         counts = {"a_models": self.models[0], "b_models": self.models[1]}

@@ -29,12 +29,18 @@ def write_report(data: ClaimsData, folder: Path) -> Path:
 def render(data: ClaimsData) -> str:
     """The page as HTML."""
     estimates = [
-        Estimate(each.claim.says, 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
+        Estimate(_short(each), 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
         for each in data.verdicts
         if each.difference is not None and each.low is not None and each.high is not None
     ]
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
-    return html.render("claims/page.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS)
+    other = any(each.claim.in_place_of for each in data.verdicts)
+    return html.render("claims/page.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
+
+
+def _short(found: Verdict) -> str:
+    """The claim for the chart, whose legend says what the mark means."""
+    return f"{found.claim.says} †" if found.claim.in_place_of else found.claim.says
 
 
 def rows(data: ClaimsData) -> list[Sequence[str]]:
@@ -45,7 +51,7 @@ def rows(data: ClaimsData) -> list[Sequence[str]]:
 def row(found: Verdict) -> Sequence[str]:
     """A claim in words, times 100."""
     claim = found.claim
-    says = claim.says + (" (transductive)" if found.transductive else "")
+    says = claim.marked + (" (transductive)" if found.transductive else "")
     if found.a is None or found.b is None or found.difference is None:
         return says, claim.source, claim.printed, "", "", "", f"not measured: {found.why}"
     counts = " and ".join(str(count) for count in (found.models[1], found.models[0]))
@@ -67,7 +73,8 @@ def text(data: ClaimsData) -> str:
     shown = [row(each) for each in data.verdicts]
     width = max(len(each[-1].partition(":")[0]) for each in shown)
     lines = [f"{data.paper}: {data.seeds} seeds from {data.backbone}"]
-    for says, source, printed, _, difference, _, verdict in shown:
+    for says, source, printed, _, difference, _, said in shown:
+        verdict, _, why = said.partition(": ")
         paper = f"; {printed}" if printed else ""
-        lines.append(f"  {verdict.partition(':')[0]:<{width}}  {says}  {difference}  ({source}{paper})")
+        lines.append(f"  {verdict:<{width}}  {says}  {difference or why}  ({source}{paper})")
     return "\n".join(lines)

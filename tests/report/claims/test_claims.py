@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP
-from raysts.recipes.claims import BASELINES, CLAIMS, Claim, Side
+from raysts.evaluation.dev import DEVS
+from raysts.evaluation.entailment import InferenceTask
+from raysts.recipes.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.recipes.experiments import EXPERIMENTS, pipelines
 from raysts.report.claims.data import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
 from raysts.report.claims.page import markdown, render, text, write_report
 from raysts.report.paper.match import BACKBONES
+from raysts.schema import TEST_TABLES
 
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")
 
@@ -80,6 +84,13 @@ def test_every_point_is_of_use() -> None:
         assert {*made} == {side.point for claim in claims for side in (claim.a, claim.b)} - {OVERLAP, LONGER}
 
 
+def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
+    for name, other in STAND_INS.items():
+        own, another = harness.TASKS[name], harness.TASKS[other]
+        assert isinstance(own, InferenceTask) and isinstance(another, InferenceTask) and type(own) is type(another)
+        assert another.splits["test"] in TEST_TABLES - {*DEVS} and not another.unasked
+
+
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
     verdicts = concluded([found(0.05, 0.01), found(-0.2, 0.01, False), Verdict(claim=CLAIM, why="no data: stsb")])
     data = ClaimsData(
@@ -90,7 +101,7 @@ def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None
     assert "A &lt;is&gt; above B" in page and "<is>" not in page and page.count('class="interval"') == 2
     for shown in (markdown(data), text(data)):
         assert "+5.00 [+4.00, +6.00]" in shown and "as the paper says no" in shown and "(transductive)" in shown
-        assert "not measured" in shown
+        assert "not measured" in shown and "no data: stsb" in shown
     assert "50.00 -> 55.00 (3 and 2 models; stsb)" in markdown(data)
     plain = verdicts[0].as_plain()
     assert (plain["verdict"], plain["a"], plain["a_value"], plain["p_holm"]) == (SEEN, "ct", 0.55, 0.02)
