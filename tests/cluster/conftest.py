@@ -63,8 +63,12 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
 
         if ray.is_initialized():
             return
+        from ray._private.node import Node
+
         with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
+            for unused in ("start_log_monitor", "start_api_server"):  # as of a private cluster; its monitor is looked for
+                patch.setattr(Node, unused, lambda node, **options: None)
             try:
                 ray.init(
                     address="local",

@@ -83,7 +83,7 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(he
     # Without --storage: the working directory of a job is a copy that Ray throws away.
     home = Path(head.environment["HOME"]) / "raysts-storage"
     arguments = [
-        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=150", "--set", "train.checkpoint_every=10",
+        "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=100", "--set", "train.checkpoint_every=10",
         "--set", "batch=8", "--json",
     ]  # fmt: skip
     first = head.submit("run.py", *arguments, name="stopped")

@@ -15,6 +15,7 @@ from processes import writer_of
 from safetensors.torch import load_file
 from small_runs import tokenize_table
 
+from raysts.errors import RunFailed
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes.train import TrainNode
@@ -173,17 +174,19 @@ def _label_of_the_node(equals: str = "=") -> str:
 
 
 def test_actors_and_trials_are_where_their_labels_say(cluster: None) -> None:
-    """As members are, in the first test."""
+    """As members are, in the first test. What an actor's work ends with is one line."""
     import ray
     import ray.tune
 
-    from raysts.cluster.executor import start_actors
+    from raysts.cluster.executor import _results, start_actors
 
     there = Resources(label_selector=(_label_of_the_node(),), memory=0.1, gpus=0)
     (actor,) = start_actors(Counter, 1, there)
     (elsewhere,) = start_actors(Counter, 1, Resources(label_selector=(_label_of_the_node("=!"),), gpus=0))
     assert ray.get(actor.__ray_ready__.remote(), timeout=120)
     assert ray.wait([elsewhere.__ray_ready__.remote()], timeout=1)[0] == []
+    with pytest.raises(RunFailed, match="^TypeError: 'Counter' object is not callable$"):
+        list(_results([actor], ray.put(()), [1]))
     for started in (actor, elsewhere):
         ray.kill(started)
     asked = ray.tune.PlacementGroupFactory([there.bundle], bundle_label_selector=[there.selector])

@@ -8,12 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
-import ray
 from processes import family_of_title, small_windows, wait_until
 from small_runs import tokenize_table
 
 from raysts.data.windows import Windows
-from raysts.errors import RunFailed
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes import teacher
@@ -40,7 +38,7 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
 
 
-def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
+def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
     made: tuple[list[Path], Path], tmp_path: Path, cluster: None
 ) -> None:
     from raysts.cluster.executor import RayExecutor
@@ -56,12 +54,12 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     dead.wait()
 
     def kill() -> None:
-        """All actors, as if in the middle of writing a shard."""
+        """One of two actors, as if in the middle of writing a shard."""
         wait_until(lambda: len(list(there.glob("shard-*"))) >= 3, pause=0.002)
         (there / f"{ASIDE}shard-00018.parquet.{os.uname().nodename}.{dead.pid}.1").write_bytes(b"half a shard")
-        killed.extend(family_of_title("ray::EmbedTeachers", os.getpid()))
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+        of_actors = [family_of_title(f"ray::EmbedTeachers{at}", os.getpid()) for at in (".run", "")]
+        killed.append(next(filter(None, of_actors))[0])
+        os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
@@ -74,15 +72,3 @@ def test_means_by_actors_are_those_made_here_though_the_actors_are_killed(
     found = _bytes(there)
     assert found.keys() == here.keys()  # no shard twice, none lost, no draft of the killed actor
     assert [name for name in here if found[name] != here[name]] == []
-
-
-def test_a_shard_that_fails_says_why(made: tuple[list[Path], Path], tmp_path: Path, cluster: None) -> None:
-    from raysts.cluster.executor import RayExecutor
-
-    models, store = made
-    target = tmp_path / "cache"
-    target.write_text("a file where a folder is to be")
-    with pytest.raises(RunFailed, match="FileExistsError|NotADirectoryError"):
-        sources = [teacher.Source(model, store, "mean", 1, "") for model in models]
-        teacher.write_targets(RayExecutor(), sources, target, Resources(cpus=2), lambda text: None)
-    assert ray.is_initialized()
