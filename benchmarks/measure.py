@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -236,7 +237,8 @@ def summary(ratios: Sequence[Mapping[str, Any]], shares: Mapping[str, float]) ->
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that all comparisons share."""
+    """The arguments that all comparisons share. What is told to end (SIGTERM) takes its sides with it, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     found.add_argument("--data", help="folder in the canonical layout (default: $RAYSTS_DATA, else the embedded world)")
     found.add_argument("--model", help="backbone: a model directory or a Hugging Face name (default: all-MiniLM-L6-v2)")

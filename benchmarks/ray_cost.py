@@ -15,11 +15,11 @@ import statistics
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import measure
+import psutil
 import workload
 
 from raysts.recipes.recipe import Resources
@@ -80,12 +80,7 @@ class Clock:
 
 
 def _cpu_seconds() -> dict[int, float]:
-    tick, found = os.sysconf("SC_CLK_TCK"), {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            fields = stat.read_text().rpartition(")")[2].split()
-            found[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / tick
-    return found
+    return {process.pid: sum(process.info["cpu_times"][:2]) for process in psutil.process_iter(["cpu_times"])}
 
 
 def _train_alone(job: Job) -> None:
@@ -101,7 +96,7 @@ def plain(jobs: list[Job]) -> dict[str, float]:
     """Two processes of this program's own."""
     began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_train_alone, args=(job,)) for job in jobs]
+    processes = [context.Process(target=_train_alone, args=(job,), daemon=True) for job in jobs]
     for process in processes:
         process.start()
     for process in processes:

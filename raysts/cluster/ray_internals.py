@@ -357,6 +357,20 @@ def node_is_drained() -> bool:
 
 # -- Ray Tune ------------------------------------------------------------------------------------------------------------
 
+
+@contextlib.contextmanager
+def uncounted_callbacks() -> Iterator[None]:
+    """Ray Tune starts without counting the callbacks that it is given, for statistics of use that are off: to tell its own it
+    imports MLflow, W&B, Comet and Aim, which takes seconds where they are installed."""
+    from ray.air._internal import usage
+
+    count, usage.tag_callbacks = usage.tag_callbacks, lambda callbacks: False
+    try:
+        yield
+    finally:
+        usage.tag_callbacks = count
+
+
 KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
 """Where the text of Ray's memory monitor names the actor that it has killed; the error itself does not."""
 

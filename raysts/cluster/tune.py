@@ -28,7 +28,7 @@ from raysts.cluster.capacity import at_once, describe_nodes, node_types
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.executor import with_gpus
 from raysts.cluster.metrics import show_line
-from raysts.cluster.ray_internals import actor_of, killed_actor
+from raysts.cluster.ray_internals import actor_of, killed_actor, uncounted_callbacks
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
@@ -234,7 +234,7 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
     pending = room if grows or search.num_samples is None else 1
     searcher = _Trials(queue, most=None if search.num_samples is None else room + 1)
     watch.trials = searcher.trials
-    with _settings(pending), study.store.scratch(study.folder / "tune") as folder:
+    with _settings(pending), uncounted_callbacks(), study.store.scratch(study.folder / "tune") as folder:
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(

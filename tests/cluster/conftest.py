@@ -67,7 +67,7 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
 
         with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
-            for unused in ("start_log_monitor", "start_api_server"):  # as of a private cluster; its monitor is looked for
+            for unused in ("start_log_monitor", "start_api_server"):  # a private cluster has none either
                 patch.setattr(Node, unused, lambda node, **options: None)
             try:
                 ray.init(

@@ -174,6 +174,18 @@ def test_a_notice_of_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ray_internals.node_is_drained()
 
 
+def test_callbacks_of_ray_tune_are_not_counted() -> None:
+    from ray.air._internal import usage
+    from ray.tune import tune
+
+    assert "air_usage.tag_callbacks(callbacks)" in inspect.getsource(tune)
+    assert "integrations.mlflow import" in inspect.getsource(usage._count_callbacks)
+    before = usage.tag_callbacks
+    with ray_internals.uncounted_callbacks():
+        assert usage.tag_callbacks([object()]) is False
+    assert usage.tag_callbacks is before
+
+
 def test_the_actor_of_a_trial() -> None:
     from ray.tune.experiment import trial
 
