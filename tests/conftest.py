@@ -29,7 +29,7 @@ WORKERS = 3
 for its processes to start and end."""
 GROUPS = {
     "ray": (
-        "cluster/test_members.py", "cluster/test_stacked_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",
+        "cluster/test_members.py", "cluster/test_remote_members.py", "cluster/test_tune.py",
         "cluster/test_teacher.py", "cluster/test_stream.py", "cluster/test_prepare.py", "cluster/test_tokenize.py",
         "cluster/test_capacity.py",
     ),

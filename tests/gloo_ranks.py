@@ -28,7 +28,7 @@ from raysts.training.shard import shard, whole
 ROWS = {2: (3, 5), 3: (3, 0, 5), 4: (2, 1, 0, 5)}
 """Rows per rank in the checks of the collectives, for each number of processes."""
 WORLDS = tuple(ROWS)
-MORE = ("nli", "simcse-sup")
+MORE = {3: ("nli", "simcse-sup"), 4: ("simcse-sup",)}
 """Objectives that three and four processes train, of which one has the negatives of all ranks: two train every one."""
 OPTIM = Optim(name="adamw", lr=1e-4, schedule="linear", warmup=0.1, weight_decay=0.01, clip=1.0)
 SPREAD = ("nli", "ct", "simcse-sup")
@@ -44,7 +44,7 @@ IN_BF16 = "in bf16"
 
 def names_in(world: int, names: Iterable[str]) -> list[str]:
     """The objectives among ``names`` that so many processes train."""
-    return [name for name in names if world == 2 or name in MORE]
+    return [name for name in names if world == 2 or name in MORE[world]]
 
 
 def batch_of(kind: type[Kind]) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,22 @@ class RayExecutor:
 
     def __init__(self, seen: Seen | None = None) -> None:
         self.seen = seen
+        self._keeps = False
+        self._kept: dict[tuple[Worker, Resources], Any] = {}
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """As :meth:`raysts.pipeline.local.Executor.keeping`: the last actor of a map waits for the next."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+            self._end_kept()
+
+    def _end_kept(self) -> None:
+        end(self._kept.values())
+        self._kept = {}
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
@@ -48,12 +65,18 @@ class RayExecutor:
         if not units:
             return
         capacity.announce(resources, say)
-        actors = start_actors(worker, min(len(units), capacity.at_once(resources)), resources, self.seen)
+        kept = self._kept.pop((worker, resources), None)
+        self._end_kept()
+        actors = [kept] if kept else []
+        more = min(len(units), capacity.at_once(resources)) - len(actors)
+        actors += start_actors(worker, more, resources, self.seen)
         try:
-            yield from _results(actors, ray.put(args), units)
+            last = yield from _results(actors, ray.put(args), units)
+            if self._keeps:
+                actors.remove(last)
+                self._kept[worker, resources] = last
         finally:
-            for actor in actors:
-                ray.kill(actor)
+            end(actors)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """As :meth:`raysts.pipeline.local.Executor.train`, by Ray Train workers that take chains from a queue."""
@@ -75,8 +98,15 @@ def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | 
     return [kind.remote(worker, resources, seen) for _ in range(count)]
 
 
-def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator[Any]:
-    """What the actors make of the units, in order of the units; an actor gets some once it has a place."""
+def end(actors: Iterable[Any]) -> None:
+    """End actors, whatever they do."""
+    for actor in actors:
+        ray.kill(actor)
+
+
+def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generator[Any, None, Any]:
+    """What the actors make of the units, in order of the units; an actor gets some once it has a place. Returns the one that is
+    left: any other is ended as soon as there is nothing for it to do."""
     starting = {actor.__ray_ready__.remote(): actor for actor in actors}
     working: dict[Any, tuple[int, Any]] = {}
     results: dict[int, Any] = {}
@@ -99,12 +129,12 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Iterator
             for _ in range(min(room, len(queue))):
                 number = queue.popleft()
                 working[actor.run.remote([args], units[number])] = number, actor
-            if not any(actor is busy for _, busy in working.values()):
+            if working and not any(actor is busy for _, busy in working.values()):
                 ray.kill(actor)  # its place may be what a killed one waits for
         if not queue:
-            for actor in starting.values():
-                ray.kill(actor)  # nor is any demand left that an autoscaler should see
+            end(starting.values())  # nor is any demand left that an autoscaler should see
             starting.clear()
+    return actor
 
 
 def with_gpus(resources: Resources) -> Resources:

@@ -25,13 +25,14 @@ UNFIT = "unfit"
 
 
 class UnitActor:
-    """An actor that makes its worker when it gets its first unit, so that a failure is a result of that unit."""
+    """An actor that makes its worker when it gets the first unit of a map, so that a failure is a result of that unit."""
 
     def __init__(self, worker: Worker, resources: Resources, seen: Seen | None) -> None:
         set_threads(resources)
         self.unfit = f"node {here()}: {problem}" if seen is not None and (problem := unfit(seen)) else None
         self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
         self.work: Any = None
+        self.made_of = ""
 
     def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
         """What the worker makes of a unit, or why it failed: as text, not as a traceback on every log."""
@@ -39,7 +40,9 @@ class UnitActor:
             return UNFIT, self.unfit
         try:
             # Not arguments of the constructor: a restart would look for them after Ray has let them go.
-            self.work = self.work or self.worker(self.device, *ray.get(args[0]))
+            if self.made_of != args[0].hex():
+                self.work = None  # the models of the last map go first
+                self.work, self.made_of = self.worker(self.device, *ray.get(args[0])), args[0].hex()
             return self.work(unit), None
         except Exception as error:
             return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"

@@ -40,6 +40,9 @@ class Executor(Protocol):
             RunFailed: a unit failed.
         """
 
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """For the length of a block in which nothing is trained a process may wait for the next map of its worker."""
+
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """Train each chain of jobs in order, chains concurrently where possible; per chain the reason it failed."""
 
@@ -63,6 +66,10 @@ class LocalExecutor:
         for unit in units:
             assert work is not None
             yield work(unit)
+
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing: this process stays."""
+        return contextlib.nullcontext()
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
         """As :meth:`Executor.train`; members that are trained as one stage by stage."""

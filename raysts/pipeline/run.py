@@ -121,12 +121,13 @@ class _Driver:
         """Run nodes of one kind; why some failed."""
         if batch[0].together:
             return batch[0].run_all(batch, self.executor, self.store, self.say)
-        for node in batch:
-            with self._timed(node):
-                try:
-                    node.run(self.executor, self.store, self.say)
-                except InputError as error:  # what nobody could know before it was tried
-                    raise RunFailed(f"{node.title}: {error}") from error
+        with self.executor.keeping():
+            for node in batch:
+                with self._timed(node):
+                    try:
+                        node.run(self.executor, self.store, self.say)
+                    except InputError as error:  # what nobody could know before it was tried
+                        raise RunFailed(f"{node.title}: {error}") from error
         return []
 
     def _leave_out(self, batch: Sequence[Node], failures: list[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import writer_of
+from processes import wait_until, writer_of
 from safetensors.torch import load_file
 from small_runs import tokenize_table
 
@@ -77,72 +77,78 @@ class _Watch(threading.Thread):
 def test_members_train_at_once_die_alone_and_come_back(
     planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two members of two stages at once: one is killed; one is told to end, which saves first, and later fails for a reason
-    of its own, which is not tried again. Others wait until there is room. All are where their labels say and end as in a
-    process of their own; Ray's dashboard knows each of them by its name."""
+    """Two workers of one Ray Train run train members of two stages, most of them in stacks. The one that trains a stack is
+    killed: it is replaced alone, and the other has noticed nothing. One is told to end, which saves first, and later fails for
+    a reason of its own, which is not tried again. Others wait until there is room. All are where their labels say and end as
+    in a process of their own; Ray's dashboard knows each of them by its name."""
     import ray
     from ray.train.v2._internal.state.state_actor import get_state_actor
 
+    from raysts.cluster import members
     from raysts.cluster.connect import STATES
-    from raysts.cluster.members import train_members
 
     monkeypatch.setenv(STATES, "1")
-    long = {**SHORT, "nli.train.max_steps": 60}  # there is time to kill them
+    monkeypatch.setattr(members, "widths", lambda slots: [slots])
+    # There is time to kill them, and not between the checkpoints of two that train as one: then they would go on apart.
+    long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20, "members": 2}
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
-    told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
+    told = {**long, "members": 1, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
     plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9, "members": 2})]
     here, there = (
         [chain for name, overrides in plans for chain in _made(planned, tmp_path / place, name, overrides).chains]
         for place in ("here", "there")
     )
-    calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
-    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 4
+    calm = [*map(_jobs, here[:2]), _jobs(here[2])[:1], *map(_jobs, here[3:])]
+    assert LocalExecutor(threads=1).train(calm, Resources(stack=2), lambda text: None) == [None] * 5
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
-    (killed, _), (ended, failing), *_ = there
-    watch, said = _Watch(folders, killed.job.folder, ended.job.folder), []
+    stacked, (ended, failing) = [chain[0].job.folder for chain in there[:2]], there[2]
+    watch, said = _Watch(folders, stacked[1], ended.job.folder), []
     watch.start()
-    outcomes = train_members(chains, Resources(label_selector=(_label_of_the_node(),)), said.append)
+    outcomes = members.train_members(chains, Resources(stack=2, label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
     watch.join()
 
-    assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
-    assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
-    assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
+    assert [*outcomes[:2], *outcomes[3:]] == [None] * 4, outcomes
+    assert "the loss is nan" in outcomes[2] and "ct.optim.lr (1e+30)" in outcomes[2]
+    assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[2]}"]
     failed = read_json(failing.job.folder / "run.json")
     assert failed["status"] == "failed" and "the loss is nan" in failed["reason"]
-    assert Path(outcomes[1].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
+    assert Path(outcomes[2].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
 
     assert watch.killed and watch.ended and watch.saved, "told to end, it saved and ended"
     assert {folder: len(found) for folder, found in watch.writers.items()} == {
-        folder: 2 if folder in (watch.victim, watch.told) else 1 for folder in folders
+        folder: 2 if folder in (*stacked, watch.told) else 1 for folder in folders
     }
+    assert watch.writers[stacked[0]] == watch.writers[stacked[1]]
     # What the C library reads when a process begins.
     assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
     both = zip(
-        [*here[0], here[1][0], *(node for chain in here[2:] for node in chain)],
-        [*there[0], ended, *(node for chain in there[2:] for node in chain)],
+        [*here[0], *here[1], here[2][0], *(node for chain in here[3:] for node in chain)],
+        [*there[0], *there[1], ended, *(node for chain in there[3:] for node in chain)],
         strict=True,
     )
     for one, other in both:
         assert (one.model / "model.safetensors").read_bytes() == (other.model / "model.safetensors").read_bytes()
-        assert other.record["where"].startswith("Ray Train") and one.record["where"] == "in-process"
+        assert other.record["where"].startswith("Ray Train") and one.record["where"].startswith("in-process")
+        assert ("one of 2 trained as one" in other.record["where"]) == (other is not ended)
         assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
-    # From its first process to its last, deaths between included: with two places for four chains, two of these overlap.
-    times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in chains]
+    # From its first process to its last, deaths between included: with two places for three pieces of work, two overlap.
+    pieces = [chains[0], chains[2], chains[3]]
+    times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in pieces]
     spans = [(found[0], found[-1]) for found in times]
     assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
 
     shown = {run.name: run for run in ray.get(get_state_actor().get_train_runs.remote()).values()}
     of_members = [
-        shown[f"{system}-member-{chain[0].job.facts['member']}-{chain[0].id[:6]}"]
-        for system, chain in zip(("nli-ct", "nli-ct", "nli", "nli"), there, strict=True)
+        shown[f"{chain[0].job.facts['system']}-member-{chain[0].job.facts['member']}-{chain[0].id[:6]}"]
+        for chain in there
     ]
-    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", "FINISHED", "FINISHED"]
-    assert of_members[1].status_detail == outcomes[1]
+    assert [run.status for run in of_members] == ["FINISHED", "FINISHED", "ERRORED", "FINISHED", "FINISHED"]
+    assert of_members[2].status_detail == outcomes[2]
 
 
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
@@ -193,3 +199,28 @@ def test_actors_and_trials_are_where_their_labels_say(cluster: None) -> None:
     group = asked.to_placement_group()
     assert group.wait(60)
     ray.util.remove_placement_group(group)
+
+
+def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
+    """Where maps follow each other; it makes room for one that asks for something else, and ends with the block."""
+    from raysts.cluster.executor import RayExecutor
+
+    class Told:
+        def __init__(self, device: str, word: str) -> None:
+            self.word = word
+
+        def __call__(self, unit: int) -> tuple[int, str]:
+            return os.getpid(), f"{self.word} {unit}"
+
+    executor = RayExecutor()
+
+    def mapped(word: str, units: list[int], **resources: Any) -> list[tuple[int, str]]:
+        return list(executor.map(Told, (word,), units, Resources(cpus=2, gpus=0, **resources), lambda text: None))
+
+    with executor.keeping():
+        ((first, _),) = mapped("a", [1])
+        assert mapped("b", [2, 3]) == [(first, "b 2"), (first, "b 3")]
+        ((other, text),) = mapped("c", [4], memory=0.1)
+        assert text == "c 4" and other != first
+        wait_until(lambda: not Path(f"/proc/{first}").exists(), 60)
+    wait_until(lambda: not Path(f"/proc/{other}").exists(), 60)

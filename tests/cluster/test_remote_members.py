@@ -55,22 +55,23 @@ def weights_of(made: Plan) -> list[bytes | None]:
 def test_members_bring_what_they_need_and_send_what_they_made(
     cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
+    """Two of them, each in a Ray Train run of its own."""
     from raysts.cluster.members import train_members
 
-    given = {"backbone": str(tiny_backbone), **SHORT, "members": 1}
+    given = {"backbone": str(tiny_backbone), **SHORT}
     here = prepared(plan_recipe("nli", given, small_world, tmp_path / "here"))
-    assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None]
+    assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None] * 2
 
     there = prepared(plan_recipe("nli", given, small_world, f"s3://{s3_server.new_bucket()}/x"))
     shutil.rmtree(there.storage)
-    assert train_members([[n.job for n in c] for c in there.chains], Resources(), quiet) == [None]
+    assert train_members([[n.job for n in c] for c in there.chains], Resources(), quiet) == [None] * 2
     assert weights_of(there) == weights_of(here)
     assert (there.storage / "backbones").is_dir() and list(there.storage.glob("tokens/*/part-*"))
 
     shutil.rmtree(there.storage)
     again = plan_recipe("nli", given, small_world, Store.of(there.storage).uri)
-    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"]
-    assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"]
+    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"] * 2
+    assert [node.record["where"].split(",")[0] for chain in again.chains for node in chain] == ["Ray Train"] * 2
 
 
 @pytest.mark.slow  # a minute; the test above is its quick sibling

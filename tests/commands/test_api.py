@@ -43,16 +43,16 @@ def values(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], float]:
 
 def test_run_and_plan_agree_with_the_commands(finished: run_commands.Finished) -> None:
     chosen = {**TINY, "evaluation.resamples": 4, "evaluation.tasks": list(TASKS)}
-    found = raysts.run("ct-sed", chosen, finished.data, finished.storage, address="none", say=quiet)
-    assert found == finished.results["ct-sed"]
-    made = raysts.plan("ct-sed", chosen, finished.data, finished.storage)
-    told = result("plan", *finished.arguments("ct-sed"))
+    found = raysts.run("nli-ct-sed", chosen, finished.data, finished.storage, address="none", say=quiet)
+    assert found == finished.results["nli-ct-sed"]
+    made = raysts.plan("nli-ct-sed", chosen, finished.data, finished.storage)
+    told = result("plan", *finished.arguments("nli-ct-sed"))
     assert {"status": "done", "storage": str(finished.storage), **describe(made)} == told
 
 
 def test_a_pipeline_of_ones_own(finished: run_commands.Finished) -> None:
-    assert finished.results["ct-sed"]["status"] == "done"
-    own = pipeline("ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
+    assert finished.results["nli-ct-sed"]["status"] == "done"
+    own = pipeline("nli-ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
     made = raysts.plan(own, None, finished.data, finished.storage)
     assert {*made.statuses().values()} == {"done"}
     assert len(raysts.plan(own, {"members": 3}, finished.data, finished.storage).members) == 3
@@ -189,7 +189,7 @@ def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finishe
 
 def test_distilling_models(finished: run_commands.Finished) -> None:
     """Models by run id and by folder; members of one tiny backbone need not be told what they started from."""
-    runs = sorted({row["run_id"] for row in finished.results["ct"]["results"] if row["role"] == "member"})
+    runs = sorted({row["run_id"] for row in finished.results["ct-ensemble-flow"]["results"] if row["role"] == "member"})
     models = [runs[0], finished.storage / "runs" / runs[1] / "model"]
     found = distilled(*models, *finished.options(), "--name", "of-models")
     member = json.loads((finished.storage / "runs" / runs[0] / "run.json").read_text(encoding="utf-8"))

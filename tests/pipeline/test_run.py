@@ -154,7 +154,7 @@ def test_recipes_share_their_members(finished: run_commands.Finished, tmp_path: 
 
     names = ("ct", "ct-ensemble", "ct-sed", "nli-ct", "nli-ct-ensemble", "nli-ct-sed", "sts", "sts-sed")
     members = {name: last_of_each_chain(name) for name in names}
-    made = {row["run_id"] for row in finished.results["ct"]["results"] if row["role"] == "member"}
+    made = {row["run_id"] for row in finished.results["ct-ensemble-flow"]["results"] if row["role"] == "member"}
     assert members["ct"] == made, "a run is what its plan says"
     assert members["ct"] == members["ct-ensemble"] == members["ct-sed"] and len(members["ct"]) == 2
     assert members["nli-ct"] == members["nli-ct-ensemble"] == members["nli-ct-sed"]
@@ -189,7 +189,7 @@ def test_the_ensemble_is_the_mean_of_its_members(finished: run_commands.Finished
 
 
 def test_the_teacher_is_the_mean_of_the_members(finished: run_commands.Finished) -> None:
-    rows = finished.results["ct-sed"]["results"]
+    rows = finished.results["nli-ct-sed"]["results"]
     student = next(row for row in rows if row["role"] == "student")
     (folder,) = [
         finished.storage / "embeddings" / parent

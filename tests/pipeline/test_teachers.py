@@ -168,7 +168,7 @@ def test_a_student_that_starts_elsewhere_learns_directions(
         assert isinstance(sed.settings, DistillationSettings)
         return sed.settings.matched, sed.optim.lr, sed.settings.axes
 
-    foreign, trained = unlike[0], Path(finished.results["nli-sed"]["model"])
+    foreign, trained = unlike[0], Path(finished.results["nli-ct-sed"]["model"])
     elsewhere, papers = {"backbone": str(tiny_backbone)}, stages.sed().optim.lr
     assert learnt(foreign, **elsewhere) == ("cosine", 3e-4, "student")
     assert learnt(foreign, **elsewhere, sed__loss="mse") == ("mse", papers, "student")
