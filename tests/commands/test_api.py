@@ -189,7 +189,7 @@ def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finishe
 
 def test_distilling_models(finished: run_commands.Finished) -> None:
     """Models by run id and by folder; members of one tiny backbone need not be told what they started from."""
-    runs = sorted({row["run_id"] for row in finished.results["ct-ensemble-flow"]["results"] if row["role"] == "member"})
+    runs = sorted({row["run_id"] for row in finished.results["nli-ct-sed"]["results"] if row["role"] == "member"})
     models = [runs[0], finished.storage / "runs" / runs[1] / "model"]
     found = distilled(*models, *finished.options(), "--name", "of-models")
     member = json.loads((finished.storage / "runs" / runs[0] / "run.json").read_text(encoding="utf-8"))
