@@ -68,13 +68,7 @@ def claims(
         stand_ins: hold claims whose test sets the data lack on others of the same task
             (:data:`raysts.recipes.claims.STAND_INS`), marked as such.
         overrides: of every pipeline that has the option; ``backbone`` above all.
-        data: as :func:`raysts.run`, as the options that follow.
-        storage: where the runs are.
-        address: of a Ray cluster, or ``none``.
-        command: what the report shows as the exact command.
-        strict_contamination: as :func:`raysts.run`.
-        skip_bad: as :func:`raysts.run`.
-        say: takes progress, a line at a time.
+        data, storage, address, command, strict_contamination, skip_bad, say: as :func:`raysts.run`.
 
     Returns:
         status, storage, claims (rows: :meth:`raysts.report.claims.data.Verdict.as_plain` and ``paper``), reports (paths), text;

@@ -84,7 +84,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if not wanted:
         raise InputError(
             f"{paper}: {notes[0]}; at least one must be, or there is nothing to run: give data with such a set "
-            f"('raysts data fetch' makes them)"
+            f"('raysts data fetch' makes them), or name one that is there in evaluation.tasks"
         )
     notes = [f"{paper}: {note}" for note in notes]
     return Agenda(claims, {point: one for point, one in pipelines.items() if point in wanted}, notes)
