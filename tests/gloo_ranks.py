@@ -108,8 +108,8 @@ class Spread(Gloo):
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
         self.module = shard(module, self.device, precision)
         encoder = next(part for part in module.modules() if isinstance(part, Encoder))
-        part = next(next(iter(encoder.layer_list())).children())  # in the layer, which is whole while it computes
-        part.register_forward_pre_hook(lambda part, _: self.numbers.add(str(next(part.parameters()).dtype)))
+        layer = next(iter(encoder.layer_list()))  # it is whole while it computes
+        layer.register_forward_pre_hook(lambda layer, _: self.numbers.add(str(next(layer.parameters()).dtype)))
         return self.module
 
 

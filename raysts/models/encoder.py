@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from raysts.models import kernels
+from raysts.models import fused, kernels
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
@@ -40,6 +40,7 @@ class Encoder(nn.Module):
 
     Attributes:
         attention_dropout: whether training drops weights of attention (of packed families).
+        fused: whether a CPU computes layers by ``raysts.models.fused`` where it can.
     """
 
     backbone: Any
@@ -70,13 +71,15 @@ class Encoder(nn.Module):
         if self.family.kernels:
             kernels.install(backbone)
         self.backbone = backbone
+        if self.family.packed:
+            fused.install(self.layer_list())
         self.pad_id = pad_id
         self.modes = pooling_modes(pooling)
         self.pooling, self.skipped = pooling, skipped
         self.layers = layers
         self.heads = nn.ModuleList(heads)
         self.mask_id, self.special_ids = mask_id, special_ids
-        self.attention_dropout = True
+        self.attention_dropout = self.fused = True
 
     @property
     def config(self) -> Any:
@@ -152,7 +155,7 @@ class Encoder(nn.Module):
         longer = Encoder(
             self.backbone, self.pad_id, pooling, self.layers, heads, self.mask_id, special_ids, self.skipped
         )
-        longer.attention_dropout = self.attention_dropout
+        longer.attention_dropout, longer.fused = self.attention_dropout, self.fused
         return longer.train(self.training)
 
     def recompute_layers(self) -> None:
@@ -164,8 +167,20 @@ class Encoder(nn.Module):
 
     def compile_layers(self) -> None:
         """Have torch compile every layer when it is first called, for any numbers of texts and tokens."""
+        self.fused = False
         for layer in self.layer_list():
             layer.compile(dynamic=True)
+
+    @property
+    def word_table(self) -> nn.Embedding | None:
+        """The word embeddings, where transformers knows them as a plain table."""
+        if isinstance(self.backbone, WordVectors):
+            return None
+        try:
+            table = self.backbone.get_input_embeddings()
+        except NotImplementedError:
+            return None
+        return table if isinstance(table, nn.Embedding) else None
 
     def layer_list(self) -> Iterable[Any]:
         """The backbone's layers; word vectors have none."""
@@ -189,7 +204,14 @@ class Encoder(nn.Module):
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # Where every group is a pass of its own, groups cost more than the padding that they save.
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known)
+        fused_here = self.fused and self.family.packed and ids_BT.device.type == "cpu" and self._fusible()
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=fused_here)
+
+    def _fusible(self) -> bool:
+        """Whether every layer can be computed by ``raysts.models.fused`` as things are."""
+        autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if autocast else next(self.backbone.parameters()).dtype
+        return fused.can(self.layer_list(), dtype)
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         """Packed token vectors [N, H] for each choice of layers, from one pass."""

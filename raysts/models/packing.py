@@ -1,8 +1,9 @@
 """Many texts as one row of tokens: every layer sees all tokens at once, only attention looks at one text at a time.
 
-On CPUs texts of similar length stand in groups and are padded to the longest of their group, so that little of the work is
-padding and no kernel runs once per group but those of attention. On GPUs, where a kernel for texts of any lengths is there,
-the row holds the texts' tokens and nothing else. What shapes are made of is known to the host: it never waits for a GPU.
+Where a kernel for texts of any lengths is there (on GPUs, and on CPUs where ``raysts.models.fused`` can), the row holds the
+texts' tokens and nothing else. On other CPUs texts of similar length stand in groups and are padded to the longest of their
+group, so that little of the work is padding and no kernel runs once per group but those of attention. What shapes are made of
+is known to the host: it never waits for a GPU.
 
 Shapes: B texts, N tokens of the packed row, R texts of a group, T tokens of its longest, A heads, E values a head.
 """
@@ -104,7 +105,12 @@ def unpadded(device: torch.device) -> bool:
 
 
 def pack(
-    ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, split: bool = True, known: np.ndarray | None = None
+    ids_BT: Tensor,
+    lengths_B: Tensor,
+    position_pad: int | None,
+    split: bool = True,
+    known: np.ndarray | None = None,
+    fused: bool = False,
 ) -> Packed:
     """Pack right-padded token ids.
 
@@ -115,6 +121,7 @@ def pack(
         split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
         known: the lengths as the host knows them, [B], or [M, B] of all members under vmap; None: they are read from the
             device, which is waited for.
+        fused: whether layers are ``raysts.models.fused``'s, which need no padding on a CPU either.
 
     Under vmap every member has a batch of its own, and all batches get the same groups: each is sorted by length, and
     place i has room for the longest of the members' i-th texts. No other assignment of texts to common places pads less.
@@ -122,7 +129,7 @@ def pack(
     device = ids_BT.device
     ascending_MB = (_Ascending.apply(lengths_B) if known is None else np.sort(np.atleast_2d(known))).tolist()
     members = len(ascending_MB)
-    if split and unpadded(device) and members == 1 and (known is None or known.ndim == 1):
+    if split and (fused or unpadded(device)) and members == 1 and (known is None or known.ndim == 1):
         return _pack_row(ids_BT, lengths_B, position_pad, ascending_MB[0])
     room = [max(place) for place in zip(*ascending_MB, strict=True)]
     least = [min(place) for place in zip(*ascending_MB, strict=True)]
@@ -146,14 +153,13 @@ def pack(
 
 
 def filled(packed: Packed, pad_id: int) -> Packed:
-    """The row on CPUs with padding behind it, a text by itself, up to a multiple of ``ROUND`` tokens."""
+    """The row on CPUs with padding behind it, a group by itself where there are groups, up to a multiple of ``ROUND`` tokens."""
     more = -len(packed.ids_N) % ROUND
-    if not more or packed.row is not None or packed.groups[0].stacked:
+    if not more or packed.groups[0].stacked:
         return packed
-    ids_N = F.pad(packed.ids_N, (0, more), value=pad_id)
-    return packed._replace(
-        ids_N=ids_N, positions_N=F.pad(packed.positions_N, (0, more)), groups=[*packed.groups, Group(1, more, None)]
-    )
+    ids_N, positions_N = F.pad(packed.ids_N, (0, more), value=pad_id), F.pad(packed.positions_N, (0, more))
+    groups = packed.groups if packed.row is not None else [*packed.groups, Group(1, more, None)]
+    return packed._replace(ids_N=ids_N, positions_N=positions_N, groups=groups)
 
 
 def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascending_B: list[int]) -> Packed:

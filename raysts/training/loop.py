@@ -119,7 +119,7 @@ def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, 
     if loss.requires_grad:  # what is fitted in closed form has no gradient
         loss.backward()
     if recipe.optim.clip is not None:
-        torch.nn.utils.clip_grad_norm_(run.objective.parameters(), recipe.optim.clip)
+        optim.clip(run.objective.parameters(), recipe.optim.clip)
     for group in run.optimizer.param_groups:
         group["lr"] = run.rate(run.state.step)
     run.optimizer.step()
@@ -157,6 +157,7 @@ class Run:
             and has_kernel(device, numbers(self.precision))
         ):
             self.model.encoder.attention_dropout = self.record["layout"]["attention_dropout"] = False
+        self.model.encoder.fused = self.record["layout"].get("fused_layers", False)
         if recipe.train.gradient_checkpointing:
             self.model.encoder.recompute_layers()
         if recipe.train.compile:
@@ -164,6 +165,8 @@ class Run:
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
+        if recipe.optim.name == "rmsprop" and device.type == "cpu" and runtime.world == 1:
+            optim.by_rows(self.objective, True)  # a GPU would be waited for, and processes exchange dense gradients
         self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher, job.to_target)

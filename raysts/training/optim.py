@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from raysts.models.encoder import Encoder
 from raysts.recipes.recipe import Optim
 
 RMSPROP_RHO = 0.9
@@ -73,6 +77,9 @@ class RMSprop(Optimizer):
     The update of ``torch.optim.RMSprop`` with alpha = rho, which has no fused kernel. Adam without first moment and
     without bias correction is the same update, so this calls Adam's fused kernel: beta1 = 0, beta2 = rho, and a step
     count so large that the bias correction 1 - beta2^t is 1. It reads and writes every weight once.
+
+    Of a sparse gradient (``by_rows``) it touches the rows that have one, with the same result: a row without has no update, and
+    its average decays by rho at every step. So averages are kept divided by rho^``since``, which is one number for all rows.
     """
 
     def __init__(self, params: list[dict], lr: float, rho: float = RMSPROP_RHO, eps: float = 1e-7) -> None:
@@ -84,11 +91,18 @@ class RMSprop(Optimizer):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             assert group["weight_decay"] == 0.0, "RMSprop has no weight decay here"
-            parameters = [p for p in group["params"] if p.grad is not None]
-            for p in parameters:
+            parameters = []
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
                 if not self.state[p]:
                     self.state[p]["square_avg"] = torch.zeros_like(p)
-                    # The kernel's first moment: with beta1 = 0 it is overwritten at every step, so it is no state.
+                if p.grad.is_sparse:
+                    self._step_rows(p, self.state[p], group)
+                    continue
+                parameters.append(p)
+                settle(self.state[p], group["rho"])
+                # The kernel's first moment: with beta1 = 0 it is overwritten at every step, so it is no state.
                 if p not in self._scratch:
                     self._scratch[p] = torch.zeros_like(p)
             if parameters:
@@ -107,3 +121,50 @@ class RMSprop(Optimizer):
                     eps=group["eps"],
                     maximize=False,
                 )
+
+    def _step_rows(self, p: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+        rho, average = group["rho"], state["square_avg"]
+        since = state["since"] = state.get("since", torch.zeros(())) + 1
+        decay = rho ** float(since)
+        gradient = p.grad.coalesce()  # type: ignore[union-attr]
+        rows_R, gradient_RH = gradient.indices()[0], gradient.values()
+        average_RH = average.index_select(0, rows_R).addcmul_(gradient_RH, gradient_RH, value=(1 - rho) / decay)
+        average.index_copy_(0, rows_R, average_RH)
+        update_RH = gradient_RH / average_RH.mul_(decay).sqrt_().add_(group["eps"])
+        p.index_add_(0, rows_R, update_RH, alpha=-group["lr"])
+        if decay < SMALLEST_DECAY:
+            settle(state, rho)
+
+
+SMALLEST_DECAY = 1e-10
+"""Below it averages are brought up to date: divided by less they might leave float32's range."""
+
+
+def settle(state: dict[str, Tensor], rho: float = RMSPROP_RHO) -> dict[str, Tensor]:
+    """The state of a parameter whose gradients are no longer sparse, in place."""
+    if "since" in state:
+        state["square_avg"].mul_(rho ** float(state.pop("since")))
+    return state
+
+
+def by_rows(objective: nn.Module, on: bool) -> None:
+    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred."""
+    for encoder in objective.modules():
+        if isinstance(encoder, Encoder) and encoder.word_table is not None:
+            encoder.word_table.sparse = on
+
+
+def clip(parameters: Iterable[nn.Parameter], most: float) -> None:
+    """``torch.nn.utils.clip_grad_norm_`` that takes sparse gradients, too."""
+    parameters = list(parameters)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not any(gradient.is_sparse for gradient in gradients):
+        nn.utils.clip_grad_norm_(parameters, most)
+        return
+    for p in parameters:
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = p.grad.coalesce()  # whose values are no copies
+    parts = [p.grad.values() if p.grad.is_sparse else p.grad for p in parameters if p.grad is not None]
+    factor = (most / (nn.utils.get_total_norm(parts) + 1e-6)).clamp(max=1.0)
+    for part in parts:
+        part.mul_(factor)

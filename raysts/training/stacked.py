@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from raysts.models.precision import autocast
 from raysts.objectives.objective import Batch
+from raysts.training import optim
 from raysts.training.job import Job, finished, writing
 from raysts.training.loop import Run, train, train_runs, update
 from raysts.training.runtime import Runtime
@@ -169,6 +170,7 @@ class Stack:
                 for parameter in run.objective.parameters():
                     parameter.data = parameter.data.new_empty(0)
         self.runs, template = runs, runs[0]
+        optim.by_rows(template.objective, False)  # vmap knows no sparse gradients
         own = [dict(run.objective.named_parameters()) for run in runs]
         name_of = {parameter: name for name, parameter in own[0].items()}
         states: dict[str, dict[str, Any]] = {}
@@ -178,7 +180,7 @@ class Stack:
             self.parameters[name] = nn.Parameter(stacked, requires_grad=parts[0].requires_grad)
             for part, value in zip(parts, stacked.unbind(), strict=True):
                 part.data = value
-            kept = [run.optimizer.state.pop(part, {}) for run, part in zip(runs, parts, strict=True)]
+            kept = [optim.settle(run.optimizer.state.pop(part, {})) for run, part in zip(runs, parts, strict=True)]
             # The step count is of the whole tensor, and the same for all.
             states[name] = {
                 key: value.clone() if key == "step" else torch.stack([state[key] for state in kept])

@@ -10,7 +10,7 @@ from torch import nn
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import Optim
 from raysts.recipes.stages import ct
-from raysts.training.optim import RMSprop, UncorrectedAdamW, build, learning_rate
+from raysts.training.optim import SMALLEST_DECAY, RMSprop, UncorrectedAdamW, build, clip, learning_rate
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -88,6 +88,50 @@ def test_rmsprop_goes_on_from_its_state() -> None:
     steps_of(second, again, 5)
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+class Words(nn.Module):
+    """Four words of twenty at a time, some of them twice; what they do to the loss, another layer does, too."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.linear = nn.Embedding(20, 6, padding_idx=0, sparse=sparse), nn.Linear(6, 1)
+
+    def train_to(self, optimizer: torch.optim.Optimizer, first: int, last: int) -> nn.Module:
+        for step in range(first, last):
+            generator = torch.Generator().manual_seed(step)
+            words = torch.randint(0, 20 if step % 50 < 5 else 8, (4,), generator=generator)  # some rest for long
+            self.linear(self.table(words)).square().sum().backward()
+            clip(self.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return self
+
+
+def test_rmsprop_of_rows_is_that_of_the_table() -> None:
+    """Steps enough that averages are brought up to date on the way; gone on with, by rows to the bit and as a whole."""
+    last = math.ceil(math.log(SMALLEST_DECAY, 0.9)) + 120
+
+    def trained(sparse: bool, stops: tuple[int, ...] = (), then_sparse: bool | None = None) -> nn.Module:
+        words = Words(sparse)
+        optimizer, first = RMSprop([{"params": list(words.parameters())}], lr=1e-3), 0
+        for stop in stops:
+            words.train_to(optimizer, first, stop)
+            kept = copy.deepcopy(optimizer.state_dict())
+            optimizer, first = RMSprop([{"params": list(words.parameters())}], lr=1e-3), stop
+            optimizer.load_state_dict(kept)
+            words.table.sparse = sparse if then_sparse is None else then_sparse
+        return words.train_to(optimizer, first, last)
+
+    def differ(a: nn.Module, b: nn.Module) -> float:
+        return max(float((x - y).detach().abs().max()) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+    whole, rows = trained(False), trained(True)
+    assert differ(whole, Words(False)) > 0.05
+    assert differ(whole, rows) < 2e-6
+    assert differ(rows, trained(True, (100, last - 100))) == 0.0
+    assert differ(whole, trained(True, (100,), False)) < 2e-6 and differ(whole, trained(False, (100,), True)) < 2e-6
 
 
 def test_rmsprop_leaves_parameters_without_gradient() -> None:

@@ -1,0 +1,281 @@
+"""A post-norm layer (BERT's and RoBERTa's) on CPUs as one step of autograd over texts without padding.
+
+Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
+sums of biases in their backwards) is ``layer.cpp``, compiled when it is first needed. Without a compiler, under vmap, in
+float64 and wherever a module is not what it computes, the layer is transformers' own.
+
+Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B texts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysts.models import kernels
+from raysts.models.packing import Row
+from raysts.storage.atomic import cache_folder
+
+SOURCE = Path(__file__).with_name("layer.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-w")
+
+_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_VECTOR = 16
+"""Values that are computed at once: what widths must be multiples of."""
+
+
+@cache
+def library() -> Any | None:
+    """What ``layer.cpp`` compiles to on this machine, kept in its cache; None where there is no compiler, or it cannot.
+
+    ``$CXX`` names the compiler, ``g++`` is taken without it.
+    """
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if sys.platform != "linux" or compiler is None:
+        return None
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
+    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), flags)
+    path = cache_folder() / f"layer-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                compiled, linked = f"{folder}/layer.o", f"{folder}/layer.so"
+                subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
+                # Without OpenMP of its own: its threads are torch's.
+                subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
+                Path(linked).replace(path)  # others may be compiling the same
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def install(layers: Iterable[Any]) -> None:
+    """Let layers of BERT's form compute as here where they can; parameters and their names stay."""
+    for layer in layers:
+        if "forward" not in vars(layer):  # a backbone may be given to a second encoder
+            layer.forward = partial(_forward, layer, layer.forward)
+
+
+def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
+    """Whether these layers are computed here on a CPU whose matrices are multiplied in ``dtype``."""
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return dtype in _NAMES and not transformed and all(map(_plain, layers)) and library() is not None
+
+
+def _plain(layer: Any) -> bool:
+    """Whether a layer is of BERT's form, and its parts are what is computed here."""
+    attention: Any = getattr(layer, "attention", None)
+    if not hasattr(attention, "self") or not hasattr(layer, "intermediate"):
+        return False
+    part = attention.self
+    linear = (part.query, part.key, part.value, attention.output.dense, layer.intermediate.dense, layer.output.dense)
+    return (
+        all(type(module) in (nn.Linear, kernels.Linear) for module in linear)
+        and type(attention.output.LayerNorm) is type(layer.output.LayerNorm) is nn.LayerNorm
+        and part.config.hidden_act == "gelu"
+        and part.query.weight.dtype in _NAMES
+        and not any(width % _VECTOR for width in (part.attention_head_size, layer.intermediate.dense.out_features))
+    )
+
+
+def _forward(layer: Any, plain: Callable[..., Any], x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
+    row = kwargs.get("groups")
+    autocast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if autocast else x_1NH.dtype
+    if not isinstance(row, Row) or x_1NH.device.type != "cpu" or not can((layer,), dtype):
+        return plain(x_1NH, mask, *args, **kwargs)
+    attention, output = layer.attention, layer.output
+    part, mixed = attention.self, attention.output
+    drops = [part.dropout.p * kwargs.get("attention_dropout", True), mixed.dropout.p, output.dropout.p]
+    drops = drops if layer.training else [0.0] * 3
+    seed = int(torch.randint(2**62, ())) if any(drops) else 0
+    modules = (part.query, part.key, part.value, mixed.dense, mixed.LayerNorm, layer.intermediate.dense, output.dense)
+    weights = [tensor for module in (*modules, output.LayerNorm) for tensor in (module.weight, module.bias)]
+    call = (row.starts, part.num_attention_heads, part.scaling, mixed.LayerNorm.eps, drops, seed, dtype)
+    with torch.autocast("cpu", enabled=False):
+        return _Layer.apply(x_1NH, call, *weights)
+
+
+class _Layer(torch.autograd.Function):
+    """x [1, N, H] -> [1, N, H] of its type; matrices are multiplied in the call's."""
+
+    @staticmethod
+    def forward(ctx: Any, x_1NH: Tensor, call: tuple, *weights: Tensor) -> Tensor:  # type: ignore[override]
+        starts, heads, scaling, eps, drops, seed, dtype = call
+        wq, bq, wk, bk, wv, bv, wo, bo, g1, b1, wi, bi, w2, b2, g2, be2 = weights
+        x = x_1NH[0].contiguous()
+        w_qkv, b_qkv = (torch.cat(parts).to(dtype) for parts in ((wq, wk, wv), (bq, bk, bv)))
+        wo, bo, wi, bi, w2, b2 = (weight.to(dtype) for weight in (wo, bo, wi, bi, w2, b2))
+        x_low = x.to(dtype)
+        qkv = _linear(x_low, w_qkv, b_qkv)
+        mixed, lse = _attention(qkv, starts, heads, scaling, drops[0], seed)
+        attended = _linear(mixed, wo, bo)
+        y, y_low, stats = _norm(attended, x, g1, b1, eps, drops[1], seed + 1)
+        inner = _linear(y_low, wi, bi)
+        active = torch.empty_like(inner)
+        _call("gelu", dtype, active, inner, *inner.shape)
+        out = _linear(active, w2, b2)
+        z, _, stats_2 = _norm(out, y, g2, be2, eps, drops[2], seed + 2, lower=False)
+        ctx.call = call
+        ctx.save_for_backward(
+            x, x_low, qkv, mixed, lse, attended, y, y_low, stats, inner, active, out, stats_2, w_qkv, wo, wi, w2, g1, g2
+        )
+        return z[None]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dz_1NH: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        starts, heads, scaling, _, drops, seed, dtype = ctx.call
+        x, x_low, qkv, mixed, lse, attended, y, y_low, stats, inner, active, out, stats_2, *weights = ctx.saved_tensors
+        w_qkv, wo, wi, w2, g1, g2 = weights
+        needs = ctx.needs_input_grad[2:]
+        dy, d_out, (dg2, dbe2, db2) = _norm_backward(
+            dz_1NH[0].contiguous(), None, out, y, g2, stats_2, drops[2], seed + 2
+        )
+        d_inner = torch.empty_like(inner)
+        dbi = inner.new_empty(inner.shape[1], dtype=torch.float32)
+        _call("gelu_backward", dtype, d_inner, dbi, d_out @ w2, inner, *inner.shape)
+        dy, d_attended, (dg1, db1, dbo) = _norm_backward(dy, d_inner @ wi, attended, x, g1, stats, drops[1], seed + 1)
+        d_qkv = torch.empty_like(qkv)
+        _call(
+            "attention_backward",
+            dtype,
+            d_qkv,
+            d_attended @ wo,
+            lse,
+            qkv,
+            *_texts(qkv, starts, heads, scaling, drops[0], seed),
+        )
+        db_qkv = lse.new_empty(qkv.shape[1])
+        _call("column_sums", dtype, db_qkv, d_qkv, *qkv.shape)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = dy.add_(d_qkv @ w_qkv)[None]
+        dw_qkv = _outer(d_qkv, x_low) if any(needs[0:6:2]) else None
+        dwq, dwk, dwv = (None,) * 3 if dw_qkv is None else dw_qkv.chunk(3)
+        dbq, dbk, dbv = db_qkv.chunk(3)
+        grads = (
+            *(dwq, dbq, dwk, dbk, dwv, dbv, _outer(d_attended, mixed) if needs[6] else None, dbo, dg1, db1),
+            *(_outer(d_inner, y_low) if needs[10] else None, dbi),
+            *(_outer(d_out, active) if needs[12] else None, db2, dg2, dbe2),
+        )
+        wanted = zip(grads, needs, strict=True)
+        return dx, None, *(grad.to(g1.dtype) if need and grad is not None else None for grad, need in wanted)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _outer(d_NF: Tensor, x_NH: Tensor) -> Tensor:
+    """d^T x [F, H]. Of two bytes a value the transpose is made first: oneDNN's own is slower by more than that takes."""
+    if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8:
+        return d_NF.t() @ x_NH
+    d_FN = d_NF.new_empty(d_NF.shape[1], d_NF.shape[0])
+    _call("transpose", None, d_FN, d_NF, *d_NF.shape)
+    return d_FN @ x_NH
+
+
+def _kept(p: float) -> int:
+    """How many of 2^32 draws stay; 0: nothing is drawn."""
+    return 0 if p == 0.0 else max(1, min(2**32 - 1, round((1.0 - p) * 2**32)))
+
+
+def _texts(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, seed: int) -> tuple:
+    width = qkv.shape[1] // 3
+    return starts, len(starts) - 1, heads, width // heads, scaling, _kept(p), ctypes.c_uint64(seed), len(qkv)
+
+
+def _attention(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, seed: int) -> tuple[Tensor, Tensor]:
+    mixed = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
+    lse = qkv.new_empty(len(qkv), heads, dtype=torch.float32)
+    _call("attention", qkv.dtype, mixed, lse, qkv, *_texts(qkv, starts, heads, scaling, p, seed))
+    return mixed, lse
+
+
+def _norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, p: float, seed: int, lower: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm of residual + dropout(x), the same as ``x`` is, and its statistics."""
+    y = torch.empty_like(residual)
+    low = torch.empty_like(x) if lower and x.dtype != y.dtype else None
+    stats = x.new_empty(len(x), 2, dtype=torch.float32)
+    _call(
+        "norm",
+        (x.dtype, y.dtype),
+        y,
+        low,
+        stats,
+        x,
+        residual,
+        weight.float(),
+        bias.float(),
+        *x.shape,
+        eps,
+        _kept(p),
+        ctypes.c_uint64(seed),
+    )
+    return y, y if low is None else low, stats
+
+
+def _norm_backward(
+    dy: Tensor, more: Tensor | None, x: Tensor, residual: Tensor, weight: Tensor, stats: Tensor, p: float, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the residual, of x, and [3, H] of weight, bias, and the bias of what made x."""
+    dresidual, dx = torch.empty_like(dy), torch.empty_like(x)
+    sums = stats.new_empty(3, x.shape[1])
+    _call(
+        "norm_backward",
+        (x.dtype, dy.dtype),
+        dresidual,
+        dx,
+        sums,
+        dy,
+        more,
+        x,
+        residual,
+        weight.float(),
+        stats,
+        *x.shape,
+        _kept(p),
+        ctypes.c_uint64(seed),
+    )
+    return dresidual, dx, sums
+
+
+def _call(name: str, dtypes: Any, *args: Any) -> None:
+    """A function of the library, by tensors, numbers and the number of threads."""
+    for dtype in () if dtypes is None else dtypes if isinstance(dtypes, tuple) else (dtypes,):
+        name += f"_{_NAMES[dtype]}"
+    values = [_pointer(arg) if isinstance(arg, Tensor) or arg is None else _number(arg) for arg in args]
+    getattr(library(), name)(*values, torch.get_num_threads())
+
+
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    assert tensor is None or tensor.is_contiguous()
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _number(value: Any) -> Any:
+    return (
+        ctypes.c_float(value)
+        if isinstance(value, float)
+        else ctypes.c_uint32(value)
+        if isinstance(value, int)
+        else value
+    )

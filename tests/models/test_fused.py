@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig
+from transformers.models.bert.modeling_bert import BertLayer
+
+from raysts.models import fused
+from raysts.models.packing import Row
+
+WIDTH = 64
+LENGTHS = (1, 5, 16, 17, 40, 2)
+
+pytestmark = pytest.mark.skipif(fused.library() is None, reason="there is no C++ compiler")
+
+
+def layer_of(attention: float = 0.0, hidden: float = 0.0) -> BertLayer:
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=WIDTH,
+        num_attention_heads=2,
+        intermediate_size=2 * WIDTH,
+        attention_probs_dropout_prob=attention,
+        hidden_dropout_prob=hidden,
+        attn_implementation="eager",
+    )
+    layer = BertLayer(config).double().train()
+    for parameter in layer.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return layer
+
+
+def row_of(lengths: tuple[int, ...]) -> Row:
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    return Row(starts, torch.arange(0), None)  # type: ignore[arg-type]  # what a kernel for texts of any lengths does not read
+
+
+def here(layer: BertLayer, x: Tensor, lengths: tuple[int, ...] = LENGTHS) -> Tensor:
+    return layer(x, None, groups=row_of(lengths))
+
+
+def by_text(layer: BertLayer, x: Tensor) -> Tensor:
+    return torch.cat([layer(part) for part in x.split(LENGTHS, dim=1)], 1)
+
+
+def results(run: Callable[[BertLayer, Tensor], Tensor], layer: BertLayer, x: Tensor) -> dict[str, Tensor]:
+    """What comes out, and the gradients, of one fixed loss."""
+    given = x.clone().requires_grad_()
+    layer.zero_grad()
+    out = run(layer, given)
+    (out.double() * torch.linspace(-1, 1, out.numel()).view_as(out).sin()).sum().backward()
+    grads = {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
+    grads.pop("attention.self.key.bias", None)  # it is zero
+    return {name: value.detach().double() for name, value in {"": out, "x": given.grad, **grads}.items()}
+
+
+def wrong(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    assert found.keys() == expected.keys()
+    return {n: float((found[n] - value).abs().max() / value.abs().max()) for n, value in expected.items()}
+
+
+@pytest.mark.parametrize("numbers", ["fp32", "autocast", "bf16"])
+def test_a_layer_is_transformers_own(numbers: str) -> None:
+    """Against float64: float32 to rounding, and bf16 no worse than torch itself; the second row has a number of tokens for
+    which nothing is transposed, and padding behind its texts."""
+    exact = layer_of()
+    x = torch.randn(1, sum(LENGTHS), WIDTH, dtype=torch.float64)
+    expected = results(by_text, exact, x)
+    plain = copy.deepcopy(exact).to(torch.bfloat16 if numbers == "bf16" else torch.float32)
+    layer = copy.deepcopy(plain)
+    fused.install([layer])
+    x = x.to(next(plain.parameters()).dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=numbers == "autocast"):
+        ours, torchs = results(here, layer, x), results(by_text, plain, x)
+        padded = results(
+            lambda layer, x: here(layer, torch.nn.functional.pad(x, (0, 0, 0, 7)))[:, : x.shape[1]], layer, x
+        )
+    for found in (ours, padded):
+        for name, error in wrong(found, expected).items():
+            assert error < (1e-5 if numbers == "fp32" else 1.5 * max(0.005, wrong(torchs, expected)[name])), name
+
+
+def test_threads_change_no_bit_and_what_is_frozen_gets_nothing() -> None:
+    layer = layer_of(0.1, 0.1).float()
+    fused.install([layer])
+    x, found, before = torch.randn(1, sum(LENGTHS), WIDTH), [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            torch.manual_seed(1)
+            found.append(results(here, layer, x))
+    finally:
+        torch.set_num_threads(before)
+    small = [name for name in found[0] if name == "" or "LayerNorm" in name]  # oneDNN's products may differ
+    assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in small)
+    layer.attention.self.requires_grad_(False)
+    layer.output.dense.weight.requires_grad_(False)
+    torch.manual_seed(1)
+    left = results(here, layer, x)
+    assert left.keys() == {name for name in found[0] if "self" not in name and name != "output.dense.weight"}
+    assert all(error < 1e-6 for error in wrong(left, {name: found[0][name] for name in left}).values())
+
+
+@pytest.mark.parametrize(("attention", "hidden"), [(0.3, 0.0), (0.0, 0.3)])
+def test_backward_drops_what_forward_dropped(attention: float, hidden: float) -> None:
+    """The slope along a random direction, by differences."""
+    layer = layer_of(attention, hidden).float()
+    fused.install([layer])
+    x, direction = torch.randn(2, 1, sum(LENGTHS), WIDTH).double()
+
+    def loss(x: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        out = here(layer, x.float()).double()
+        return (out * torch.linspace(-1, 1, out.numel()).view_as(out).sin()).sum()
+
+    given = x.clone().requires_grad_()
+    loss(given).backward()
+    assert given.grad is not None
+    slope, step = float((given.grad * direction).sum()), 1e-2
+    by_differences = float((loss(x + step * direction) - loss(x - step * direction)).detach()) / (2 * step)
+    assert by_differences == pytest.approx(slope, rel=2e-3)
+
+
+def test_what_attention_drops() -> None:
+    """Equal weights over values that are unit vectors: what comes out is which weights stay."""
+    heads, width, p = 3, 32, 0.25
+    text = torch.zeros(width, 3, heads, width)
+    text[:, 2] = torch.eye(width)[:, None]
+    qkv, starts = text.flatten(1).repeat(20, 1), torch.arange(21).int() * width
+
+    def kept(seed: int) -> Tensor:
+        mixed, _ = fused._attention(qkv, starts, heads, 1.0, p, seed)
+        assert mixed.unique().tolist() == pytest.approx([0.0, 1 / (1 - p) / width])
+        return mixed.view(-1, heads, width) > 0
+
+    first, again, other = kept(5), kept(5), kept(2**40 + 5)
+    assert torch.equal(first, again)
+    assert float(first.float().mean()) == pytest.approx(1 - p, abs=0.01)
+    for a, b in (
+        (first, other),
+        (first[:, 0], first[:, 1]),
+        (first[1:], first[:-1]),
+        (first[..., 1:], first[..., :-1]),
+    ):
+        agree = float((a == b).float().mean())
+        assert agree == pytest.approx(p**2 + (1 - p) ** 2, abs=0.015), "as of draws that know nothing of each other"
+
+
+def test_where_it_cannot_transformers_own_layer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = layer_of().float()
+    assert fused.can([layer], torch.float32) and fused.can([layer], torch.bfloat16)
+    assert not fused.can([layer], torch.float16) and not fused.can([layer.double()], torch.float64)
+    layer.float().intermediate.dense = torch.nn.Sequential(layer.intermediate.dense)  # type: ignore[assignment]
+    assert not fused.can([layer], torch.float32), "an adapter may be in it"
+    layer = layer_of().float()
+    for environment in (
+        {"CXX": "no-such-compiler"},
+        {"CXX": "false", "XDG_CACHE_HOME": "/proc"},
+        {"XDG_CACHE_HOME": "/proc"},
+    ):
+        fused.library.cache_clear()
+        with monkeypatch.context() as patched:
+            for name, value in environment.items():
+                patched.setenv(name, value)
+            assert fused.library() is None and not fused.can([layer], torch.float32), environment
+    fused.library.cache_clear()
+    assert fused.library() is not None
