@@ -152,7 +152,12 @@ def run(
         pass
     # The server imports once what every rank needs, and they are its forks.
     multiprocessing.get_context("forkserver").set_forkserver_preload(
-        ["transformers.models.bert.modeling_bert", "raysts.training.loop", "raysts.objectives"]
+        [
+            "transformers.models.bert.modeling_bert",
+            "raysts.training.loop",
+            "raysts.objectives",
+            "pandas",
+        ]  # pyarrow asks for it
     )
     torch.multiprocessing.start_processes(rank_main, (str(folder),), nprocs=max(WORLDS), start_method="forkserver")
     single: dict[str, Any] = {"weights": {}, "metrics": {}}

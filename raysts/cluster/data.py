@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
@@ -14,7 +14,9 @@ from ray.data.datasource import Datasource, ReadTask
 from raysts.cluster.connect import quiet_data
 from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_batches, read_slice
 from raysts.data.windows import Windows
-from raysts.objectives.objective import LocalBatch
+
+if TYPE_CHECKING:  # tasks that read import this file, and would pay for torch with a second each
+    from raysts.objectives.objective import LocalBatch
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""

@@ -96,7 +96,7 @@ def running_head(
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         **(environment or {}),
     }
-    gcs, dashboard, listen, grpc, metrics = free_ports(5)
+    gcs, dashboard, client, listen, grpc, metrics = free_ports(6)
     address = f"{_own_address()}:{gcs}"
     more: Sequence[str] = []
     if autoscaling is not None:
@@ -107,11 +107,11 @@ def running_head(
         )
         more = [f"--autoscaling-config={file}"]
         given |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "AUTOSCALER_HEARTBEAT_TIMEOUT_S": "8"}
-    # Without the server of Ray's client, which nobody uses; without --block, which ends the node when any of its processes
-    # ends.
+    # Without --block: that ends the node when any of its processes ends, and the server of Ray's client, which nobody
+    # uses, gives up on a machine that is slow for half a minute.
     arguments = [
         *RAY, "start", "--head", f"--num-cpus={cpus}", f"--port={gcs}", "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={dashboard}", "--ray-client-server-port=0", "--disable-usage-stats",
+        f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}", "--disable-usage-stats",
         f"--dashboard-agent-listen-port={listen}", f"--dashboard-agent-grpc-port={grpc}",
         f"--metrics-export-port={metrics}", "--object-store-memory=150000000", *more,
     ]  # fmt: skip

@@ -37,7 +37,7 @@ def test_ray_reads_the_variable(name: str) -> None:
 def test_a_controller_needs_no_torch_nor_do_tasks_that_read_windows() -> None:
     """Every training run has one, and such tasks: processes of their own. Its callbacks, and what is read, must not bring
     seconds and memory with them."""
-    code = "import raysts.cluster.ray_internals, raysts.data.batches, sys; sys.exit('torch' in sys.modules)"
+    code = "import raysts.cluster.ray_internals, raysts.cluster.data, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,11 +7,13 @@ import json
 import os
 import random
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Command, trainer, wait_until
+from processes import Command, family_of_title, trainer, wait_until
+from run_commands import raysts
 
 from raysts.commands.tune import tune as run_search
 from raysts.search.named import SEARCHES
@@ -80,17 +82,25 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     first.signal_driver(signal.SIGKILL)
     first.process.wait()
     kept = search.records()
-    second = search.start()
-    wait_until(lambda: (len(search.records()) > len(kept) and trainer(search.storage)) or second.ended())
-    victim = trainer(search.storage)
-    if victim is not None:
-        os.kill(victim, signal.SIGKILL)
-    printed = second.stdout()
-    assert second.process.returncode == 0, second.stderr()
-    search.check(printed, 3, expected)
+    over = threading.Event()
+
+    def kill() -> None:
+        """The process of the second trial to end, in the middle of it."""
+        wait_until(lambda: (len(search.records()) > len(kept) and trainer(search.storage)) or over.is_set())
+        victim = trainer(search.storage)
+        if victim is not None:
+            os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    second = raysts(*search.arguments[2:], "--address", "local", "--json")  # here: what a command imports is there
+    over.set()
+    killer.join()
+    assert second.code == 0, second.err
+    search.check(second.out, 3, expected)
     assert {name: search.records()[name] for name in kept} == kept
-    for command in commands:
-        assert command.left_behind() == []
+    assert first.left_behind() == []
+    wait_until(lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/ray/", os.getpid())], 20)
 
 
 @pytest.mark.slow
