@@ -1,7 +1,7 @@
 """A post-norm layer (BERT's and RoBERTa's) on CPUs as one step of autograd over texts without padding.
 
 Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
-sums of biases in their backwards) is ``layer.cpp``, compiled when it is first needed. Without a compiler, under vmap, in
+sums of biases in their backwards) is ``native.cpp``. Without a compiler, under vmap, in
 float64 and wherever a module is not what it computes, the layer is transformers' own.
 
 Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B texts.
@@ -10,58 +10,15 @@ Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raysts.models import kernels
+from raysts.models import kernels, native
 from raysts.models.packing import Row
-from raysts.storage.atomic import cache_folder
-
-SOURCE = Path(__file__).with_name("layer.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-w")
-
-_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-_VECTOR = 16
-"""Values that are computed at once: what widths must be multiples of."""
-
-
-@cache
-def library() -> Any | None:
-    """What ``layer.cpp`` compiles to on this machine, kept in its cache; None where there is no compiler, or it cannot.
-
-    ``$CXX`` names the compiler, ``g++`` is taken without it.
-    """
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if sys.platform != "linux" or compiler is None:
-        return None
-    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
-    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), flags)
-    path = cache_folder() / f"layer-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
-    try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                compiled, linked = f"{folder}/layer.o", f"{folder}/layer.so"
-                subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
-                # Without OpenMP of its own: its threads are torch's.
-                subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
-                Path(linked).replace(path)  # others may be compiling the same
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def install(layers: Iterable[Any]) -> None:
@@ -74,7 +31,7 @@ def install(layers: Iterable[Any]) -> None:
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
     """Whether these layers are computed here on a CPU whose matrices are multiplied in ``dtype``."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return dtype in _NAMES and not transformed and all(map(_plain, layers)) and library() is not None
+    return dtype in native.NAMES and not transformed and all(map(_plain, layers)) and native.library() is not None
 
 
 def _plain(layer: Any) -> bool:
@@ -88,8 +45,8 @@ def _plain(layer: Any) -> bool:
         all(type(module) in (nn.Linear, kernels.Linear) for module in linear)
         and type(attention.output.LayerNorm) is type(layer.output.LayerNorm) is nn.LayerNorm
         and part.config.hidden_act == "gelu"
-        and part.query.weight.dtype in _NAMES
-        and not any(width % _VECTOR for width in (part.attention_head_size, layer.intermediate.dense.out_features))
+        and part.query.weight.dtype in native.NAMES
+        and not any(width % native.LANES for width in (part.attention_head_size, layer.intermediate.dense.out_features))
     )
 
 
@@ -128,7 +85,7 @@ class _Layer(torch.autograd.Function):
         y, y_low, stats = _norm(attended, x, g1, b1, eps, drops[1], seed + 1)
         inner = _linear(y_low, wi, bi)
         active = torch.empty_like(inner)
-        _call("gelu", dtype, active, inner, *inner.shape)
+        native.call("gelu", dtype, active, inner, *inner.shape)
         out = _linear(active, w2, b2)
         z, _, stats_2 = _norm(out, y, g2, be2, eps, drops[2], seed + 2, lower=False)
         ctx.call = call
@@ -149,10 +106,10 @@ class _Layer(torch.autograd.Function):
         )
         d_inner = torch.empty_like(inner)
         dbi = inner.new_empty(inner.shape[1], dtype=torch.float32)
-        _call("gelu_backward", dtype, d_inner, dbi, d_out @ w2, inner, *inner.shape)
+        native.call("gelu_backward", dtype, d_inner, dbi, d_out @ w2, inner, *inner.shape)
         dy, d_attended, (dg1, db1, dbo) = _norm_backward(dy, d_inner @ wi, attended, x, g1, stats, drops[1], seed + 1)
         d_qkv = torch.empty_like(qkv)
-        _call(
+        native.call(
             "attention_backward",
             dtype,
             d_qkv,
@@ -162,7 +119,7 @@ class _Layer(torch.autograd.Function):
             *_texts(qkv, starts, heads, scaling, drops[0], seed),
         )
         db_qkv = lse.new_empty(qkv.shape[1])
-        _call("column_sums", dtype, db_qkv, d_qkv, *qkv.shape)
+        native.call("column_sums", dtype, db_qkv, d_qkv, *qkv.shape)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = dy.add_(d_qkv @ w_qkv)[None]
@@ -187,7 +144,7 @@ def _outer(d_NF: Tensor, x_NH: Tensor) -> Tensor:
     if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8:
         return d_NF.t() @ x_NH
     d_FN = d_NF.new_empty(d_NF.shape[1], d_NF.shape[0])
-    _call("transpose", None, d_FN, d_NF, *d_NF.shape)
+    native.call("transpose", None, d_FN, d_NF, *d_NF.shape)
     return d_FN @ x_NH
 
 
@@ -204,7 +161,7 @@ def _texts(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, se
 def _attention(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, seed: int) -> tuple[Tensor, Tensor]:
     mixed = qkv.new_empty(len(qkv), qkv.shape[1] // 3)
     lse = qkv.new_empty(len(qkv), heads, dtype=torch.float32)
-    _call("attention", qkv.dtype, mixed, lse, qkv, *_texts(qkv, starts, heads, scaling, p, seed))
+    native.call("attention", qkv.dtype, mixed, lse, qkv, *_texts(qkv, starts, heads, scaling, p, seed))
     return mixed, lse
 
 
@@ -215,7 +172,7 @@ def _norm(
     y = torch.empty_like(residual)
     low = torch.empty_like(x) if lower and x.dtype != y.dtype else None
     stats = x.new_empty(len(x), 2, dtype=torch.float32)
-    _call(
+    native.call(
         "norm",
         (x.dtype, y.dtype),
         y,
@@ -239,7 +196,7 @@ def _norm_backward(
     """Gradients of the residual, of x, and [3, H] of weight, bias, and the bias of what made x."""
     dresidual, dx = torch.empty_like(dy), torch.empty_like(x)
     sums = stats.new_empty(3, x.shape[1])
-    _call(
+    native.call(
         "norm_backward",
         (x.dtype, dy.dtype),
         dresidual,
@@ -256,26 +213,3 @@ def _norm_backward(
         ctypes.c_uint64(seed),
     )
     return dresidual, dx, sums
-
-
-def _call(name: str, dtypes: Any, *args: Any) -> None:
-    """A function of the library, by tensors, numbers and the number of threads."""
-    for dtype in () if dtypes is None else dtypes if isinstance(dtypes, tuple) else (dtypes,):
-        name += f"_{_NAMES[dtype]}"
-    values = [_pointer(arg) if isinstance(arg, Tensor) or arg is None else _number(arg) for arg in args]
-    getattr(library(), name)(*values, torch.get_num_threads())
-
-
-def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    assert tensor is None or tensor.is_contiguous()
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
-
-
-def _number(value: Any) -> Any:
-    return (
-        ctypes.c_float(value)
-        if isinstance(value, float)
-        else ctypes.c_uint32(value)
-        if isinstance(value, int)
-        else value
-    )

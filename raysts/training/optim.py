@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from raysts.models import native
 from raysts.models.encoder import Encoder
 from raysts.recipes.recipe import Optim
 
@@ -47,7 +48,56 @@ LATE = 1e6
 """A step count at which 0.9^t and 0.999^t have long underflowed to 0, and Adam's bias corrections 1 - beta^t are 1."""
 
 
-class UncorrectedAdamW(torch.optim.AdamW):
+class ByRows(Optimizer):
+    """Adam that takes a sparse gradient (``by_rows``) of a table: every row is updated as with a dense one, but what no batch had
+    yet is not read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._touched: dict[nn.Parameter, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        tables = [
+            (g, p, p.grad) for g in self.param_groups for p in g["params"] if p.grad is not None and p.grad.is_sparse
+        ]
+        for _, p, _ in tables:
+            p.grad = None
+        super().step()
+        for group, p, gradient in tables:
+            p.grad = gradient.coalesce()
+            self._step_rows(p, group)
+
+    def _step_rows(self, p: nn.Parameter, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        if not state:
+            state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        first, second = state["exp_avg"], state["exp_avg_sq"]
+        if p not in self._touched:
+            self._touched[p] = ((first != 0) | (second != 0)).any(1)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        step, lr, gradient = float(state["step"]), group["lr"], p.grad
+        assert gradient is not None
+        native.call(
+            "adam",
+            None,
+            *(p.detach(), first, second, self._touched[p], gradient.indices()[0].contiguous(), gradient.values()),
+            *(gradient.values().shape[0], *p.shape, 1.0 - lr * group["weight_decay"], beta1, beta2, group["eps"]),
+            *(lr / (1.0 - beta1**step), (1.0 - beta2**step) ** -0.5),
+        )
+
+
+class AdamW(ByRows, torch.optim.AdamW):
+    """torch's, of a table by rows."""
+
+
+class Adam(ByRows, torch.optim.Adam):
+    """torch's, of a table by rows where there is no weight decay, which would be a gradient of every row."""
+
+
+class UncorrectedAdamW(AdamW):
     """AdamW without bias correction (the optimiser of BERT-flow's official code): its steps are counted from ``LATE``."""
 
     @torch.no_grad()
@@ -64,11 +114,7 @@ class UncorrectedAdamW(torch.optim.AdamW):
         super().step()
 
 
-KINDS: dict[str, type[torch.optim.AdamW | torch.optim.Adam]] = {
-    "adamw": torch.optim.AdamW,
-    "adamw-uncorrected": UncorrectedAdamW,
-    "adam": torch.optim.Adam,
-}
+KINDS: dict[str, type[AdamW | Adam]] = {"adamw": AdamW, "adamw-uncorrected": UncorrectedAdamW, "adam": Adam}
 
 
 class RMSprop(Optimizer):
@@ -147,11 +193,24 @@ def settle(state: dict[str, Tensor], rho: float = RMSPROP_RHO) -> dict[str, Tens
     return state
 
 
-def by_rows(objective: nn.Module, on: bool) -> None:
-    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred."""
+def by_rows(objective: nn.Module, optim: Optim | None) -> None:
+    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred.
+
+    Args:
+        objective: its encoders' tables in main memory, of one process.
+        optim: where its optimiser takes such gradients with the result of dense ones; None: nowhere.
+    """
     for encoder in objective.modules():
-        if isinstance(encoder, Encoder) and encoder.word_table is not None:
-            encoder.word_table.sparse = on
+        table = encoder.word_table if isinstance(encoder, Encoder) else None
+        if table is not None:
+            adam = optim is not None and optim.name != "rmsprop"
+            here = native.library() is not None and table.embedding_dim % native.LANES == 0
+            table.sparse = optim is not None and (
+                not adam
+                or here
+                and table.weight.dtype == torch.float32
+                and not (optim.name == "adam" and optim.weight_decay)
+            )
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from raysts.models import fused
+from raysts.models import native
 from raysts.models.precision import resolve
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
@@ -27,7 +27,7 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     precision = resolve(job.recipe.train.precision, runtime.device)
     layout: dict[str, Any] = {"world_size": runtime.world, "threads": torch.get_num_threads(), "precision": precision}
     if runtime.device.type == "cpu":
-        layout["fused_layers"] = fused.library() is not None
+        layout["fused_layers"] = native.library() is not None
     known = record.get("layout", {})
     if known.get("world_size") == runtime.world:
         layout |= known

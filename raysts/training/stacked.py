@@ -170,7 +170,7 @@ class Stack:
                 for parameter in run.objective.parameters():
                     parameter.data = parameter.data.new_empty(0)
         self.runs, template = runs, runs[0]
-        optim.by_rows(template.objective, False)  # vmap knows no sparse gradients
+        optim.by_rows(template.objective, None)  # vmap knows no sparse gradients
         own = [dict(run.objective.named_parameters()) for run in runs]
         name_of = {parameter: name for name, parameter in own[0].items()}
         states: dict[str, dict[str, Any]] = {}

@@ -9,13 +9,13 @@ from torch import Tensor
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
-from raysts.models import fused
+from raysts.models import fused, native
 from raysts.models.packing import Row
 
 WIDTH = 64
 LENGTHS = (1, 5, 16, 17, 40, 2)
 
-pytestmark = pytest.mark.skipif(fused.library() is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="there is no C++ compiler")
 
 
 def layer_of(attention: float = 0.0, hidden: float = 0.0) -> BertLayer:
@@ -162,10 +162,10 @@ def test_where_it_cannot_transformers_own_layer_is_taken(monkeypatch: pytest.Mon
         {"CXX": "false", "XDG_CACHE_HOME": "/proc"},
         {"XDG_CACHE_HOME": "/proc"},
     ):
-        fused.library.cache_clear()
+        native.library.cache_clear()
         with monkeypatch.context() as patched:
             for name, value in environment.items():
                 patched.setenv(name, value)
-            assert fused.library() is None and not fused.can([layer], torch.float32), environment
-    fused.library.cache_clear()
-    assert fused.library() is not None
+            assert native.library() is None and not fused.can([layer], torch.float32), environment
+    native.library.cache_clear()
+    assert native.library() is not None

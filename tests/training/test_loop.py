@@ -48,7 +48,10 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
 
     def watch(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         gradients = [
-            p.grad.flatten() for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+            p.grad.to_dense().flatten()
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
         ]
         norms.append(float(torch.cat(gradients).norm()))
 

@@ -1,5 +1,6 @@
-// What a post-norm transformer layer computes between its matrix products, on CPUs, over texts that stand one after the other
-// without padding. Compiled when it is first needed (raysts/models/fused.py), which also says what each array holds.
+// What torch has no kernel for on CPUs: what a post-norm transformer layer computes between its matrix products, over texts that
+// stand one after the other without padding (raysts/models/fused.py says what each array holds), and Adam for a table of which a
+// batch has few rows (raysts/training/optim.py).
 //
 // Every sum has an order that does not depend on the number of threads, and dropout draws depend on (seed, row, column) alone:
 // backward draws them again instead of reading them.
@@ -479,7 +480,40 @@ void transposed(uint16_t* to, const uint16_t* from, int N, int C, int threads) {
             }
 }
 
+// Adam of a table [words, H] whose gradient has R rows, ascending; decay = 1 - lr * weight decay. Rows that never had a gradient
+// (`touched` is 0) have no moments, and only decay.
+void adam_of_rows(float* p, float* m, float* v, uint8_t* touched, const int64_t* rows, const float* gradients, int R,
+                  int words, int H, float decay, float beta1, float beta2, float eps, float rate, float correction, int threads) {
+    for (int r = 0; r < R; r++) touched[rows[r]] = 1;
+    by_rows(nullptr, 0, words, threads, [=](int row, float*) {
+        float* at = p + (long)row * H;
+        if (!touched[row]) {
+            if (decay != 1.f)
+                for (int c = 0; c < H; c += LANES) store(at + c, load(at + c) * decay);
+            return;
+        }
+        const int64_t* found = std::lower_bound(rows, rows + R, (int64_t)row);
+        const float* gradient = found < rows + R && *found == row ? gradients + (found - rows) * H : nullptr;
+        float *first = m + (long)row * H, *second = v + (long)row * H;
+        for (int c = 0; c < H; c += LANES) {
+            V g = gradient ? load(gradient + c) : V{};
+            V a = load(first + c), b = load(second + c) * beta2 + (1.f - beta2) * g * g;
+            a += (1.f - beta1) * (g - a);
+            store(first + c, a);
+            store(second + c, b);
+            V root;
+            for (int l = 0; l < LANES; l++) root[l] = sqrtf(b[l]);
+            store(at + c, load(at + c) * decay - rate * a / (root * correction + eps));
+        }
+    });
+}
+
 }  // namespace
+
+extern "C" void adam(float* p, float* m, float* v, uint8_t* touched, const int64_t* rows, const float* gradients, int R,
+                     int words, int H, float decay, float beta1, float beta2, float eps, float rate, float correction, int threads) {
+    adam_of_rows(p, m, v, touched, rows, gradients, R, words, H, decay, beta1, beta2, eps, rate, correction, threads);
+}
 
 #define ATTENTION(NAME, T)                                                                                                    \
     extern "C" void attention_##NAME(T* mixed, float* lse, const T* qkv, const int32_t* starts, int B, int A, int E,          \

@@ -1,0 +1,76 @@
+"""``native.cpp``: what torch has no kernel for on CPUs, compiled when it is first needed."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysts.storage.atomic import cache_folder
+
+SOURCE = Path(__file__).with_name("native.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-w")
+
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+LANES = 16
+"""Values that are computed at once: what widths must be multiples of."""
+
+
+@cache
+def library() -> Any | None:
+    """What ``native.cpp`` compiles to on this machine, kept in its cache; None where there is no compiler, or it cannot.
+
+    ``$CXX`` names the compiler, ``g++`` is taken without it.
+    """
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if sys.platform != "linux" or compiler is None:
+        return None
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
+    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), flags)
+    path = cache_folder() / f"native-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                compiled, linked = f"{folder}/native.o", f"{folder}/native.so"
+                subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
+                # Without OpenMP of its own: its threads are torch's.
+                subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
+                Path(linked).replace(path)  # others may be compiling the same
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def call(name: str, dtypes: Any, *args: Any) -> None:
+    """Call a function of the library, which is there, with the number of threads at the end.
+
+    Args:
+        name: of the function.
+        dtypes: what of it differs by type is named by: a type, several, or None.
+        args: contiguous tensors (None: a null pointer), whole numbers of 32 bits, floats, or what ctypes takes.
+    """
+    for dtype in () if dtypes is None else dtypes if isinstance(dtypes, tuple) else (dtypes,):
+        name += f"_{NAMES[dtype]}"
+    getattr(library(), name)(*map(_passed, args), torch.get_num_threads())
+
+
+def _passed(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        assert value.is_contiguous() and value.device.type == "cpu"
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    return ctypes.c_uint32(value) if isinstance(value, int) else value
