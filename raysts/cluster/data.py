@@ -1,9 +1,9 @@
-"""Training batches streamed through Ray Data, in the same order as in-process."""
+"""Training batches streamed through Ray Data, in the same order as in-process. No torch here: the tasks that read import it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -14,9 +14,7 @@ from ray.data.datasource import Datasource, ReadTask
 from raysts.cluster.connect import quiet_data
 from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_batches, read_slice
 from raysts.data.windows import Windows
-
-if TYPE_CHECKING:  # tasks that read import this file, and would pay for torch with a second each
-    from raysts.objectives.objective import LocalBatch
+from raysts.objectives.kinds.kind import LocalBatch
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""

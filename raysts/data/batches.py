@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,7 @@ import pyarrow as pa
 from raysts.data.windows import Windows, columns_of
 from raysts.ids import derive_seed
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.kind import Kind
-
-if TYPE_CHECKING:
-    from raysts.objectives.objective import LocalBatch
+from raysts.objectives.kinds.kind import Kind, LocalBatch
 
 
 class WindowSlice(NamedTuple):
@@ -165,8 +162,6 @@ def iter_batches(
     world: int = 1,
 ) -> Iterator[LocalBatch]:
     """This process' part of the batches of steps [start, stop), from the slices in order."""
-    from raysts.objectives.objective import LocalBatch  # not above, for torch
-
     step, epoch = start, -1
     pending: list[pa.Table] = []
     objective = order.objective
@@ -202,7 +197,7 @@ def iter_batches(
     assert step == stop, f"the data ended at step {step} of {stop}"
 
 
-Reader = Callable[[Windows, BatchOrder, int, int, int, int], "Iterator[LocalBatch]"]
+Reader = Callable[[Windows, BatchOrder, int, int, int, int], Iterator[LocalBatch]]
 """(windows, order, start, stop, rank, world) -> the part of one process in the batches of steps [start, stop)."""
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,30 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.kind import Kind, VectorKind
+from raysts.objectives.kinds.kind import Kind, LocalBatch, VectorKind
 
 Batch = dict[str, Any]
 """Tensors by name; what the host has to know of a batch are arrays (``raysts.models.packing.to_device``)."""
-Rows = Mapping[str, Any]
-"""Rows of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
-
-
-class LocalBatch(NamedTuple):
-    """The part of a global batch that one process trains on."""
-
-    rows: Rows
-    examples: list[tuple[int, ...]]
-    """Per example, positions in ``rows``."""
-    weight: np.ndarray
-    """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
-    seeds: np.ndarray
-    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
-    ids: np.ndarray
-    """Row ids (``row`` of the token store) in the order of ``rows``."""
-    size: int
-    """Examples in the global batch."""
-    progress: float = 0.0
-    """How much of the run is done, 0 to 1."""
 
 
 class Objective(Kind, nn.Module):

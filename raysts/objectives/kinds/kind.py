@@ -6,12 +6,33 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
 
 from raysts.ids import later
 
 MOST_WIDE = 10_000
 """Of dimensions and of layers that a head may have: with more the memory would be full before anything is learnt."""
+
+
+class LocalBatch(NamedTuple):
+    """The part of a global batch that one process trains on."""
+
+    rows: Mapping[str, Any]
+    """Of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+    examples: list[tuple[int, ...]]
+    """Per example, positions in ``rows``."""
+    weight: np.ndarray
+    """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
+    seeds: np.ndarray
+    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
+    ids: np.ndarray
+    """Row ids (``row`` of the token store) in the order of ``rows``."""
+    size: int
+    """Examples in the global batch."""
+    progress: float = 0.0
+    """How much of the run is done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
