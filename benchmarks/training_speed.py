@@ -42,10 +42,10 @@ class Raysts:
     def __init__(
         self, objective: str, work: dict[str, Any], model: Path, device: str, precision: str, groups: bool
     ) -> None:
-        from raysts.models import packing
+        from raysts.models import native, packing
 
         if not groups:
-            packing.GROUP_OVERHEAD["cpu"] = 10**9
+            packing.GROUP_OVERHEAD["cpu"], native.library = 10**9, lambda: None  # the fused layer has no padding
         self.objective, self.work, self.model, self.precision = objective, work, model, precision
         self.device = device
         self.folder = Path(tempfile.mkdtemp(prefix="raysts-benchmark-"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -38,17 +39,18 @@ def library() -> Any | None:
         return None
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
-    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), flags)
+    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), platform.libc_ver(), flags)
     path = cache_folder() / f"native-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    with contextlib.suppress(OSError):  # it is not there, or not whole
+        return ctypes.CDLL(str(path))
     try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                compiled, linked = f"{folder}/native.o", f"{folder}/native.so"
-                subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
-                # Without OpenMP of its own: its threads are torch's.
-                subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
-                Path(linked).replace(path)  # others may be compiling the same
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            compiled, linked = f"{folder}/native.o", f"{folder}/native.so"
+            subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
+            # Without OpenMP of its own: its threads are torch's.
+            subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
+            Path(linked).replace(path)  # others may be compiling the same
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.CalledProcessError):
         return None

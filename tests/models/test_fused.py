@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def test_what_attention_drops() -> None:
         assert agree == pytest.approx(p**2 + (1 - p) ** 2, abs=0.015), "as of draws that know nothing of each other"
 
 
-def test_where_it_cannot_transformers_own_layer_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = layer_of().float()
     assert fused.can([layer], torch.float32) and fused.can([layer], torch.bfloat16)
     assert not fused.can([layer], torch.float16) and not fused.can([layer.double()], torch.float64)
@@ -167,5 +168,12 @@ def test_where_it_cannot_transformers_own_layer_is_taken(monkeypatch: pytest.Mon
             for name, value in environment.items():
                 patched.setenv(name, value)
             assert native.library() is None and not fused.can([layer], torch.float32), environment
-    native.library.cache_clear()
-    assert native.library() is not None
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        native.library.cache_clear()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        assert native.library() is not None
+        (compiled,) = (folder / "raysts").iterdir()
+        assert compiled.stat().st_size
+        other = tmp_path / "second" / "raysts" / compiled.name
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.touch()  # of a machine that went down
