@@ -153,17 +153,13 @@ def _saved(path: Path, choose: Choose) -> Iterator[Row]:
             )
         held = next(iter(held.values()))
     columns = _chosen(path, choose, held.column_names)
-    batches = held.select_columns(columns).with_format("arrow").iter(batch_size=1_000)
-    while True:
-        try:
-            batch = next(batches, None)
-            if batch is None:
-                return
+    try:
+        for batch in held.select_columns(columns).with_format("arrow").iter(batch_size=1_000):
             batch.validate(full=True)
-        except Exception as error:
-            raise InputError(f"{name}: the data set cannot be read to its end ({error}); save it again") from error
-        for row in batch.to_pylist():
-            yield "", row
+            for row in batch.to_pylist():
+                yield "", row
+    except Exception as error:
+        raise InputError(f"{name}: the data set cannot be read to its end ({error}); save it again") from error
 
 
 def _parquet(path: Path, choose: Choose) -> Iterator[Row]:

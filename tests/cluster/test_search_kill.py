@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
         say=lambda text: None,
     )  # fmt: skip
     search = Search(small_world, tiny_backbone, tmp_path, commands, overrides)
+    shutil.copytree(tmp_path / "calm/tokens", search.storage / "tokens")  # an actor less, which is not what is killed
     first = search.start()
     wait_until(lambda: search.records() or first.ended())
     assert not first.ended(), first.stderr()

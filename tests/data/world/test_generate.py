@@ -380,8 +380,8 @@ def test_tiny_backbone_is_a_hugging_face_directory(tmp_path: Path) -> None:
 
 
 def test_world_path_is_written_once_by_processes_that_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        paths = pool.starmap(world_path, [(tmp_path, 1, "small")] * 3)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        paths = pool.starmap(world_path, [(tmp_path, 1, "small")] * 2)
     assert len(set(paths)) == 1
     assert paths[0] == tmp_path / f"world-{WORLD_VERSION}-1-small"
     assert [path.name for path in tmp_path.iterdir()] == [paths[0].name]
