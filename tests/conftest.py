@@ -244,9 +244,9 @@ def two_processes(
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> run_commands.Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> run_commands.Finished:
     """A storage folder in which named recipes have run, each once a session."""
-    return run_commands.Finished(tmp_path_factory.mktemp("finished"))
+    return run_commands.Finished(tmp_path_factory.mktemp("finished"), small_world)
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from raysts.cli import execute
-from raysts.data.world.generate import write_world
 from raysts.recipes.names import RECIPES
 
 TASKS = ("sts12", "stsb")
@@ -85,9 +85,9 @@ def _arguments(results: Results, name: str, **more: Any) -> list[object]:
 class Finished:
     """A storage folder with named recipes run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: Path) -> None:
         self.data, self.storage = folder / "finished-data", folder / "finished-storage"
-        write_world(self.data, size="small")
+        shutil.copytree(world, self.data)
         self.results = Results(self.data, self.storage)
 
     def options(self) -> list[object]:
