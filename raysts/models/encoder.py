@@ -204,7 +204,8 @@ class Encoder(nn.Module):
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # Where every group is a pass of its own, groups cost more than the padding that they save.
-        fused_here = self.fused and self.family.packed and ids_BT.device.type == "cpu" and self._fusible()
+        layered = self.family.packed and not isinstance(self.backbone, WordVectors)
+        fused_here = self.fused and layered and ids_BT.device.type == "cpu" and self._fusible()
         return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=fused_here)
 
     def _fusible(self) -> bool:

@@ -1,4 +1,4 @@
-"""A post-norm layer (BERT's and RoBERTa's) on CPUs as one step of autograd over texts without padding.
+"""A post-norm layer (BERT's, RoBERTa's, DistilBERT's) on CPUs as one step of autograd over texts without padding.
 
 Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
 sums of biases in their backwards) is ``native.cpp``. Without a compiler, under vmap, in
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from raysts.models.packing import Row
 
 
 def install(layers: Iterable[Any]) -> None:
-    """Let layers of BERT's form compute as here where they can; parameters and their names stay."""
+    """Let layers of this form compute as here where they can; parameters and their names stay."""
     for layer in layers:
         if "forward" not in vars(layer):  # a backbone may be given to a second encoder
             layer.forward = partial(_forward, layer, layer.forward)
@@ -31,41 +31,60 @@ def install(layers: Iterable[Any]) -> None:
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
     """Whether these layers are computed here on a CPU whose matrices are multiplied in ``dtype``."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return dtype in native.NAMES and not transformed and all(map(_plain, layers)) and native.library() is not None
+    return dtype in native.NAMES and not transformed and all(map(_parts, layers)) and native.library() is not None
 
 
-def _plain(layer: Any) -> bool:
-    """Whether a layer is of BERT's form, and its parts are what is computed here."""
+class _Parts(NamedTuple):
+    """A layer's modules, in the order in which they compute."""
+
+    linear: tuple[Any, ...]
+    """Of queries, keys, values, what attention mixed, and the two of the feed-forward part."""
+    norms: tuple[Any, ...]
+    drops: tuple[float, ...]
+    """Of weights of attention, and of what is added to each residual."""
+    heads: int
+    scaling: float
+
+
+def _parts(layer: Any) -> _Parts | None:
+    """None: it has another form, or one of its modules is not what is computed here."""
     attention: Any = getattr(layer, "attention", None)
-    if not hasattr(attention, "self") or not hasattr(layer, "intermediate"):
-        return False
-    part = attention.self
-    linear = (part.query, part.key, part.value, attention.output.dense, layer.intermediate.dense, layer.output.dense)
-    return (
+    if hasattr(attention, "self") and hasattr(layer, "intermediate"):
+        part, mixed, output = attention.self, attention.output, layer.output
+        linear = (part.query, part.key, part.value, mixed.dense, layer.intermediate.dense, output.dense)
+        norms, drops = (mixed.LayerNorm, output.LayerNorm), (part.dropout.p, mixed.dropout.p, output.dropout.p)
+        heads, activation = part.num_attention_heads, part.config.hidden_act
+    elif hasattr(attention, "q_lin") and hasattr(layer, "ffn"):  # DistilBERT's
+        part, rest = attention, layer.ffn
+        linear = (part.q_lin, part.k_lin, part.v_lin, part.out_lin, rest.lin1, rest.lin2)
+        norms, drops = (layer.sa_layer_norm, layer.output_layer_norm), (part.dropout.p, 0.0, rest.dropout.p)
+        heads, activation = part.n_heads, part.config.activation
+    else:
+        return None
+    known = (
         all(type(module) in (nn.Linear, kernels.Linear) for module in linear)
-        and type(attention.output.LayerNorm) is type(layer.output.LayerNorm) is nn.LayerNorm
-        and part.config.hidden_act == "gelu"
-        and part.query.weight.dtype in native.NAMES
-        and not any(width % native.LANES for width in (part.attention_head_size, layer.intermediate.dense.out_features))
+        and all(type(module) is nn.LayerNorm for module in norms)
+        and activation == "gelu"
+        and linear[0].weight.dtype in native.NAMES
+        and not any(width % native.LANES for width in (part.attention_head_size, linear[4].out_features))
     )
+    return _Parts(linear, norms, drops, heads, part.scaling) if known else None
 
 
 def _forward(layer: Any, plain: Callable[..., Any], x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
     row = kwargs.get("groups")
-    autocast = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu") if autocast else x_1NH.dtype
-    if not isinstance(row, Row) or x_1NH.device.type != "cpu" or not can((layer,), dtype):
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
+    parts = _parts(layer)
+    if parts is None or not isinstance(row, Row) or x_1NH.device.type != "cpu" or not can((layer,), dtype):
         return plain(x_1NH, mask, *args, **kwargs)
-    attention, output = layer.attention, layer.output
-    part, mixed = attention.self, attention.output
-    drops = [part.dropout.p * kwargs.get("attention_dropout", True), mixed.dropout.p, output.dropout.p]
-    drops = drops if layer.training else [0.0] * 3
+    first, *others = parts.drops if layer.training else (0.0,) * 3
+    drops = (first * kwargs.get("attention_dropout", True), *others)
     seed = int(torch.randint(2**62, ())) if any(drops) else 0
-    modules = (part.query, part.key, part.value, mixed.dense, mixed.LayerNorm, layer.intermediate.dense, output.dense)
-    weights = [tensor for module in (*modules, output.LayerNorm) for tensor in (module.weight, module.bias)]
-    call = (row.starts, part.num_attention_heads, part.scaling, mixed.LayerNorm.eps, drops, seed, dtype)
+    modules = (*parts.linear[:4], parts.norms[0], *parts.linear[4:], parts.norms[1])
+    weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
+    eps = tuple(norm.eps for norm in parts.norms)
     with torch.autocast("cpu", enabled=False):
-        return _Layer.apply(x_1NH, call, *weights)
+        return _Layer.apply(x_1NH, (row.starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
 
 
 class _Layer(torch.autograd.Function):
@@ -82,12 +101,12 @@ class _Layer(torch.autograd.Function):
         qkv = _linear(x_low, w_qkv, b_qkv)
         mixed, lse = _attention(qkv, starts, heads, scaling, drops[0], seed)
         attended = _linear(mixed, wo, bo)
-        y, y_low, stats = _norm(attended, x, g1, b1, eps, drops[1], seed + 1)
+        y, y_low, stats = _norm(attended, x, g1, b1, eps[0], drops[1], seed + 1)
         inner = _linear(y_low, wi, bi)
         active = torch.empty_like(inner)
         native.call("gelu", dtype, active, inner, *inner.shape)
         out = _linear(active, w2, b2)
-        z, _, stats_2 = _norm(out, y, g2, be2, eps, drops[2], seed + 2, lower=False)
+        z, _, stats_2 = _norm(out, y, g2, be2, eps[1], drops[2], seed + 2, lower=False)
         ctx.call = call
         ctx.save_for_backward(
             x, x_low, qkv, mixed, lse, attended, y, y_low, stats, inner, active, out, stats_2, w_qkv, wo, wi, w2, g1, g2
