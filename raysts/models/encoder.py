@@ -204,12 +204,13 @@ class Encoder(nn.Module):
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # Where every group is a pass of its own, groups cost more than the padding that they save.
-        layered = self.family.packed and not isinstance(self.backbone, WordVectors)
-        fused_here = self.fused and layered and ids_BT.device.type == "cpu" and self._fusible()
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=fused_here)
+        here = self._fusible(ids_BT.device)
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=here)
 
-    def _fusible(self) -> bool:
+    def _fusible(self, device: torch.device) -> bool:
         """Whether every layer can be computed by ``raysts.models.fused`` as things are."""
+        if not (self.fused and self.family.packed and self.family.kernels and device.type == "cpu"):
+            return False
         autocast = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if autocast else next(self.backbone.parameters()).dtype
         return fused.can(self.layer_list(), dtype)
