@@ -44,7 +44,8 @@ def _jobs(chain: list[TrainNode]) -> list[Job]:
 
 
 class _Watch(threading.Thread):
-    """Takes note of the processes that train in each run folder; one is killed, another told to end, in mid-training."""
+    """Takes note of the processes that train in each run folder. One is told to end in mid-training; another, which is held back
+    until that one's successor trains, is then killed."""
 
     def __init__(self, folders: list[Path], victim: Path, told: Path) -> None:
         super().__init__(daemon=True)
@@ -64,7 +65,13 @@ class _Watch(threading.Thread):
                     self.seen[folder].append(time.monotonic())
                     with contextlib.suppress(OSError):  # it has just been killed
                         self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if not self.killed and any((self.victim / "checkpoints").glob("step-*.pt")):
+            replaced = len(self.writers[self.told]) > 1
+            if not self.killed and not replaced and (pid := writer_of(self.victim)):
+                with contextlib.suppress(ProcessLookupError):  # another's death was its own: so its successors will tell
+                    os.kill(pid, signal.SIGSTOP)  # for moments, between which it answers Ray
+                    time.sleep(0.4)
+                    os.kill(pid, signal.SIGCONT)
+            if not self.killed and replaced and any((self.victim / "checkpoints").glob("step-*.pt")):
                 self.killed = writer_of(self.victim) or 0
                 os.kill(self.killed, signal.SIGKILL)
             if not self.ended and len(read_metrics(self.told / "metrics.jsonl")) >= 5:
