@@ -67,7 +67,9 @@ class _Watch(threading.Thread):
                         self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             replaced = len(self.writers[self.told]) > 1
             if not self.killed and not replaced and (pid := writer_of(self.victim)):
-                with contextlib.suppress(ProcessLookupError):  # another's death was its own: so its successors will tell
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # ended with the other, as none should be: it will have three
                     os.kill(pid, signal.SIGSTOP)  # for moments, between which it answers Ray
                     time.sleep(0.4)
                     os.kill(pid, signal.SIGCONT)
