@@ -67,9 +67,7 @@ class _Watch(threading.Thread):
                         self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             replaced = len(self.writers[self.told]) > 1
             if not self.killed and not replaced and (pid := writer_of(self.victim)):
-                with contextlib.suppress(
-                    ProcessLookupError
-                ):  # ended with the other, as none should be: it will have three
+                with contextlib.suppress(ProcessLookupError):  # it was ended with the other, and will have a third
                     os.kill(pid, signal.SIGSTOP)  # for moments, between which it answers Ray
                     time.sleep(0.4)
                     os.kill(pid, signal.SIGCONT)
