@@ -1,8 +1,8 @@
 """A post-norm layer (BERT's, RoBERTa's, DistilBERT's) on CPUs as one step of autograd over texts without padding.
 
 Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
-sums of biases in their backwards) is ``native.cpp``. Without a compiler, under vmap, in
-float64 and wherever a module is not what it computes, the layer is transformers' own.
+sums of biases in their backwards) is ``native.cpp``. Without a compiler, on GPUs, under vmap, in float64 and wherever a module
+is not what it computes, the layer is transformers' own.
 
 Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B texts.
 """
@@ -10,9 +10,9 @@ Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,13 @@ from raysts.models.packing import Row
 def install(layers: Iterable[Any]) -> None:
     """Let layers of this form compute as here where they can; parameters and their names stay."""
     for layer in layers:
-        if "forward" not in vars(layer):  # a backbone may be given to a second encoder
-            layer.forward = partial(_forward, layer, layer.forward)
+        if not isinstance(layer, _Fused):  # a backbone may be given to a second encoder
+            layer.__class__ = _class_of(type(layer))  # type: ignore[arg-type]
+
+
+@cache
+def _class_of(kind: type) -> type:
+    return type(kind.__name__, (_Fused, kind), {"__module__": kind.__module__})
 
 
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
@@ -71,20 +76,30 @@ def _parts(layer: Any) -> _Parts | None:
     return _Parts(linear, norms, drops, heads, part.scaling) if known else None
 
 
-def _forward(layer: Any, plain: Callable[..., Any], x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
-    row = kwargs.get("groups")
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
-    parts = _parts(layer)
-    if parts is None or not isinstance(row, Row) or x_1NH.device.type != "cpu" or not can((layer,), dtype):
-        return plain(x_1NH, mask, *args, **kwargs)
-    first, *others = parts.drops if layer.training else (0.0,) * 3
-    drops = (first * kwargs.get("attention_dropout", True), *others)
-    seed = int(torch.randint(2**62, ())) if any(drops) else 0
-    modules = (*parts.linear[:4], parts.norms[0], *parts.linear[4:], parts.norms[1])
-    weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
-    eps = tuple(norm.eps for norm in parts.norms)
-    with torch.autocast("cpu", enabled=False):
-        return _Layer.apply(x_1NH, (row.starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
+class _Fused:
+    """What a layer's class is made a child of: a function of the layer's own would hold it in a cycle."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return _made_again, (type(self).__mro__[2],), self.__dict__
+
+    def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
+        row, layer = kwargs.get("groups"), cast(Any, self)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
+        parts = _parts(layer) if isinstance(row, Row) and x_1NH.device.type == "cpu" else None
+        if parts is None or not can((layer,), dtype):
+            return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
+        first, *others = parts.drops if layer.training else (0.0,) * 3
+        drops = (first * kwargs.get("attention_dropout", True), *others)
+        seed = int(torch.randint(2**62, ())) if any(drops) else 0
+        modules = (*parts.linear[:4], parts.norms[0], *parts.linear[4:], parts.norms[1])
+        weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
+        eps = tuple(norm.eps for norm in parts.norms)
+        with torch.autocast("cpu", enabled=False):
+            return _Layer.apply(x_1NH, (row.starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
+
+
+def _made_again(kind: Any) -> Any:
+    return object.__new__(_class_of(kind))
 
 
 class _Layer(torch.autograd.Function):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class ByRows(Optimizer):
         ]
         for _, p, _ in tables:
             p.grad = None
-        super().step()
+        _unhooked(super().step)()
         for group, p, gradient in tables:
             p.grad = gradient.coalesce()
             self._step_rows(p, group)
@@ -89,6 +90,13 @@ class ByRows(Optimizer):
         )
 
 
+def _unhooked(step: Any) -> Callable[[], None]:
+    """A method of a parent without the hooks that torch puts round the ``step`` of every class that has had an instance: they
+    are round the child's."""
+    function = step.__func__
+    return partial(function.__wrapped__ if getattr(function, "hooked", False) else function, step.__self__)
+
+
 class AdamW(ByRows, torch.optim.AdamW):
     """torch's, of a table by rows."""
 
@@ -111,7 +119,7 @@ class UncorrectedAdamW(AdamW):
                         "exp_avg": torch.zeros_like(p),
                         "exp_avg_sq": torch.zeros_like(p),
                     }
-        super().step()
+        _unhooked(super().step)()
 
 
 KINDS: dict[str, type[AdamW | Adam]] = {"adamw": AdamW, "adamw-uncorrected": UncorrectedAdamW, "adam": Adam}

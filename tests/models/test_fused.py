@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def test_a_layer_is_transformers_own(numbers: str) -> None:
     for found in (ours, padded):
         for name, error in wrong(found, expected).items():
             assert error < (1e-5 if numbers == "fp32" else 1.5 * max(0.005, wrong(torchs, expected)[name])), name
+
+
+def test_a_fused_layer_is_copied_and_pickled() -> None:
+    layer, x = layer_of().float(), torch.randn(1, sum(LENGTHS), WIDTH)
+    fused.install([layer])
+    fused.install([layer])
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert type(other) is type(layer) and isinstance(other, BertLayer)
+        assert torch.equal(here(other, x), here(layer, x))
 
 
 def test_threads_change_no_bit_and_what_is_frozen_gets_nothing() -> None:

@@ -87,7 +87,7 @@ def test_gradient_checkpointing_ends_in_the_same_weights(stage: Stage, tmp_path:
         train(stage.job("nli", tmp_path / str(again), max_steps=3, dev=False, gradient_checkpointing=again), run)
         assert run.module is not None
         layers = run.module.encoder.backbone.encoder.layer
-        assert [layer.forward.func.__name__ for layer in layers] == ["_recomputed" if again else "_forward"] * 2
+        assert [("forward" in vars(layer)) for layer in layers] == [again, again]
     assert difference(runs[0].weights(), runs[1].weights()) == 0.0
 
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from small_runs import tiny_encoder
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from raysts.models import native
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import Optim
 from raysts.recipes.stages import ct
-from raysts.training.optim import SMALLEST_DECAY, RMSprop, UncorrectedAdamW, build, by_rows, clip, learning_rate
+from raysts.training.optim import SMALLEST_DECAY, AdamW, RMSprop, UncorrectedAdamW, build, by_rows, clip, learning_rate
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -148,6 +149,19 @@ def test_an_update_by_rows_is_that_of_the_table(optim: Optim) -> None:
     assert differ(whole, rows) < 3e-5
     assert differ(rows, trained(True, (100, last - 100))) == 0.0
     assert differ(whole, trained(True, (100,), False)) < 3e-5 and differ(whole, trained(False, (100,), True)) < 3e-5
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adam", "adamw", "adamw-uncorrected"])
+def test_hooks_of_a_step_run_once(name: str) -> None:
+    """Of classes of which torch has seen instances, parents among them."""
+    module, seen = small_net(), []
+    optimizers = [kind(module.parameters()) for kind in (torch.optim.Adam, torch.optim.AdamW, AdamW)]
+    hook = register_optimizer_step_pre_hook(lambda *_: seen.append(1))
+    try:
+        steps_of(module, build(Optim(name=name), module), 1)  # type: ignore[arg-type]
+    finally:
+        hook.remove()
+    assert len(seen) == 1 and optimizers
 
 
 def test_where_updates_are_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
