@@ -83,7 +83,7 @@ class _Fused:
         return _made_again, (type(self).__mro__[2],), self.__dict__
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
-        row, layer = kwargs.get("groups"), cast(Any, self)
+        row, layer = cast(Any, kwargs.get("groups")), cast(Any, self)
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
         parts = _parts(layer) if isinstance(row, Row) and x_1NH.device.type == "cpu" else None
         if parts is None or not can((layer,), dtype):
