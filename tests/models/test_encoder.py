@@ -268,8 +268,8 @@ def test_texts_without_padding_are_padded_ones(
             there = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
             (vectors.square().sum() + (tokens * there).cumsum(0).sum()).backward()
             found.append((vectors.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)))
-            packed = pack(ids, lengths, None, fused=encoder.fused)
-            assert (len(packed.ids_N) == int(lengths.sum())) or not without
+            packed = encoder._pack(ids, lengths, None)
+            assert (packed.row is not None) == without and (len(packed.ids_N) == int(lengths.sum()) or not without)
         for padded, unpadded in zip(*found, strict=True):
             atol = max(1e-5, 1e-6 * float(padded.abs().max()))  # a gradient is a sum over all tokens, in another order
             torch.testing.assert_close(unpadded, padded, rtol=1e-4, atol=atol)

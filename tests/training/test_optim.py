@@ -13,7 +13,7 @@ from raysts.models import native
 from raysts.recipes.names import pipeline
 from raysts.recipes.recipe import Optim
 from raysts.recipes.stages import ct
-from raysts.training.optim import SMALLEST_DECAY, AdamW, RMSprop, UncorrectedAdamW, build, by_rows, clip, learning_rate
+from raysts.training.optim import AdamW, RMSprop, UncorrectedAdamW, build, by_rows, clip, learning_rate
 
 
 def small_net(seed: int = 0) -> nn.Module:
@@ -126,7 +126,7 @@ class Words(nn.Module):
 )
 def test_an_update_by_rows_is_that_of_the_table(optim: Optim) -> None:
     """Steps enough that RMSprop's averages are brought up to date on the way; gone on with, by rows to the bit and as a whole."""
-    last = math.ceil(math.log(SMALLEST_DECAY, 0.9)) + 120
+    last = 900 if optim.name == "rmsprop" else 200  # .9^900 is no float32
     if native.library() is None and optim.name != "rmsprop":
         pytest.skip("there is no C++ compiler")
 
@@ -147,7 +147,7 @@ def test_an_update_by_rows_is_that_of_the_table(optim: Optim) -> None:
     whole, rows = trained(False), trained(True)
     assert differ(whole, Words(False)) > 0.05
     assert differ(whole, rows) < 3e-5
-    assert differ(rows, trained(True, (100, last - 100))) == 0.0
+    assert differ(rows, trained(True, (100, last - 50))) == 0.0
     assert differ(whole, trained(True, (100,), False)) < 3e-5 and differ(whole, trained(False, (100,), True)) < 3e-5
 
 
