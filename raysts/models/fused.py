@@ -35,8 +35,12 @@ def _class_of(kind: type) -> type:
 
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
     """Whether these layers are computed here on a CPU whose matrices are multiplied in ``dtype``."""
+    return _can_in(dtype) and all(map(_parts, layers))
+
+
+def _can_in(dtype: torch.dtype) -> bool:
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return dtype in native.NAMES and not transformed and all(map(_parts, layers)) and native.library() is not None
+    return dtype in native.NAMES and not transformed and native.library() is not None
 
 
 class _Parts(NamedTuple):
@@ -85,8 +89,9 @@ class _Fused:
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
         row, layer = cast(Any, kwargs.get("groups")), cast(Any, self)
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
-        parts = _parts(layer) if isinstance(row, Row) and x_1NH.device.type == "cpu" else None
-        if parts is None or not can((layer,), dtype):
+        here = isinstance(row, Row) and x_1NH.device.type == "cpu" and _can_in(dtype)
+        parts = _parts(layer) if here else None
+        if parts is None:
             return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
         first, *others = parts.drops if layer.training else (0.0,) * 3
         drops = (first * kwargs.get("attention_dropout", True), *others)

@@ -166,9 +166,8 @@ class Run:
         torch.manual_seed(derive_seed(job.seed, "init"))
         self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
         if device.type == "cpu" and runtime.world == 1:
-            optim.by_rows(
-                self.objective, recipe.optim
-            )  # a GPU would be waited for, and processes exchange dense gradients
+            # A GPU would be waited for, and processes exchange dense gradients.
+            optim.by_rows(self.objective, recipe.optim)
         self.wrapped = runtime.wrap(self.objective, self.precision)
         self.optimizer = optim.build(recipe.optim, self.objective)
         self.windows = Windows(job.store, job.teacher, job.to_target)

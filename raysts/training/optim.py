@@ -209,16 +209,15 @@ def by_rows(objective: nn.Module, optim: Optim | None) -> None:
         optim: where its optimiser takes such gradients with the result of dense ones; None: nowhere.
     """
     for encoder in objective.modules():
-        table = encoder.word_table if isinstance(encoder, Encoder) else None
-        if table is not None:
-            adam = optim is not None and optim.name != "rmsprop"
-            here = native.library() is not None and table.embedding_dim % native.LANES == 0
-            table.sparse = optim is not None and (
-                not adam
-                or here
-                and table.weight.dtype == torch.float32
-                and not (optim.name == "adam" and optim.weight_decay)
-            )
+        if isinstance(encoder, Encoder) and (table := encoder.word_table) is not None:
+            # What is compiled is used throughout a run, or not at all: a run that began without it goes on so.
+            compiled: bool = encoder.fused and native.library() is not None and table.embedding_dim % native.LANES == 0
+            table.sparse = optim is not None and (optim.name == "rmsprop" or compiled and _adam_by_rows(optim, table))
+
+
+def _adam_by_rows(optim: Optim, table: nn.Embedding) -> bool:
+    """Adam's own weight decay is a gradient of every row."""
+    return table.weight.dtype == torch.float32 and not (optim.name == "adam" and optim.weight_decay)
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float) -> None:

@@ -177,6 +177,11 @@ def test_where_updates_are_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sparse(Optim(name="rmsprop")) and not sparse(None)
     assert sparse(Optim(name="adamw", weight_decay=0.1)) == sparse(Optim(name="adam")) == (native.library() is not None)
     assert not sparse(Optim(name="adam", weight_decay=0.1)), "which is a gradient of every row"
+    for encoder in objective:
+        encoder.fused = False  # as of a run that began without a compiler
+    assert sparse(Optim(name="rmsprop")) and not sparse(Optim(name="adamw"))
+    for encoder in objective:
+        encoder.fused = True
     monkeypatch.setattr(native, "library", lambda: None)
     assert sparse(Optim(name="rmsprop")) and not sparse(Optim(name="adamw"))
 
