@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysts.storage.atomic import cache_folder
+from raysts.storage.atomic import atomic_write, cache_folder
 
 SOURCE = Path(__file__).with_name("native.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-w")
@@ -41,16 +40,13 @@ def library() -> Any | None:
     flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
     made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), platform.libc_ver(), flags)
     path = cache_folder() / f"native-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
-    with contextlib.suppress(OSError):  # it is not there, or not whole
-        return ctypes.CDLL(str(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            compiled, linked = f"{folder}/native.o", f"{folder}/native.so"
-            subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
-            # Without OpenMP of its own: its threads are torch's.
-            subprocess.run([compiler, "-shared", compiled, "-o", linked], check=True, capture_output=True)
-            Path(linked).replace(path)  # others may be compiling the same
+        if not path.exists():
+            with tempfile.TemporaryDirectory() as folder, atomic_write(path) as linked:
+                compiled = f"{folder}/native.o"
+                subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
+                # Without OpenMP of its own: its threads are torch's (clang's OpenMP is another: that does not load here).
+                subprocess.run([compiler, "-shared", compiled, "-o", str(linked)], check=True, capture_output=True)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.CalledProcessError):
         return None
