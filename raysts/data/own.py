@@ -203,11 +203,12 @@ def open_text(where: str | Path, column: str | None) -> Text:
 
 def _scan(files: tuple[Path, ...], column: str | None) -> Scan:
     """What is known of the files as they are, else what one pass over them finds."""
+    times = tuple(file.stat().st_mtime_ns for file in files if file.exists())
     if not all(file.is_file() for file in files):  # a data set, of whose files nothing is known here
-        return _scan_once(files, column, tuple(file.stat().st_mtime_ns for file in files if file.exists()))
+        return _read_through(files, column, times)
     known = Known("text", SCAN_VERSION, column, files=files)
     if not (facts := known.facts()):
-        scan = _read_through(files, column)
+        scan = _read_through(files, column, times)
         known.add(**{**asdict(scan), "smallest": [(key.hex(), text, count) for key, text, count in scan.smallest]})
         return scan
     smallest = tuple((bytes.fromhex(key), text, count) for key, text, count in facts["smallest"])
@@ -215,11 +216,7 @@ def _scan(files: tuple[Path, ...], column: str | None) -> Scan:
 
 
 @lru_cache(maxsize=8)
-def _scan_once(files: tuple[Path, ...], column: str | None, _times: tuple[int, ...]) -> Scan:
-    return _read_through(files, column)
-
-
-def _read_through(files: tuple[Path, ...], column: str | None) -> Scan:
+def _read_through(files: tuple[Path, ...], column: str | None, _times: tuple[int, ...]) -> Scan:
     digest, hashes, empty = hashlib.sha256(), array("Q"), 0
     smallest: dict[bytes, str] = {}
     bound = b"\xff" * 8

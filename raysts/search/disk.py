@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,6 @@ from raysts.models.pretrained import load
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.kinds.kind import Settings
 from raysts.objectives.objective import module_of
-from raysts.search.search import Search
 from raysts.search.space import Point, corners
 from raysts.search.study import Study
 from raysts.training import checkpoint
@@ -55,14 +54,16 @@ def disk_bound(study: Study, concurrent: int) -> int:
 def sizes(study: Study) -> Sizes:
     """The largest that a trial of the space has. Reads the backbone, trains nothing.
 
-    Heads and decoders depend on the point, and only the objective knows how: it is built at the ends of the space, with
-    what is new on ``meta``, where tensors have shapes and take no memory.
+    Heads and decoders depend on the point, and only the objective knows how: it is built with what is new on ``meta``, where
+    tensors have shapes and take no memory. That is done for every combination of the choices and ends of ranges of those
+    settings that say something about the size: of two that are large together, neither need be the larger by itself. One says
+    nothing that changes no size where it alone is varied, all others at their first values or all at their last.
     """
     backbone, search = study.plan.backbone, study.search
     encoder = load(backbone, device="cpu", heads=study.kind.post == "pooled").encoder
     built: dict[Settings, Sizes] = {}
 
-    def size(point: Point) -> Sizes:
+    def size(point: Point) -> Sizes | None:
         with contextlib.suppress(InputError):  # values that do not go together are no point
             recipe = search.recipe(point)
             if recipe.settings not in built:
@@ -72,22 +73,10 @@ def sizes(study: Study) -> Sizes:
                 kept = max(_bytes(candidate.state_dict().values()) for candidate in objective.candidates().values())
                 built[recipe.settings] = Sizes(kept, _bytes(checkpoint.trained_state(objective).values()))
             return built[recipe.settings]
-        return Sizes(0, 0)
+        return None
 
-    for point in _extremes(search, size):
-        size(point)
-    other = sum(path.stat().st_size for path in backbone.iterdir() if path.is_file() and path.suffix not in WEIGHTS)
-    largest = built.values()
-    return Sizes(max(size.model for size in largest) + other, max(size.trained for size in largest))
-
-
-def _extremes(search: Search, size: Callable[[Point], Sizes]) -> Iterator[Point]:
-    """Every combination of the choices and ends of ranges of those settings that say something about the size: of two that are
-    large together, neither need be the larger by itself. One says nothing that changes no size where it alone is varied, all
-    others at their first values or all at their last."""
-    ends = {
-        key: dimension.ends for key, dimension in search.space.items() if key.startswith(f"{search.stage}.settings.")
-    }
+    settings = f"{search.stage}.settings."
+    ends = {key: dimension.ends for key, dimension in search.space.items() if key.startswith(settings)}
     first = corners(search.space)[0]
     last = first | {key: values[-1] for key, values in ends.items()}
     sized = {
@@ -96,7 +85,9 @@ def _extremes(search: Search, size: Callable[[Point], Sizes]) -> Iterator[Point]
         if any(len({size({**others, key: value}) for value in values}) > 1 for others in (first, last))
     }
     for values in itertools.product(*sized.values()):
-        yield {**first, **dict(zip(sized, values, strict=True))}
+        size({**first, **dict(zip(sized, values, strict=True))})
+    other = sum(path.stat().st_size for path in backbone.iterdir() if path.is_file() and path.suffix not in WEIGHTS)
+    return Sizes(max(kept for kept, _ in built.values()) + other, max(trained for _, trained in built.values()))
 
 
 def _bytes(values: Iterable[torch.Tensor]) -> int:

@@ -168,7 +168,10 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                if os.fstat(file.fileno()).st_nlink:
+                    break
+                file.close()  # its holder has removed it, and others lock the next one of its name
+                file = path.open("a+", encoding="utf-8")
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise InputError(

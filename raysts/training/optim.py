@@ -71,9 +71,7 @@ class ByRows(Optimizer):
             self._step_rows(p, group)
 
     def _step_rows(self, p: nn.Parameter, group: dict[str, Any]) -> None:
-        state = self.state[p]
-        if not state:
-            state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        state = self.state[p] = self.state[p] or begun(p, 0.0)
         first, second = state["exp_avg"], state["exp_avg_sq"]
         if p not in self._touched:
             self._touched[p] = ((first != 0) | (second != 0)).any(1)
@@ -88,6 +86,12 @@ class ByRows(Optimizer):
             *(gradient.values().shape[0], *p.shape, 1.0 - lr * group["weight_decay"], beta1, beta2, group["eps"]),
             *(lr / (1.0 - beta1**step), (1.0 - beta2**step) ** -0.5),
         )
+
+
+def begun(p: nn.Parameter, step: float) -> dict[str, Tensor]:
+    """Adam's state of a parameter that has had no gradient, as if it had made ``step`` steps."""
+    moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+    return {"step": torch.full((), step, device=p.device), **moments}
 
 
 def _unhooked(step: Any) -> Callable[[], None]:
@@ -114,11 +118,7 @@ class UncorrectedAdamW(AdamW):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and not self.state[p]:
-                    self.state[p] = {
-                        "step": torch.full((), LATE, device=p.device),
-                        "exp_avg": torch.zeros_like(p),
-                        "exp_avg_sq": torch.zeros_like(p),
-                    }
+                    self.state[p] = begun(p, LATE)
         _unhooked(super().step)()
 
 

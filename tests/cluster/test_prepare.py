@@ -154,6 +154,10 @@ def test_a_dump_gives_what_its_articles_give(tmp_path: Path) -> None:
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no articles"):
         prepare_wikipedia(tmp_path / "nothing", tmp_path / "out")
+    (tmp_path / "cut.xml").write_text("<mediawiki><page>")
+    with pytest.raises(InputError, match="cannot be read to its end"):
+        prepare_wikipedia(tmp_path / "cut.xml", tmp_path / "out")
+    assert not [*(tmp_path / "out").iterdir()]
     (tmp_path / "bad.parquet").write_bytes(b"PAR")
     with pytest.raises(InputError, match="not a readable Parquet file"):
         prepare_wikipedia(tmp_path / "bad.parquet", tmp_path / "out")

@@ -135,6 +135,23 @@ def test_a_waiting_lock_gets_it_when_the_holder_ends(tmp_path: Path) -> None:
     holder.join()
 
 
+def test_who_waited_for_a_lock_that_was_removed_holds_the_next_one_of_its_name(tmp_path: Path) -> None:
+    path, held = tmp_path / "x.lock", threading.Event()
+
+    def hold() -> None:
+        with lock(path, "the first"):
+            held.set()
+            time.sleep(0.3)
+            path.unlink()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    with lock(path, "the second", wait=30), pytest.raises(InputError, match="the second"), lock(path, "the third"):
+        raise AssertionError("two hold it")
+    holder.join()
+
+
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     """A killed driver leaves no lock behind."""
     program = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from raysts.storage.foreign import read_json
 NAME = "manifest.json"
 
 
-def writing(root: Path, who: str) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def writing(root: Path, who: str) -> Iterator[None]:
     """Hold the data folder for writing: one writer at a time (InputError while another process holds it)."""
-    return lock(root / ".writing.lock", who)
+    file = root / ".writing.lock"
+    with lock(file, who):
+        try:
+            yield
+        except InputError:  # what is refused leaves nothing behind
+            file.unlink()
+            raise
 
 
 def read(root: Path) -> dict[str, dict[str, Any]]:

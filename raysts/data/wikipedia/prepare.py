@@ -15,6 +15,7 @@ the text. (A Ray Data groupby would send the whole corpus through the object sto
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -120,7 +121,13 @@ def prepare_wikipedia(
             return _present(output_root, entry, arguments, say)
         work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
         if dump:
-            files = _unpack(files[0], work / "articles", block_bytes, say)
+            try:
+                files = _unpack(files[0], work / "articles", block_bytes, say)
+            except InputError:
+                for folder in (work, work.parent):
+                    with contextlib.suppress(OSError):  # it holds something else
+                        folder.rmdir()
+                raise
         runs = _make_runs(files, work, seed, block_bytes, say, spread)
         ranges = _merge_runs(runs["runs"], work, block_bytes, say, spread)
         distinct = sum(part["rows"] for part in ranges)

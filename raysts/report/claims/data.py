@@ -30,6 +30,8 @@ from raysts.storage.store import Store
 
 SEEN, NOT_SEEN, CONTRADICTED, AS_NO = "seen", "not seen", "contradicted", "as the paper says no"
 LEVEL = 0.05
+ALIKE = "the two systems say the same of every row"
+"""As two constants do: neither that one is above the other nor that it is not can be seen of them."""
 
 
 class Agenda(NamedTuple):
@@ -243,6 +245,8 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
     else:
         single, *rest = compare_systems(a, b, first.evaluation.resamples, ("spearman",))
         row = {**(rest[-1] if rest else single), "test_p": single["test_p"] if len(on) == 1 else None}
+    # But for the last bits of means over numbers of models that differ.
+    alike = row["ci_low"] is not None and max(abs(row["ci_low"]), abs(row["ci_high"])) < 1e-12
     return Verdict(
         claim=claim,
         a=row["a"],
@@ -252,7 +256,8 @@ def _compared(claim: Claim, plans: Mapping[str, Plan], baselines: Mapping[str, M
         difference=row["difference"],
         low=row["ci_low"],
         high=row["ci_high"],
-        p=row["p"] if row.get("test_p") is None else row["test_p"],
+        p=None if alike else row["p"] if row.get("test_p") is None else row["test_p"],
+        why=ALIKE if alike else None,
         transductive=any(_transductive(plans[side.point], side) for side in (claim.a, claim.b) if side.point in plans),
     )
 

@@ -31,7 +31,7 @@ def render(data: ClaimsData) -> str:
     estimates = [
         Estimate(_short(each), 100 * each.difference, 100 * each.low, 100 * each.high, each.verdict or "")
         for each in data.verdicts
-        if each.difference is not None and each.low is not None and each.high is not None
+        if each.difference is not None and each.low is not None and each.high is not None and each.why is None
     ]
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(each.claim.in_place_of for each in data.verdicts)
@@ -58,7 +58,7 @@ def row(found: Verdict) -> Sequence[str]:
     measured = f"{100 * found.b:.2f} -> {100 * found.a:.2f} ({counts} models; {', '.join(found.on)})"
     interval = "" if found.low is None or found.high is None else f" [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
     p = "" if found.p_holm is None else "<1e-4" if found.p_holm < 1e-4 else f"{found.p_holm:.2g}"
-    verdict = found.verdict or "nothing is concluded without resamples"
+    verdict = f"not measured: {found.why}" if found.why else found.verdict or "nothing is concluded without resamples"
     return says, claim.source, claim.printed, measured, f"{100 * found.difference:+.2f}{interval}", p, verdict
 
 
@@ -76,5 +76,5 @@ def text(data: ClaimsData) -> str:
     for says, source, printed, _, difference, _, said in shown:
         verdict, _, why = said.partition(": ")
         paper = f"; {printed}" if printed else ""
-        lines.append(f"  {verdict:<{width}}  {says}  {difference or why}  ({source}{paper})")
+        lines.append(f"  {verdict:<{width}}  {says}  {' '.join(filter(None, (difference, why)))}  ({source}{paper})")
     return "\n".join(lines)

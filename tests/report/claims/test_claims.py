@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP
 from raysts.evaluation.dev import DEVS
 from raysts.evaluation.entailment import InferenceTask
+from raysts.evaluation.tasks import RowScores
 from raysts.recipes.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.recipes.experiments import EXPERIMENTS, pipelines
-from raysts.report.claims.data import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
+from raysts.report.claims import data as claims_data
+from raysts.report.claims.data import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
 from raysts.report.claims.page import markdown, render, text, write_report
 from raysts.report.paper.match import BACKBONES
 from raysts.schema import TEST_TABLES
@@ -61,6 +65,25 @@ def test_p_is_adjusted_within_a_table_alone() -> None:
     judged = concluded([*of_table, other])
     assert [each.p_holm for each in judged] == pytest.approx([0.06, 0.06, None, 0.03])
     assert [each.verdict for each in judged] == [NOT_SEEN, NOT_SEEN, None, SEEN]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
+    holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants: each of the models calls every pair entailment, so none is above another, whatever the paper says."""
+    said = np.tile([1.0, 0.0, 1.0], 20)
+    rows = {"snli-2way": RowScores("snli-2way", "test", "0", "cosine", said)}
+    monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
+    claim = CLAIM._replace(on=("snli-2way",), holds=holds)
+    plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
+    (judged,) = concluded([claims_data._compared(claim, {"ct": plan, "flow": plan}, {})])  # type: ignore[dict-item]
+    assert judged.verdict is None and judged.why == ALIKE and judged.difference == pytest.approx(0.0)
+    data = ClaimsData(
+        paper="sed", name="", command="", created_at="", backbone="", seeds=3, verdicts=[judged], environment={}
+    )
+    assert "\n  not measured  A <is> above B  +0.00 [" in text(data) and ALIKE in text(data)
+    assert f"not measured: {ALIKE}" in markdown(data) and 'class="interval"' not in render(data)
 
 
 @pytest.mark.parametrize("paper", CLAIMS)
