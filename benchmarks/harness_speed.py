@@ -64,13 +64,13 @@ class SentenceTransformers:
         from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
         from raysts.data.corpora import Corpus
-        from raysts.evaluation.harness import SPLITS, TASKS
+        from raysts.evaluation.harness import TASKS
 
         began = time.perf_counter()
         found = {}
         for name in self.tasks:
             corpus = Corpus(self.data)
-            parts = [corpus.read(table).to_pydict() for table in TASKS[name].tables(corpus, SPLITS)]
+            parts = [corpus.read(table).to_pydict() for table in TASKS[name].tables(corpus)]
             columns = [[x for part in parts for x in part[c]] for c in ("sentence1", "sentence2", "score")]
             evaluator = EmbeddingSimilarityEvaluator(
                 *columns, batch_size=self.batch, main_similarity="cosine", similarity_fn_names=["cosine"], name=name
@@ -86,12 +86,12 @@ def write_rows(
     import pyarrow.parquet as pq
 
     from raysts.commands.context import corpus_of
-    from raysts.evaluation.harness import SPLITS, TASKS, check_tasks, sentences
+    from raysts.evaluation.harness import TASKS, check_tasks, sentences
     from raysts.evaluation.sts import STS_TASKS
 
     corpus = corpus_of(data)
     chosen = [name for name in check_tasks(corpus, tasks) if name in STS_TASKS]
-    for table in dict.fromkeys(table for name in chosen for table in TASKS[name].tables(corpus, SPLITS)):
+    for table in dict.fromkeys(table for name in chosen for table in TASKS[name].tables(corpus)):
         path = folder / f"{table}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = ["sentence1", "sentence2", "score"]  # without subsets, which the other side does not know
@@ -102,7 +102,7 @@ def write_rows(
     texts = [
         text
         for name in chosen
-        for t in TASKS[name].tables(made, SPLITS)
+        for t in TASKS[name].tables(made)
         for c in columns[:2]
         for text in made.read(t)[c].to_pylist()
     ]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.results import ResultRow
-from raysts.evaluation.sts import Pairs, correlation_rows, pair_similarities, pairs_from_table, unordered
+from raysts.evaluation.sts import Pairs, pairs_from_table, rows_of
 from raysts.evaluation.tasks import Model, Represent, Similarities
 from raysts.ids import derive_seed
 from raysts.storage.store import Store
@@ -93,10 +93,5 @@ class AgreementPairs:
 
     def rows(self, represent: Represent, similarities: Similarities, resamples: int) -> list[ResultRow]:
         """As a task: the correlation rows of every similarity."""
-        found: list[ResultRow] = []
-        known = {"dataset": AGREEMENT, "split": self.split, "rows": "all", "dataset_sha256": self.sha256}
-        for called, similarity in similarities.items():
-            predicted = pair_similarities(self.pairs, represent(self.pairs.sentences), unordered(similarity))
-            rows = correlation_rows(self.pairs, predicted, f"{AGREEMENT}/{self.split}", resamples)
-            found += [known | {"similarity": called} | row for row in rows if row["aggregation"] == "all"]
-        return found
+        rows = rows_of(self.pairs, self.split, represent(self.pairs.sentences), similarities, resamples)
+        return [row for row in rows if row["aggregation"] == "all"]

@@ -38,6 +38,6 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
     found: dict[str, ModelScores] = {}
     for name, kind, similarity in ((OVERLAP, StsTask, overlap), (LONGER, DirectionTask, longer)):
         of_kind = [harness.TASKS[task] for task in tasks if isinstance(harness.TASKS[task], kind)]
-        each = [s for t in of_kind for s in t.row_scores(corpus, harness.SPLITS, represent, {name: similarity})]  # type: ignore[attr-defined]
+        each = [s for t in of_kind for s in t.row_scores(corpus, represent, {name: similarity})]  # type: ignore[attr-defined]
         found[name] = {scores.dataset: scores for scores in each}
     return found

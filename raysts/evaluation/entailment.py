@@ -8,7 +8,6 @@ larger variance. Shapes: N pairs, R resamples.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -124,18 +123,18 @@ class EntailmentDev:
 
 @dataclass(frozen=True, slots=True)
 class InferenceTask(ComparableTask):
-    """A labelled table per split. What both tasks of inference share."""
+    """What both tasks of inference share: the pairs of a labelled table."""
 
     name: str
-    splits: dict[str, str]
+    table: str
     unasked: bool = True
 
     def by_default(self, corpus: Corpus) -> bool:
         return self.unasked
 
     @abstractmethod
-    def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
-        """The tables that the rows of ``table`` are made of."""
+    def needs(self, corpus: Corpus) -> tuple[str, ...]:
+        """The tables that it reads, if they are there: its own first."""
 
     @abstractmethod
     def load(self, corpus: Corpus, table: str) -> Pairs:
@@ -146,39 +145,28 @@ class InferenceTask(ComparableTask):
         """What the pairs of one table lack."""
 
     def expected(self) -> tuple[str, ...]:
-        return tuple(self.splits.values())
+        return (self.table,)
 
-    def present(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, str]:
-        """The wanted splits whose tables are all there."""
-        return {
-            split: table
-            for split, table in self.splits.items()
-            if split in splits and all(corpus.has_labels(needed) for needed in self.needs(corpus, table))
-        }
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        needed = self.needs(corpus)
+        return needed if all(map(corpus.has_labels, needed)) else ()
 
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        """All tables that the wanted splits which are there need."""
-        present = self.present(corpus, splits).values()
-        return tuple(dict.fromkeys(needed for table in present for needed in self.needs(corpus, table)))
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
+        """The table whose rows are scored, without those that thresholds come from."""
+        return self.tables(corpus)[:1]
 
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        """The tables whose rows are scored, without those that thresholds come from."""
-        return tuple(self.present(corpus, splits).values())
-
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def problems(self, corpus: Corpus) -> list[str]:
         """Tables without a pair of a class that the task needs."""
-        return [p for table in self.tables(corpus, splits) for p in self.problems_of(self.load(corpus, table))]
+        return [problem for table in self.tables(corpus) for problem in self.problems_of(self.load(corpus, table))]
 
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        """The distinct sentences of those tables."""
-        tables = self.tables(corpus, splits)
-        return list(dict.fromkeys(s for table in tables for s in self.load(corpus, table).sentences))
+    def sentences(self, corpus: Corpus) -> list[str]:
+        return list(dict.fromkeys(s for table in self.tables(corpus) for s in self.load(corpus, table).sentences))
 
 
-def known_columns(name: str, split: str, pairs: Pairs, similarity: str) -> ResultRow:
-    """What the rows of one similarity on one split have in common."""
+def known_columns(name: str, pairs: Pairs, similarity: str) -> ResultRow:
+    """What the rows of one similarity have in common."""
     return {
-        "dataset": name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256, "similarity": similarity,
+        "dataset": name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256, "similarity": similarity,
         "subset": None, "aggregation": None,
     }  # fmt: skip
 
@@ -187,8 +175,7 @@ def known_columns(name: str, split: str, pairs: Pairs, similarity: str) -> Resul
 class TwoWayTask(InferenceTask):
     """Entailment against the rest: accuracy at a threshold from SNLI dev, AUC and average precision.
 
-    ``own`` is a table whose threshold is measured beside that of SNLI dev, as set ``<name>-own``. Where a table gives
-    its own threshold (SNLI dev does) the accuracy is that of the rows that chose it.
+    ``own`` is a table whose threshold is measured beside that of SNLI dev, as set ``<name>-own``.
     """
 
     own: str | None = None
@@ -198,13 +185,12 @@ class TwoWayTask(InferenceTask):
         own = {f"{self.name}-own": self.own} if self.own is not None and corpus.has_labels(self.own) else {}
         return {self.name: DEV, **own}
 
-    def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
-        """The table, and those that thresholds come from."""
-        return tuple(dict.fromkeys((table, *self.thresholds(corpus).values())))
+    def needs(self, corpus: Corpus) -> tuple[str, ...]:
+        """Its table, and those that thresholds come from."""
+        return (self.table, *self.thresholds(corpus).values())
 
     def expected(self) -> tuple[str, ...]:
-        """Every table of every split, and SNLI dev."""
-        return tuple(dict.fromkeys((*self.splits.values(), DEV)))
+        return self.table, DEV
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
         return load_entailment(corpus, table)
@@ -217,46 +203,37 @@ class TwoWayTask(InferenceTask):
         return [f"{pairs.name}: {entailed} of {size} pairs are entailment; '{self.name}' needs such and others"]
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """accuracy, auc_pr and average_precision of every similarity, of every wanted split that is there."""
+        """accuracy, auc_pr and average_precision of every similarity."""
         rows: list[ResultRow] = []
-        thresholds = self.thresholds(corpus)
-        for split, table in self.present(corpus, splits).items():
-            pairs = {needed: self.load(corpus, needed) for needed in self.needs(corpus, table)}
-            found = {needed: represent(its.sentences) for needed, its in pairs.items()}
-            positive_N, counts_NR = (
-                pairs[table].gold == 1,
-                whole_and_resampled(f"{self.name}/{split}", len(pairs[table].gold), resamples),
-            )
-            for called, similarity in similarities.items():
-                scores = {needed: two_way_scores(its, found[needed], similarity) for needed, its in pairs.items()}
-                known = known_columns(self.name, split, pairs[table], called)
-                areas = zip(
-                    ("auc_pr", "average_precision"),
-                    precision_recall_areas(scores[table], positive_N, counts_NR),
-                    strict=True,
-                )
-                rows += [known | value_columns(metric, values_R, len(positive_N)) for metric, values_R in areas]
-                for dataset, source in thresholds.items():
-                    right_N = (scores[table] >= _threshold(called, scores[source], pairs[source])) == positive_N
-                    known |= {"dataset": dataset}
-                    rows.append(known | value_columns("accuracy", share_right(right_N, counts_NR), len(positive_N)))
+        pairs = {needed: self.load(corpus, needed) for needed in self.needs(corpus)}
+        found = {needed: represent(its.sentences) for needed, its in pairs.items()}
+        positive_N = pairs[self.table].gold == 1
+        counts_NR = whole_and_resampled(f"{self.name}/test", len(positive_N), resamples)
+        for called, similarity in similarities.items():
+            scores = {needed: two_way_scores(its, found[needed], similarity) for needed, its in pairs.items()}
+            known = known_columns(self.name, pairs[self.table], called)
+            areas = precision_recall_areas(scores[self.table], positive_N, counts_NR)
+            rows += [
+                known | value_columns(metric, values_R, len(positive_N))
+                for metric, values_R in zip(("auc_pr", "average_precision"), areas, strict=True)
+            ]
+            for dataset, source in self.thresholds(corpus).items():
+                right_N = (scores[self.table] >= _threshold(called, scores[source], pairs[source])) == positive_N
+                known |= {"dataset": dataset}
+                rows.append(known | value_columns("accuracy", share_right(right_N, counts_NR), len(positive_N)))
         return rows
 
-    def row_scores(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> list[RowScores]:
+    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
         """Which pairs are called rightly at the threshold of SNLI dev."""
         found: list[RowScores] = []
-        for split, table in self.present(corpus, splits).items():
-            pairs, dev = self.load(corpus, table), self.load(corpus, DEV)
-            for called, similarity in similarities.items():
-                threshold = _threshold(called, two_way_scores(dev, represent(dev.sentences), similarity), dev)
-                right_N = (two_way_scores(pairs, represent(pairs.sentences), similarity) >= threshold) == (
-                    pairs.gold == 1
-                )
-                found.append(RowScores(self.name, split, pairs.sha256, called, right_N.astype(np.float64)))
+        pairs, dev = self.load(corpus, self.table), self.load(corpus, DEV)
+        for called, similarity in similarities.items():
+            threshold = _threshold(called, two_way_scores(dev, represent(dev.sentences), similarity), dev)
+            scores_N = two_way_scores(pairs, represent(pairs.sentences), similarity)
+            right_N = (scores_N >= threshold) == (pairs.gold == 1)
+            found.append(RowScores(self.name, "test", pairs.sha256, called, right_N.astype(np.float64)))
         return found
 
 
@@ -273,8 +250,8 @@ class DirectionTask(InferenceTask):
     Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong.
     """
 
-    def needs(self, corpus: Corpus, table: str) -> tuple[str, ...]:
-        return (table,)
+    def needs(self, corpus: Corpus) -> tuple[str, ...]:
+        return (self.table,)
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
         return load_entailment(corpus, table, entailed=True)
@@ -283,39 +260,35 @@ class DirectionTask(InferenceTask):
         return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
         """Accuracy of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
 
         A similarity that does not depend on the order says nothing about the direction and has no row.
         """
         rows: list[ResultRow] = []
-        for split, table in self.present(corpus, splits).items():
-            pairs = self.load(corpus, table)
-            words = np.array([len(sentence.split()) for sentence in pairs.sentences])
-            found = right_by_model(pairs, represent(pairs.sentences), similarities)
-            found["length"] = words[pairs.right] > words[pairs.left]
-            groups = _groups(pairs, words)
-            counts_NR = whole_and_resampled(f"{self.name}/{split}", len(pairs.gold), resamples)
-            for called, right_N in found.items():
-                known = known_columns(self.name, split, pairs, called)
-                known |= {"role": "baseline"} if called == "length" else {}
-                rows += [
-                    known
-                    | {"subset": subset}
-                    | value_columns("accuracy", share_right(right_N[group], counts_NR[group]), len(group))
-                    for subset, group in groups.items()
-                ]
+        pairs = self.load(corpus, self.table)
+        words = np.array([len(sentence.split()) for sentence in pairs.sentences])
+        found = right_by_model(pairs, represent(pairs.sentences), similarities)
+        found["length"] = words[pairs.right] > words[pairs.left]
+        groups = _groups(pairs, words)
+        counts_NR = whole_and_resampled(f"{self.name}/test", len(pairs.gold), resamples)
+        for called, right_N in found.items():
+            known = known_columns(self.name, pairs, called)
+            known |= {"role": "baseline"} if called == "length" else {}
+            rows += [
+                known
+                | {"subset": subset}
+                | value_columns("accuracy", share_right(right_N[group], counts_NR[group]), len(group))
+                for subset, group in groups.items()
+            ]
         return rows
 
-    def row_scores(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> list[RowScores]:
+    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
         """Which pairs are right, by similarities that depend on the order and by variance."""
+        pairs = self.load(corpus, self.table)
         return [
-            RowScores(self.name, split, pairs.sha256, called, right_N.astype(np.float64))
-            for split, table in self.present(corpus, splits).items()
-            for pairs in [self.load(corpus, table)]
+            RowScores(self.name, "test", pairs.sha256, called, right_N.astype(np.float64))
             for called, right_N in right_by_model(pairs, represent(pairs.sentences), similarities).items()
         ]
 
@@ -348,17 +321,15 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str | None, np.ndarray]:
     return groups
 
 
-XNLI = {"dev": "nli/xnli_en_dev", "test": "nli/xnli_en_test"}
-
 ENTAILMENT_TASKS: dict[str, InferenceTask] = {
     task.name: task
     for task in (
-        TwoWayTask("snli-2way", {"dev": DEV, "test": "nli/snli_test"}),
-        TwoWayTask("sick-2way", {"dev": "sick/sick_trial", "test": "sick/sick_test"}, own="sick/sick_trial"),
-        DirectionTask("snli-direction", {"dev": DEV, "test": "nli/snli_test"}),
-        DirectionTask("sick-direction", {"dev": "sick/sick_trial", "test": "sick/sick_test"}),
-        TwoWayTask("xnli-2way", XNLI, unasked=False),
-        DirectionTask("xnli-direction", XNLI, unasked=False),
+        TwoWayTask("snli-2way", "nli/snli_test"),
+        TwoWayTask("sick-2way", "sick/sick_test", own="sick/sick_trial"),
+        DirectionTask("snli-direction", "nli/snli_test"),
+        DirectionTask("sick-direction", "sick/sick_test"),
+        TwoWayTask("xnli-2way", "nli/xnli_en_test", unasked=False),
+        DirectionTask("xnli-direction", "nli/xnli_en_test", unasked=False),
     )
 }
 """The tasks of GaussCSE by name, and the same on XNLI, of which the paper has nothing."""

@@ -16,7 +16,7 @@ from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import RESAMPLES
-from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask, correlation_rows, pair_similarities, unordered
+from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask, rows_of
 from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representation, Similarities, Task, lookup
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
@@ -35,7 +35,6 @@ TASKS: dict[str, Task] = {
 VERSION = 3
 """Part of the id of an evaluation; raise it when the rows of the same evaluation change."""
 
-SPLITS = ("test",)
 LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
 
@@ -49,17 +48,17 @@ def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
     return {
         **TASKS,
         "transfer": TransferTask(probe=probe),
-        **{name: StsTask(name, {"test": (table,)}) for name, table in own.items() if name not in TASKS},
+        **{name: StsTask(name, (table,)) for name, table in own.items() if name not in TASKS},
         **{f"{retrieval.NAME}:{name}": retrieval.RetrievalTask(name) for name in corpus.retrieval_sets()},
     }
 
 
-def default_tasks(corpus: Corpus, splits: Sequence[str] = SPLITS, heavy: bool = True) -> tuple[str, ...]:
+def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
     """Every task whose files exist; without ``heavy`` those alone that do not take minutes."""
     return tuple(
         name
         for name, task in tasks_of(corpus).items()
-        if (heavy or not task.heavy) and task.tables(corpus, splits) and task.by_default(corpus)
+        if (heavy or not task.heavy) and task.tables(corpus) and task.by_default(corpus)
     )
 
 
@@ -74,9 +73,7 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
     return lines
 
 
-def check_tasks(
-    corpus: Corpus, names: Sequence[str] | None = None, splits: Sequence[str] = SPLITS, heavy: bool = True
-) -> tuple[str, ...]:
+def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool = True) -> tuple[str, ...]:
     """The tasks to run (:func:`default_tasks` when none is named), after checking every row they will read.
 
     Raises:
@@ -88,10 +85,10 @@ def check_tasks(
         raise InputError(
             [f"unknown task '{name}'{nearest(name, known)}; tasks are {', '.join(known)}" for name in unknown]
         )
-    absent = [name for name in names or () if not known[name].tables(corpus, splits)]
+    absent = [name for name in names or () if not known[name].tables(corpus)]
     if absent:
-        raise InputError([_no_files(corpus, name, splits) for name in absent])
-    chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, splits, heavy)
+        raise InputError([_no_files(corpus, name) for name in absent])
+    chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, heavy)
     if retrieval.NAME in chosen:  # holds that of every set
         chosen = tuple(name for name in chosen if not name.startswith(f"{retrieval.NAME}:"))
     if not chosen:
@@ -100,18 +97,18 @@ def check_tasks(
             f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing, and scored pairs of your "
             f"own are a task with --test NAME=FILE"
         )
-    tables = dict.fromkeys(table for name in chosen for table in known[name].tables(corpus, splits))
+    tables = dict.fromkeys(table for name in chosen for table in known[name].tables(corpus))
     corpus.check(tables)
-    problems = [problem for name in chosen for problem in known[name].problems(corpus, splits)]
+    problems = [problem for name in chosen for problem in known[name].problems(corpus)]
     if problems:
         raise InputError(problems)
     return chosen
 
 
-def sentences(corpus: Corpus, tasks: Sequence[str], splits: Sequence[str] = SPLITS) -> list[str]:
+def sentences(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
     """The distinct texts of the tasks in order of first appearance."""
     known = tasks_of(corpus)
-    return list(dict.fromkeys(text for name in tasks for text in known[name].sentences(corpus, splits)))
+    return list(dict.fromkeys(text for name in tasks for text in known[name].sentences(corpus)))
 
 
 def score(
@@ -121,7 +118,6 @@ def score(
     representation: Representation,
     similarities: Similarities,
     context: Mapping[str, Any],
-    splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
     contaminated: Contamination | None = None,
     agreement: AgreementPairs | None = None,
@@ -137,22 +133,20 @@ def score(
     represent, known = lookup(texts, representation), tasks_of(corpus, probe)
     rows: list[ResultRow] = []
     for name in tasks:
-        rows += known[name].score(corpus, splits, represent, similarities, resamples)
+        rows += known[name].score(corpus, represent, similarities, resamples)
         clean = contaminated.tasks[name].corpus if contaminated and name in contaminated.tasks else None
         if clean is not None:
-            apart = known[name].score(clean, splits, represent, similarities, resamples)
+            apart = known[name].score(clean, represent, similarities, resamples)
             rows += [{**row, "rows": "clean"} for row in apart]
     if agreement is not None:
         rows += agreement.rows(represent, similarities, resamples)
     return _complete(rows, context)
 
 
-def searched(
-    corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, splits: Sequence[str] = SPLITS, cache: Path | None = None
-) -> Contamination:
+def searched(corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, cache: Path | None = None) -> Contamination:
     """The training text of a model in the test sets of tasks; see :func:`contamination`."""
     known = tasks_of(corpus)
-    return contamination(corpus, {name: known[name] for name in tasks}, splits, trained, cache)
+    return contamination(corpus, {name: known[name] for name in tasks}, trained, cache)
 
 
 def evaluate(
@@ -161,7 +155,6 @@ def evaluate(
     tasks: Sequence[str] | None = None,
     layers: Sequence[Layers] | None = None,
     context: Mapping[str, Any] | None = None,
-    splits: Sequence[str] = SPLITS,
     resamples: int = RESAMPLES,
     similarities: Similarities | None = None,
     contaminated: Contamination | None = None,
@@ -176,7 +169,6 @@ def evaluate(
         layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
         context: the columns evaluation cannot know.
-        splits: which splits; a task without one of them is evaluated on those it has.
         resamples: bootstrap resamples of an interval; 0 leaves intervals out.
         similarities: what to measure by; default: all that the model has.
         contaminated: as :func:`score`.
@@ -186,8 +178,8 @@ def evaluate(
         InputError: as :func:`check_tasks`, or a task refuses the model.
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
-    tasks = check_tasks(corpus, tasks, splits)
-    texts = sentences(corpus, tasks, splits)
+    tasks = check_tasks(corpus, tasks)
+    texts = sentences(corpus, tasks)
     of_model: list[ResultRow] = []
     known = tasks_of(corpus)
     for task in (known[name] for name in tasks):
@@ -206,7 +198,6 @@ def evaluate(
             representation,
             similarities or model.similarities,
             {**(context or {}), **own},
-            splits,
             resamples,
             contaminated,
             probe=probe,
@@ -224,14 +215,12 @@ def evaluate_pairs(
     similarities: Similarities | None = None,
 ) -> list[ResultRow]:
     """Results rows of a model on a user's own pairs; ``dataset`` is their name. Arguments as :func:`evaluate`."""
-    known = {"dataset": pairs.name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256}
-    rows: list[ResultRow] = []
-    for own, representation in _representations(model, pairs.sentences, layers):
-        for called, similarity in (similarities or model.similarities).items():
-            predicted = pair_similarities(pairs, representation, unordered(similarity))
-            correlations = correlation_rows(pairs, predicted, f"{pairs.name}/test", resamples)
-            rows += _complete([known | row for row in correlations], {**(context or {}), **own, "similarity": called})
-    return rows
+    by = similarities or model.similarities
+    return [
+        row
+        for own, representation in _representations(model, pairs.sentences, layers)
+        for row in _complete(rows_of(pairs, "test", representation, by, resamples), {**(context or {}), **own})
+    ]
 
 
 def _representations(
@@ -257,11 +246,11 @@ def _complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[Res
     return complete
 
 
-def _no_files(corpus: Corpus, name: str, splits: Sequence[str]) -> str:
+def _no_files(corpus: Corpus, name: str) -> str:
     expected = ", ".join(f"{table}.parquet" for table in tasks_of(corpus)[name].expected())
-    present = ", ".join(default_tasks(corpus, splits)) or "none"
+    present = ", ".join(default_tasks(corpus)) or "none"
     return (
-        f"task '{name}' has no files in {corpus.where} for split {', '.join(splits)} "
-        f"(it reads {expected}, each a file or a folder of shards); tasks with files: {present}; "
+        f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "
+        f"tasks with files: {present}; "
         f"'raysts data fetch' makes the rest"
     )

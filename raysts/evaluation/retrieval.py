@@ -250,13 +250,12 @@ class RetrievalTask(ComparableTask):
         names = corpus.retrieval_sets() if self.name is None else [self.name]
         return [name for name in names if all(corpus.files(table) for table in RetrievalTask(name).expected())]
 
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        names = self._sets(corpus) if "test" in splits else ()
-        return tuple(table for name in names for table in RetrievalTask(name).expected())
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        return tuple(table for name in self._sets(corpus) for table in RetrievalTask(name).expected())
 
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
         """The queries: documents are what an encoder may well have read, without being told what they answer."""
-        return tuple(table for table in self.tables(corpus, splits) if table.endswith("/queries"))
+        return tuple(table for table in self.tables(corpus) if table.endswith("/queries"))
 
     def by_default(self, corpus: Corpus) -> bool:
         return self.name is None
@@ -265,23 +264,23 @@ class RetrievalTask(ComparableTask):
         names = corpus.retrieval_sets() if self.name is None else ()
         return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._sets(corpus)}
 
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def problems(self, corpus: Corpus) -> list[str]:
         found = []
         for name in self._sets(corpus):
             tables, where = _columns(corpus, name), f"{NAME}/{name}"
             found += _problems(tables, where, len(tables["queries"]) == corpus.rows(f"{where}/queries"))
         return found
 
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def sentences(self, corpus: Corpus) -> list[str]:
         sets = [_load(corpus, name) for name in self._sets(corpus)]
         return list(dict.fromkeys(text for judged in sets for text in (*judged.queries, *judged.documents)))
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
         """A row for every set, similarity and metric: its mean over the queries, with their bootstrap interval."""
         rows: list[ResultRow] = []
-        for found in self.row_scores(corpus, splits, represent, similarities):
+        for found in self.row_scores(corpus, represent, similarities):
             counts_QR = whole_and_resampled(found.label, len(found.values), resamples)
             known = {"dataset": found.dataset, "split": found.split, "rows": "all", "dataset_sha256": found.sha256}
             known |= {"similarity": found.similarity}
@@ -289,9 +288,7 @@ class RetrievalTask(ComparableTask):
             rows.append(known | value_columns(found.metric, values_R, len(found.values)))
         return rows
 
-    def row_scores(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> list[RowScores]:
+    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
         """Every metric of every query."""
         return list(self._measured(corpus, represent, similarities))
 

@@ -45,7 +45,7 @@ def row_scores(
     first: dict[str, RowScores] = {}
     for task in (known[name] for name in tasks):
         if isinstance(task, ComparableTask):
-            for scores in task.row_scores(corpus, harness.SPLITS, represent, by):
+            for scores in task.row_scores(corpus, represent, by):
                 first.setdefault(scores.key, scores)
     return first
 

@@ -8,7 +8,6 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -180,80 +179,73 @@ def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples:
     return rows
 
 
+def predictions(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
+    """By each similarity that of every pair [N], whatever its order."""
+    return {
+        called: pair_similarities(pairs, representation, unordered(similarity))
+        for called, similarity in similarities.items()
+    }
+
+
+def rows_of(
+    pairs: Pairs, split: str, representation: Representation, similarities: Similarities, resamples: int
+) -> list[ResultRow]:
+    """As :func:`correlation_rows` of every similarity, with what they are of."""
+    known = {"dataset": pairs.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
+    return [
+        known | {"similarity": called} | row
+        for called, predicted in predictions(pairs, representation, similarities).items()
+        for row in correlation_rows(pairs, predicted, f"{pairs.name}/{split}", resamples)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class StsTask(ComparableTask):
-    """One set, with the tables of each of its splits."""
+    """One test set, of one table or of several one after the other."""
 
     name: str
-    splits: dict[str, tuple[str, ...]]
+    parts: tuple[str, ...]
 
     def expected(self) -> tuple[str, ...]:
-        return tuple(table for tables in self.splits.values() for table in tables)
+        return self.parts
 
-    def _present(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The wanted splits whose tables are all there."""
-        return {
-            split: tables
-            for split, tables in self.splits.items()
-            if split in splits and all(corpus.files(table) for table in tables)
-        }
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        return self.parts if all(map(corpus.files, self.parts)) else ()
 
-    def _pairs(self, corpus: Corpus, splits: Sequence[str]) -> dict[str, Pairs]:
-        return {
-            split: load_pairs(corpus, *tables, name=self.name)
-            for split, tables in self._present(corpus, splits).items()
-        }
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
+        return self.tables(corpus)
 
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        return tuple(table for tables in self._present(corpus, splits).values() for table in tables)
+    def problems(self, corpus: Corpus) -> list[str]:
+        return problems_of(self._pairs(corpus))
 
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        return self.tables(corpus, splits)
-
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        return [problem for pairs in self._pairs(corpus, splits).values() for problem in problems_of(pairs)]
-
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys(s for pairs in self._pairs(corpus, splits).values() for s in pairs.sentences))
+    def sentences(self, corpus: Corpus) -> list[str]:
+        return self._pairs(corpus).sentences
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """The correlation rows of every similarity, of every wanted split that is there."""
-        rows: list[ResultRow] = []
-        for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities):
-            known = {"dataset": self.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
-            found = correlation_rows(pairs, predicted, f"{self.name}/{split}", resamples)
-            rows += [known | {"similarity": called} | row for row in found]
-        return rows
+        """The correlation rows of every similarity."""
+        pairs = self._pairs(corpus)
+        return rows_of(pairs, "test", represent(pairs.sentences), similarities, resamples)
 
-    def row_scores(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> list[RowScores]:
+    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
         """The similarity of every pair beside its score."""
-        return [
-            RowScores(self.name, split, pairs.sha256, called, predicted, pairs.gold)
-            for split, pairs, called, predicted in self._predicted(corpus, splits, represent, similarities)
-        ]
+        pairs = self._pairs(corpus)
+        found = predictions(pairs, represent(pairs.sentences), similarities)
+        return [RowScores(self.name, "test", pairs.sha256, called, found[called], pairs.gold) for called in found]
 
-    def _predicted(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> Iterator[tuple[str, Pairs, str, np.ndarray]]:
-        """(split, its pairs, what the similarity is called, that of every pair [N])."""
-        for split, pairs in self._pairs(corpus, splits).items():
-            representation = represent(pairs.sentences)
-            for called, similarity in similarities.items():
-                yield split, pairs, called, pair_similarities(pairs, representation, unordered(similarity))
+    def _pairs(self, corpus: Corpus) -> Pairs:
+        return load_pairs(corpus, *self.parts, name=self.name)
 
 
 STS_TASKS: dict[str, StsTask] = {
     task.name: task
     for task in (
-        *(StsTask(f"sts{year}", {"test": (f"sts/sts{year}",)}) for year in range(12, 17)),
-        StsTask("stsb", {"train": ("sts/stsb_train",), "dev": ("sts/stsb_dev",), "test": ("sts/stsb_test",)}),
-        StsTask("sickr", {"train": ("sick/sick_train",), "dev": ("sick/sick_trial",), "test": ("sick/sick_test",)}),
+        *(StsTask(f"sts{year}", (f"sts/sts{year}",)) for year in range(12, 17)),
+        StsTask("stsb", ("sts/stsb_test",)),
+        StsTask("sickr", ("sick/sick_test",)),
         # MTEB's SICK-R: the whole corpus as one test set of 9,927 pairs.
-        StsTask("sickr-all", {"test": ("sick/sick_trial", "sick/sick_train", "sick/sick_test")}),
+        StsTask("sickr-all", ("sick/sick_trial", "sick/sick_train", "sick/sick_test")),
     )
 }
 """The STS sets by task name."""

@@ -67,11 +67,11 @@ class Task(ABC):
     """Whether it takes minutes a model: pipelines, which evaluate many, then leave it out unless it is named."""
 
     @abstractmethod
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
         """The tables this task will read from this corpus; empty when the corpus lacks what the task needs."""
 
     @abstractmethod
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
         """Those of its tables that are searched for training text: not those that it takes thresholds from or trains on."""
 
     @abstractmethod
@@ -79,16 +79,16 @@ class Task(ABC):
         """Every table the task can read, for the message when none is there."""
 
     @abstractmethod
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def problems(self, corpus: Corpus) -> list[str]:
         """What makes rows that are each valid unusable together (a subset whose scores are all equal)."""
 
     @abstractmethod
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def sentences(self, corpus: Corpus) -> list[str]:
         """The distinct texts of the task in order of first appearance."""
 
     @abstractmethod
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
         """Rows with the columns from dataset to dataset_sha256, aggregation, similarity, metric, value, ci_low, ci_high, n.
 
@@ -141,10 +141,8 @@ class ComparableTask(Task):
     """A task on which two models can be compared row for row."""
 
     @abstractmethod
-    def row_scores(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities
-    ) -> list[RowScores]:
-        """One per set, wanted split that is there, and similarity (those that say something of the set)."""
+    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        """One per set that is there, and similarity (those that say something of the set)."""
 
 
 class ModelTask(Task):
@@ -153,11 +151,11 @@ class ModelTask(Task):
     Where there are representations alone, as in a pipeline, it cannot be run.
     """
 
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def sentences(self, corpus: Corpus) -> list[str]:
         return []
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
         return []
 

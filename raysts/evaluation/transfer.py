@@ -173,23 +173,23 @@ class TransferTask(Task):
     def expected(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table for probe_set in self.sets for table in probe_set.tables))
 
-    def present(self, corpus: Corpus, splits: Sequence[str]) -> list[TransferSet]:
-        """The sets whose tables are all there; none where the test rows are not wanted."""
-        return [probe_set for probe_set in self.sets if "test" in splits and not probe_set.missing(corpus)]
+    def present(self, corpus: Corpus) -> list[TransferSet]:
+        """The sets whose tables are all there."""
+        return [probe_set for probe_set in self.sets if not probe_set.missing(corpus)]
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         return {probe_set.name: missing for probe_set in self.sets if (missing := probe_set.missing(corpus))}
 
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table for probe_set in self.present(corpus, splits) for table in probe_set.tables))
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(table for probe_set in self.present(corpus) for table in probe_set.tables))
 
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
-        return tuple(table for table in self.tables(corpus, splits) if table in TEST_TABLES)
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
+        return tuple(table for table in self.tables(corpus) if table in TEST_TABLES)
 
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def problems(self, corpus: Corpus) -> list[str]:
         """Labels that cannot be learnt, scores without a correlation."""
         found: list[str] = []
-        for probe_set in self.present(corpus, splits):
+        for probe_set in self.present(corpus):
             parts = [probe_set.load(corpus, table) for table in probe_set.tables]
             if probe_set.scores:
                 found += score_problems(parts)
@@ -198,14 +198,12 @@ class TransferTask(Task):
                 found += label_problems(parts[0], parts[1:], fewest)
         return found
 
-    def sentences(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
-        parts = (
-            probe_set.load(corpus, table) for probe_set in self.present(corpus, splits) for table in probe_set.tables
-        )
+    def sentences(self, corpus: Corpus) -> list[str]:
+        parts = (probe_set.load(corpus, table) for probe_set in self.present(corpus) for table in probe_set.tables)
         return list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
 
     def score(
-        self, corpus: Corpus, splits: Sequence[str], represent: Represent, similarities: Similarities, resamples: int
+        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
         """accuracy, or pearson and spearman, of every set that is there.
 
@@ -213,7 +211,7 @@ class TransferTask(Task):
             UndefinedCorrelationError: vectors that are not finite, or the same for every pair.
         """
         rows: list[ResultRow] = []
-        for probe_set in self.present(corpus, splits):
+        for probe_set in self.present(corpus):
             parts = [probe_set.load(corpus, table) for table in probe_set.tables]
             features = [_finite(probe_set, part.features(lambda texts: represent(texts)["vectors"])) for part in parts]
             known = {

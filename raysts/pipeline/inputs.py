@@ -218,7 +218,7 @@ class Inputs:
     def test_tables(self) -> list[str]:
         """The tables that the tasks read."""
         known = harness.tasks_of(self.corpus)
-        return [table for task in self.tasks for table in known[task].tables(self.corpus, harness.SPLITS)]
+        return [table for task in self.tasks for table in known[task].tables(self.corpus)]
 
     @cached_property
     def test_sentences(self) -> int:

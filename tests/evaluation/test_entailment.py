@@ -11,7 +11,7 @@ from evaluation_fakes import HashedWords, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation.dev import DEVS
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, EntailmentDev
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask, EntailmentDev
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian_head import similarity
@@ -72,9 +72,9 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus(tmp_path)
 
 
-def score(corpus: Corpus, task: str, splits: tuple[str, ...] = ("test",), resamples: int = 50) -> list[dict[str, Any]]:
+def score(corpus: Corpus, task: str, resamples: int = 50) -> list[dict[str, Any]]:
     model = HashedGaussians()
-    return ENTAILMENT_TASKS[task].score(corpus, splits, model.represent, model.similarities, resamples)
+    return ENTAILMENT_TASKS[task].score(corpus, model.represent, model.similarities, resamples)
 
 
 def by_hand(corpus: Corpus, table: str, called: str) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +193,7 @@ def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(cor
     """As 1 / (1 + sum of 768 divergences) is: the grid has nothing between its values but 0 and 0.001."""
     model = HashedGaussians()
     tiny = {"gauss-paper": lambda a, b: SIMILARITIES["gauss"](a, b) * 1e-4}
-    rows = ENTAILMENT_TASKS["snli-2way"].score(corpus, ("test",), model.represent, tiny, 0)
+    rows = ENTAILMENT_TASKS["snli-2way"].score(corpus, model.represent, tiny, 0)
     on_dev, dev_positive = by_hand(corpus, DEV, "gauss")
     scores, positive = by_hand(corpus, "nli/snli_test", "gauss")
     best = max(np.unique(on_dev), key=lambda threshold: accuracy_by_hand(on_dev, dev_positive, threshold))
@@ -262,7 +262,7 @@ def test_direction_by_hand(by_spread: Corpus) -> None:
         asked.append(texts)
         return spread(texts)
 
-    rows = ENTAILMENT_TASKS["sick-direction"].score(by_spread, ("test",), represent, SIMILARITIES, 200)
+    rows = ENTAILMENT_TASKS["sick-direction"].score(by_spread, represent, SIMILARITIES, 200)
     assert "z" not in asked[0] and len(asked[0]) == len({*PREMISES, *HYPOTHESES})
     found = {(row["similarity"], row["subset"]): row for row in rows}
     # Wider premise: yes, tie, no, yes, yes. Longer premise: yes, tie, no, tie, no. Ties are wrong.
@@ -302,15 +302,15 @@ def test_direction_of_all_rows_turns_with_the_sentences(corpus: Corpus) -> None:
 
 def test_a_model_of_points_has_the_baseline_alone(corpus: Corpus) -> None:
     model = HashedWords()
-    rows = ENTAILMENT_TASKS["snli-direction"].score(corpus, ("dev",), model.represent, model.similarities, 0)
-    assert {(row["similarity"], row["role"], row["split"]) for row in rows} == {("length", "baseline", "dev")}
+    rows = ENTAILMENT_TASKS["snli-direction"].score(corpus, model.represent, model.similarities, 0)
+    assert {(row["similarity"], row["role"], row["split"]) for row in rows} == {("length", "baseline", "test")}
 
 
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
 def test_tables(corpus: Corpus) -> None:
-    found = {name: task.tables(corpus, ("test",)) for name, task in ENTAILMENT_TASKS.items()}
+    found = {name: task.tables(corpus) for name, task in ENTAILMENT_TASKS.items()}
     assert found == {
         "snli-2way": ("nli/snli_test", DEV),
         "sick-2way": ("sick/sick_test", DEV, "sick/sick_trial"),
@@ -323,11 +323,11 @@ def test_tables(corpus: Corpus) -> None:
         set(tables) - {"sick/sick_trial"} <= set(ENTAILMENT_TASKS[name].expected()) for name, tables in found.items()
     )
     for name, task in ENTAILMENT_TASKS.items():
-        assert not task.problems(corpus, ("dev", "test")), name
-        sentences = task.sentences(corpus, ("test",))
+        assert not task.problems(corpus), name
+        sentences = task.sentences(corpus)
         assert len(set(sentences)) == len(sentences)
     rows = corpus.read(DEV).to_pydict()
-    assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sentences(corpus, ("test",)))
+    assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sentences(corpus))
 
 
 def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus) -> None:
@@ -335,26 +335,27 @@ def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus)
     table = corpus.read("sick/sick_test").drop_columns(["label"])
     write_table(corpus.root, "sick/sick_test", {name: table.column(name) for name in table.column_names})
     bare = Corpus(corpus.root)
-    present = {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare, ("test",))}
+    present = {name for name, task in ENTAILMENT_TASKS.items() if task.tables(bare)}
     assert present == {"snli-direction"}
     assert DEV in ENTAILMENT_TASKS["sick-2way"].expected()
 
 
 @pytest.mark.parametrize("label", ["entailment", "neutral"])
 def test_one_class_alone_is_a_problem(tmp_path: Path, label: str) -> None:
-    write_table(tmp_path, DEV, pairs(6, 0) | {"label": [label] * 6})
+    write_table(tmp_path, DEV, pairs(30, 0))
+    write_table(tmp_path, "nli/snli_test", pairs(6, 0) | {"label": [label] * 6})
     lonely = Corpus(tmp_path)
-    (found,) = ENTAILMENT_TASKS["snli-2way"].problems(lonely, ("dev",))
-    assert f"{DEV}: {6 if label == 'entailment' else 0} of 6 pairs are entailment" in found
-    direction = ENTAILMENT_TASKS["snli-direction"].problems(lonely, ("dev",))
+    (found,) = ENTAILMENT_TASKS["snli-2way"].problems(lonely)
+    assert f"nli/snli_test: {6 if label == 'entailment' else 0} of 6 pairs are entailment" in found
+    direction = ENTAILMENT_TASKS["snli-direction"].problems(lonely)
     assert direction == (
-        [] if label == "entailment" else [f"{DEV}: no pair is entailment; 'snli-direction' needs some"]
+        [] if label == "entailment" else ["nli/snli_test: no pair is entailment; 'snli-direction' needs some"]
     )
 
 
 def test_snli_dev_as_it_is(real_data: Corpus) -> None:
     """Its entailments are a third of the rows, and length alone tells the direction of nine in ten."""
     model = HashedWords()
-    rows = ENTAILMENT_TASKS["snli-direction"].score(real_data, ("dev",), model.represent, model.similarities, 0)
+    rows = DirectionTask("snli-dev-direction", DEV).score(real_data, model.represent, model.similarities, 0)
     assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
     assert EntailmentDev.load(real_data, DEV).pairs.gold.mean() == pytest.approx(3329 / 9842)

@@ -52,8 +52,8 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def by_query(corpus: Corpus, model: HashedWords, name: str = "Books") -> dict[str, np.ndarray]:
     task = RetrievalTask(name)
-    texts = task.sentences(corpus, ("test",))
-    found = task.row_scores(corpus, ("test",), lookup(texts, model.represent(texts)), {"cosine": cosine_of_vectors})
+    texts = task.sentences(corpus)
+    found = task.row_scores(corpus, lookup(texts, model.represent(texts)), {"cosine": cosine_of_vectors})
     return {scores.metric: scores.values for scores in found}
 
 
@@ -200,7 +200,7 @@ def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path:
     corpus = Corpus(tmp_path)
     trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
     tasks = {"retrieval:Books": RetrievalTask("Books")}
-    found = contamination(corpus, tasks, ("test",), trained).tasks["retrieval:Books"]
+    found = contamination(corpus, tasks, trained).tasks["retrieval:Books"]
     assert (found.rows, found.trained, found.clean) == (25, 4, 21) and found.corpus is not None
     clean = by_query(found.corpus, HashedWords())["map"]
     assert clean.tolist() == by_query(corpus, HashedWords())["map"][4:].tolist()

@@ -159,12 +159,12 @@ def test_sick_sets(tmp_path: Path) -> None:
         table = scored_pairs(n, seed=n)
         write_table(tmp_path, f"sick/sick_{split}", table | {"score": [1 + score * 0.8 for score in table["score"]]})
     corpus = Corpus(tmp_path)
-    assert STS_TASKS["sickr"].tables(corpus, ("test",)) == ("sick/sick_test",)
+    assert STS_TASKS["sickr"].tables(corpus) == ("sick/sick_test",)
     whole = STS_TASKS["sickr-all"]
-    assert set(whole.tables(corpus, ("test",))) == {"sick/sick_train", "sick/sick_trial", "sick/sick_test"}
+    assert set(whole.tables(corpus)) == {"sick/sick_train", "sick/sick_trial", "sick/sick_test"}
     model = HashedWords()
-    rows = whole.score(corpus, ("test",), model.represent, model.similarities, 20)
+    rows = whole.score(corpus, model.represent, model.similarities, 20)
     assert {row["n"] for row in rows} == {59} and len({row["dataset_sha256"] for row in rows}) == 1
     assert rows[0]["dataset_sha256"] not in {corpus.fingerprint(table) for table in corpus.tables()}
     (tmp_path / "sick/sick_trial.parquet").unlink()
-    assert whole.tables(Corpus(tmp_path), ("test",)) == ()
+    assert whole.tables(Corpus(tmp_path)) == ()

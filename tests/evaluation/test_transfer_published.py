@@ -42,10 +42,10 @@ def test_minilm_is_in_the_published_range(real_data: Corpus, minilm: Path) -> No
     )
     if not task.sets:
         pytest.skip("RAYSTS_DATA holds none of these sets")
-    texts = task.sentences(real_data, ("test",))
+    texts = task.sentences(real_data)
     position = {text: row for row, text in enumerate(texts)}
     vectors = load(minilm).represent_layers(texts, (1,))[1]["vectors"]
-    rows = task.score(real_data, ("test",), lambda wanted: {"vectors": vectors[[position[t] for t in wanted]]}, {}, 0)
+    rows = task.score(real_data, lambda wanted: {"vectors": vectors[[position[t] for t in wanted]]}, {}, 0)
     assert len(rows) == len(task.sets)
     for row in rows:
         low, high = GLOVE_TO_SBERT[row["dataset"]]

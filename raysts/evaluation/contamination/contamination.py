@@ -105,18 +105,17 @@ class Contamination:
 
 
 def contamination(
-    corpus: Corpus, tasks: Mapping[str, Task], splits: Sequence[str], trained: TrainedOn, cache: Path | None = None
+    corpus: Corpus, tasks: Mapping[str, Task], trained: TrainedOn, cache: Path | None = None
 ) -> Contamination:
     """Search the training text of a model for the rows of ``tasks``.
 
     Args:
         corpus: holds the test sets and the training tables; one that it does not hold as it was is called unknown.
         tasks: by name.
-        splits: that are evaluated.
         trained: what the model was trained on.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
-    tables = {name: task.tested(corpus, splits) for name, task in tasks.items()}
+    tables = {name: task.tested(corpus) for name, task in tasks.items()}
     wanted = tuple(sorted({table for each in tables.values() for table in each}))
     texts = [text for text in trained.texts if text.table != TARGETS]
     there = [text for text in texts if _is_there(corpus, text)]
@@ -130,9 +129,7 @@ def contamination(
         for table, (row, sentence) in _occurrences(corpus, text, wanted, cache).items():
             before = found.get(table, (False, False))
             found[table] = (row | before[0], sentence | before[1])
-    known = {
-        name: _of_task(corpus, tasks[name], splits, each, found) for name, each in tables.items() if each and there
-    }
+    known = {name: _of_task(corpus, tasks[name], each, found) for name, each in tables.items() if each and there}
     searched = dict.fromkeys(text.title or text.table for text in there)
     return Contamination(tuple(searched), (*trained.unknown, *missing), known)
 
@@ -175,9 +172,7 @@ def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
     return found
 
 
-def _of_task(
-    corpus: Corpus, task: Task, splits: Sequence[str], tables: Sequence[str], found: Masks
-) -> TaskContamination:
+def _of_task(corpus: Corpus, task: Task, tables: Sequence[str], found: Masks) -> TaskContamination:
     rows = sum(len(found[table][0]) for table in tables)
     trained, sentence = (sum(int(found[table][kind].sum()) for table in tables) for kind in (0, 1))
     if not trained:
@@ -185,13 +180,13 @@ def _of_task(
     kept = {table: _kept(corpus, table, ~found[table][0]) for table in tables}
     clean = sum(int(mask.sum()) for mask in kept.values())
     without = corpus.keeping(kept)
-    enough = clean >= FEWEST and not _problems(task, without, splits)
+    enough = clean >= FEWEST and not _problems(task, without)
     return TaskContamination(rows, trained, sentence, clean if enough else 0, without if enough else None)
 
 
-def _problems(task: Task, corpus: Corpus, splits: Sequence[str]) -> bool:
+def _problems(task: Task, corpus: Corpus) -> bool:
     try:
-        return bool(task.problems(corpus, splits))
+        return bool(task.problems(corpus))
     except InputError:
         return True
 

@@ -55,16 +55,16 @@ class WordsTask(ModelTask):
     def expected(self) -> tuple[str, ...]:
         return tuple(SETS)
 
-    def tables(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
         """The tables of words that are there, and those of sentences."""
-        tables = tuple(table for table in SETS if corpus.files(table)) if "test" in splits else ()
+        tables = tuple(table for table in SETS if corpus.files(table))
         return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
 
-    def tested(self, corpus: Corpus, splits: Sequence[str]) -> tuple[str, ...]:
+    def tested(self, corpus: Corpus) -> tuple[str, ...]:
         """The test sets among those whose sentences show a contextual model the words."""
-        return tuple(table for table in self.tables(corpus, splits) if table in TEST_TABLES and table in SENTENCES)
+        return tuple(table for table in self.tables(corpus) if table in TEST_TABLES and table in SENTENCES)
 
-    def problems(self, corpus: Corpus, splits: Sequence[str]) -> list[str]:
+    def problems(self, corpus: Corpus) -> list[str]:
         """Sets that cannot be scored, or none at all."""
         sets = load_sets(corpus)
         if not sets:

@@ -318,7 +318,7 @@ class EvaluateNode(Node):
                 harness.VERSION,
                 [subject.content, subject.pooling, [str(layers) for layers in subject.layers]],
                 _prompt(inputs, self.role),
-                [[name, corpus.contents(known[name].tables(corpus, harness.SPLITS))] for name, corpus in tasks.items()],
+                [[name, corpus.contents(known[name].tables(corpus))] for name, corpus in tasks.items()],
                 inputs.pipeline.evaluation.resamples,
                 [dev, inputs.corpus.fingerprint(dev) if dev and inputs.corpus.files(dev) else None],
                 self.agreement.id if self.agreement else None,

@@ -97,7 +97,7 @@ def _counted(what: Counter[str]) -> str:
 
 
 def _there(task: str, corpus: Corpus) -> bool:
-    return bool(harness.TASKS[task].tables(corpus, harness.SPLITS))
+    return bool(harness.TASKS[task].tables(corpus))
 
 
 def _stood_in(claim: Claim, corpus: Corpus) -> Claim:

@@ -111,7 +111,7 @@ def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
     for name, other in STAND_INS.items():
         own, another = harness.TASKS[name], harness.TASKS[other]
         assert isinstance(own, InferenceTask) and isinstance(another, InferenceTask) and type(own) is type(another)
-        assert another.splits["test"] in TEST_TABLES - {*DEVS} and not another.unasked
+        assert another.table in TEST_TABLES - {*DEVS} and not another.unasked
 
 
 def test_the_page_its_markdown_and_its_json_say_the_same(tmp_path: Path) -> None:
