@@ -179,12 +179,19 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _outer(d_NF: Tensor, x_NH: Tensor) -> Tensor:
-    """d^T x [F, H]. Of two bytes a value the transpose is made first: oneDNN's own is slower by more than that takes."""
+    """d^T x [F, H]. Of two bytes a value the narrower one is transposed first: what oneDNN does itself takes longer."""
     if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8:
         return d_NF.t() @ x_NH
-    d_FN = d_NF.new_empty(d_NF.shape[1], d_NF.shape[0])
-    native.call("transpose", None, d_FN, d_NF, *d_NF.shape)
-    return d_FN @ x_NH
+    if d_NF.shape[1] <= x_NH.shape[1]:
+        return _transposed(d_NF) @ x_NH
+    return _transposed(_transposed(x_NH) @ d_NF)
+
+
+def _transposed(x_NC: Tensor) -> Tensor:
+    """A copy of bf16 values; N and C are multiples of 8."""
+    x_CN = x_NC.new_empty(x_NC.shape[1], x_NC.shape[0])
+    native.call("transpose", None, x_CN, x_NC, *x_NC.shape)
+    return x_CN
 
 
 def _kept(p: float) -> int:
