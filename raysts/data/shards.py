@@ -157,17 +157,17 @@ def footer_problem(name: str, file: pq.ParquetFile) -> str | None:
     return "; ".join(filter(None, [_missing(name, schema.names), *wrong])) or None
 
 
-def bad_shards(
+def sound_shards(
     paths: Sequence[Path],
     problem: Callable[[pq.ParquetFile], str | None],
     columns: Callable[[pq.ParquetFile], Sequence[str]],
-) -> list[Skipped]:
-    """Those of the files that cannot be read, in order; every page of ``columns`` is.
+) -> tuple[list[Path], list[Skipped]]:
+    """The files that can be read, and those that are left out: never all of them, for then a check says why.
 
     Args:
         paths: the files.
         problem: what is wrong with one as far as its footer tells.
-        columns: those of it that matter.
+        columns: those of it that matter; every page of them is read.
     """
 
     def search(path: Path) -> Skipped | None:
@@ -184,26 +184,9 @@ def bad_shards(
         return None
 
     with ThreadPoolExecutor(READERS) as pool:  # decoding lets go of the interpreter
-        return [skipped for skipped in pool.map(search, paths) if skipped]
-
-
-def sound_shards(
-    paths: Sequence[Path],
-    problem: Callable[[pq.ParquetFile], str | None],
-    columns: Callable[[pq.ParquetFile], Sequence[str]],
-) -> tuple[list[Path], list[Skipped]]:
-    """The files that can be read, and those that are left out: never all of them, for then a check says why.
-
-    Args:
-        paths: the files.
-        problem: as :func:`bad_shards`.
-        columns: as :func:`bad_shards`.
-    """
-    bad = bad_shards(paths, problem, columns) if len(paths) > 1 else []
-    if len(bad) == len(paths):
-        bad = []
-    gone = {skipped.path for skipped in bad}
-    return [path for path in paths if path not in gone], bad
+        found = list(pool.map(search, paths)) if len(paths) > 1 else [None for _ in paths]
+    sound = [path for path, skipped in zip(paths, found, strict=True) if skipped is None]
+    return (sound, [skipped for skipped in found if skipped]) if sound else (list(paths), [])
 
 
 def _missing(name: str, present: list[str]) -> str | None:

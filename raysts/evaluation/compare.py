@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError
+from raysts.evaluation.results import aligned
 from raysts.evaluation.row_scores import ModelScores
 from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
@@ -264,14 +265,8 @@ def format_comparison(a: str, b: str, rows: Sequence[ComparisonRow]) -> str:
                 _p(row["test_p"]),
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [
-        "  ".join(
-            v.ljust(w) if i in (0, 1, 8) else v.rjust(w) for i, (v, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0].rstrip(), "-" * len(text[0]), *map(str.rstrip, text[1:])])
+    text = aligned(lines, (0, 1, 8))
+    return "\n".join([f"A: {a}", f"B: {b}", "x100", text[0], "-" * max(map(len, text)), *text[1:]])
 
 
 def _value(row: ComparisonRow, side: str) -> str:

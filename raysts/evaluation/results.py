@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,6 +222,18 @@ def _cell(values: Sequence[float]) -> Cell | None:
     return Cell(float(np.mean(values)), std, len(values))
 
 
+def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+    """Rows of cells as lines of text, each column under itself; those of ``left`` begin together, the others end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def format_table(table: Summary) -> str:
     """A summary as aligned plain text: values times 100 with two decimals, empty where nothing was measured.
 
@@ -241,14 +253,7 @@ def format_table(table: Summary) -> str:
             ["/".join(where) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
             + [_format_cell(cell, n) for cell in cells]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    text = [
-        "  ".join(
-            value.ljust(width) if column < 5 else value.rjust(width)
-            for column, (value, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    text = aligned(lines, range(5))
     title = ", ".join(filter(None, (table.metric, table.aggregation, "x100")))
     return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
 

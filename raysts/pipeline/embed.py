@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysts.data.shards import ShardError, open_shard, pages
+from raysts.data.shards import ShardError, open_shard, pages, type_rule
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
 from raysts.models.precision import Precision
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, quantize
+from raysts.schema import Column
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
 from raysts.storage.store import FolderStore, Store
@@ -71,7 +72,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
             problems.append(
                 f"--column '{column}' is not in {path} (columns: {', '.join(names)}){nearest(column, names)}"
             )
-        elif not _is_text(file.schema_arrow.field(column).type):
+        elif type_rule(file.schema_arrow.field(column).type, Column(column, "text")):
             problems.append(
                 f"--column '{column}' in {path} has type {file.schema_arrow.field(column).type}; it must be text"
             )
@@ -233,8 +234,3 @@ def close_output(
     remove_drafts(output)  # of workers that were killed on the way
     store.write_json("manifest.json", manifest)
     return manifest
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysts.evaluation.results import aligned
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
 from raysts.search.record import Record
 from raysts.search.space import Point, key_of, text_of
@@ -153,14 +154,7 @@ def table(
         cells = [text_of(point.point), metric.text(point.mean)]
         cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if several else []
         lines.append([*cells, note])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    text = [
-        "  ".join(
-            value.ljust(w) if i in (0, len(head) - 1) else value.rjust(w)
-            for i, (value, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    text = aligned(lines, (0, len(head) - 1))
     if len(scores) > len(shown):
         text.append(f"... and {len(scores) - len(shown)} more points")
     if untrained is not None:

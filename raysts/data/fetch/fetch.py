@@ -7,7 +7,7 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ def fetch(
     root: Path,
     tables: Sequence[str] | None = None,
     source: str | Path | None = None,
-    revisions: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Write public data sets below ``root`` in the canonical layout; a table already fetched is not fetched again.
@@ -44,7 +43,6 @@ def fetch(
         source: a local folder with the files of the repositories, one folder each (``<source>/mteb/sts12-sts/`` or
             ``<source>/sts12-sts/``), and the archives of word vectors; None for the hub (or the mirror that the variable
             HF_ENDPOINT names), GitHub and the vectors' own site.
-        revisions: another commit (or branch) per hub data set, for example ``{"RobZamp/sick": "<40 hex digits>"}``.
         progress: called with one line of text per step.
 
     Returns:
@@ -53,20 +51,16 @@ def fetch(
         vectors the status, ``file`` and, just fetched, sources.
 
     Raises:
-        InputError: an unknown table or data set, or a ``root`` or ``source`` that cannot be used.
+        InputError: an unknown table, or a ``root`` or ``source`` that cannot be used.
         RuntimeError: the hub cannot be reached or does not hold what was asked for. Finished tables stay, a rerun goes
             on after them.
     """
     names, vectors = _select(tables)
-    unknown = set(revisions or {}) - {part.dataset for parts in SOURCES.values() for part in parts}
-    if unknown:
-        known = sorted({part.dataset for parts in SOURCES.values() for part in parts})
-        raise InputError(f"no table comes from data set '{min(unknown)}'; known: {', '.join(known)}")
     if source is not None and not Path(source).is_dir():
         raise InputError(f"--source '{source}' is not a folder: it must hold the data sets' files, one folder each")
     for name in vectors if source is not None else ():
         local_archive(name, source or "")
-    located = {name: [locate(part, source, revisions or {}) for part in SOURCES[name]] for name in names}
+    located = {name: [locate(part, source) for part in SOURCES[name]] for name in names}
     writable(root, "--data")
     done: dict[str, Any] = {}
     with manifest.writing(root, "raysts data fetch"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from raysts.data.fetch import web
-from raysts.data.fetch.convert import CONVERTERS
+from raysts.data.fetch.convert import convert
 from raysts.data.fetch.sources import Source
 from raysts.errors import InputError, RunFailed
 
@@ -44,8 +44,8 @@ class Located:
         }
 
 
-def locate(part: Source, folder: str | Path | None, revisions: Mapping[str, str]) -> Located:
-    """Where to read ``part``: the local copy below ``folder``, else the hub at the user's or the pinned revision.
+def locate(part: Source, folder: str | Path | None) -> Located:
+    """Where to read ``part``: the local copy below ``folder``, else the hub at the pinned revision.
 
     Raises:
         InputError: ``folder`` does not hold the data set.
@@ -59,8 +59,7 @@ def locate(part: Source, folder: str | Path | None, revisions: Mapping[str, str]
                 f"or {candidates[1]}/; copy the repository there"
             )
         return Located(part, str(path), part.config, None, local=True)
-    wanted = revisions.get(part.dataset) or part.revision or part.branch
-    return Located(part, part.dataset, part.config, wanted, local=False)
+    return Located(part, part.dataset, part.config, part.revision or part.branch, local=False)
 
 
 def resolve(part: Located, progress: Callable[[str], None]) -> Located:
@@ -75,7 +74,7 @@ def resolve(part: Located, progress: Callable[[str], None]) -> Located:
 
     progress(
         f"WARNING {part.path}: not a pinned commit; taking what '{part.revision}' holds today. "
-        "manifest.json records the commit: give it as the revision to fetch the same again"
+        "manifest.json records the commit"
     )
     try:
         commit = HfApi().dataset_info(part.path, revision=part.revision).sha
@@ -108,7 +107,7 @@ def read_split(part: Located) -> Iterator[tuple[int, pa.Table]]:
         features = stream.features or {}
         names = {column: kind.names for column, kind in features.items() if isinstance(kind, ClassLabel)}
         for batch in stream.with_format("arrow").iter(batch_size=BATCH_ROWS):
-            rows = CONVERTERS[part.source.shape](_with_label_names(batch, names), part.source.name)
+            rows = convert(_with_label_names(batch, names), part.source.shape, part.source.name)
             yield batch.num_rows, rows
     except Exception as error:
         raise _unreachable(part, error) from error
@@ -127,7 +126,7 @@ def _read_file(part: Located, file: str) -> tuple[int, pa.Table]:
             rows: list[dict[str, str | None]] = list(csv.DictReader(lines))
         else:
             rows = [dict(zip(("word1", "word2", "score"), line.split(), strict=True)) for line in lines if line.strip()]
-        return len(rows), CONVERTERS[part.source.shape](pa.Table.from_pylist(rows), part.source.name)
+        return len(rows), convert(pa.Table.from_pylist(rows), part.source.shape, part.source.name)
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise _unreachable(part, error) from error
 

@@ -10,7 +10,7 @@ class Source:
     """One split of one hub data set, or one file of a GitHub repository (``file``; ``dataset`` is then the repository).
 
     ``revision`` is the full commit; None where no commit could be verified when this table was written: then ``branch``
-    is resolved at fetch time (or the user gives a revision), said aloud and recorded. ``rows`` is what the split holds.
+    is resolved at fetch time, said aloud and recorded. ``rows`` is what the split holds.
     """
 
     dataset: str

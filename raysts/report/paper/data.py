@@ -101,11 +101,6 @@ def _plain(measured: MeasuredValue) -> dict[str, Any]:
     return {**numbers, "run": source.run, "run_ids": list(source.ids), "remarks": list(source.remarks)}
 
 
-def measured_rows(storage: Path, subsets: bool = False) -> list[MeasuredRow]:
-    """Those of :func:`every_row` that are of whole data sets, or of parts of them."""
-    return [row for row in every_row(storage) if (row.row["subset"] is not None) == subsets]
-
-
 def every_row(storage: Path) -> list[MeasuredRow]:
     """Every value in the storage's results, where the system is what it is called.
 

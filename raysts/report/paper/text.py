@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from raysts.evaluation.results import aligned
 from raysts.report.html import hundredfold
 from raysts.report.paper.data import PaperData
 from raysts.report.paper.match import PaperTable, Source
@@ -55,17 +56,8 @@ def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:
 
 
 def _aligned(body: Sequence[list[str] | str]) -> list[str]:
-    rows = [line for line in body if not isinstance(line, str)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        line
-        if isinstance(line, str)
-        else "  ".join(
-            text.ljust(width) if column < 2 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in body
-    ]
+    rows = iter(aligned([line for line in body if not isinstance(line, str)], (0, 1)))
+    lines = [line if isinstance(line, str) else next(rows) for line in body]
     return [*lines[:2], "-" * max(map(len, lines)), *lines[2:]]
 
 

@@ -325,8 +325,6 @@ def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tm
         fetch(data, ["sts"], source=tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"does not hold data set mteb/sts13-sts: expected its files in"):
         fetch(data, ["sts/sts12", "sts/sts13"], source=mirror)
-    with pytest.raises(InputError, match="no table comes from data set 'a/b'"):
-        fetch(data, ["sts"], revisions={"a/b": "main"})
     assert not data.exists()
 
 

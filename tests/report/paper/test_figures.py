@@ -12,11 +12,9 @@ from raysts.cli import execute
 from raysts.evaluation import results
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.data import PaperData, measured_rows
-from raysts.report.paper.figures import Chart, Figure, figures
-from raysts.report.paper.match import paper_tables
+from raysts.report.paper.data import every_row, report_data
+from raysts.report.paper.figures import Chart, Figure
 from raysts.report.paper.page import render
-from raysts.report.paper.published import load
 from raysts.schema import RESULTS
 from raysts.storage.atomic import write_json
 
@@ -45,7 +43,7 @@ def write_runs(storage: Path, system: str, ids: tuple[str, ...]) -> None:
 
 
 def of(paper: str, storage: Path) -> list[Figure]:
-    return figures(paper, paper_tables(paper, measured_rows(storage)), measured_rows(storage, subsets=True))
+    return list(report_data(paper, storage).figures)
 
 
 def lines(chart: Chart, published: bool = False) -> dict[str, list[tuple[str, float, float | None]]]:
@@ -57,7 +55,7 @@ def lines(chart: Chart, published: bool = False) -> dict[str, list[tuple[str, fl
 
 
 def drawn(paper: str, storage: Path) -> ElementTree.Element:
-    page = render(PaperData(load(paper), paper_tables(paper, measured_rows(storage)), of(paper, storage)))
+    page = render(report_data(paper, storage))
     return ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
 
 
@@ -178,7 +176,7 @@ def test_a_member_measured_again_is_one_of_its_pipeline(small_world: Path, tmp_p
     found = result("run", "nli", *where, *settings, "--set", "evaluation.tasks=[stsb]", "--address", "none")["results"]
     member = next(row["run_id"] for row in found if row["role"] == "member")
     assert raysts("evaluate", member, *where, "--tasks", "sts12", "--resamples", 0).code == 0
-    again = [each for each in measured_rows(tmp_path) if each.row["dataset"] == "sts12"]
+    again = [each for each in every_row(tmp_path) if each.row["dataset"] == "sts12"]
     assert again and {(each.run, each.backbone, each.row["role"]) for each in again} == {("nli", "tiny", "member")}
     named = raysts("run", "nli", *where, *settings, "--set", "evaluation.tasks=[words]", "--address", "none")
     assert named.code == 2 and "evaluation.tasks: 'words' is measured on a model itself" in named.err

@@ -16,10 +16,9 @@ from raysts.evaluation import results
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.data import PaperData, measured_rows
-from raysts.report.paper.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
+from raysts.report.paper.data import every_row, report_data
+from raysts.report.paper.match import MeasuredRow, MeasuredValue, paper_tables
 from raysts.report.paper.page import render
-from raysts.report.paper.published import load
 from raysts.report.paper.text import format_paper
 from raysts.schema import RESULTS
 from raysts.storage.atomic import write_json
@@ -200,13 +199,13 @@ def filled_storage(storage: Path) -> None:
 
 def test_a_storage_says_which_run_and_which_backbone(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    found = {(each.run, each.backbone, each.row["value"]) for each in measured_rows(tmp_path)}
+    found = {(each.run, each.backbone, each.row["value"]) for each in every_row(tmp_path) if not each.row["subset"]}
     assert found == {
         ("mine", "some-encoder", 0.59), ("mine", "some-encoder", 0.6), ("mine", "some-encoder", 0.62),
         ("mine", "some-encoder", 0.7), ("evaluation of-no-pi", "other/encoder", 0.5),
         ("evaluation nobody-k", "backbone not on record", 0.3),
     }  # fmt: skip
-    assert {tuple(each.stages) for each in measured_rows(tmp_path)} == {("ct",), ("ct", "sed"), ()}
+    assert {tuple(each.stages) for each in every_row(tmp_path)} == {("ct",), ("ct", "sed"), ()}
 
 
 def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_the_trials_of_a_search_fill_the_table_of_its_grid(tmp_path: Path) -> No
         write_json(folder / "trials" / f"t{number}.json", trial | {"finished_at": "2026-01-01T00:00:00+00:00"})
     other = {**study, "name": "bounds", "pipeline": to_plain(pipeline("sts"))}
     write_json(tmp_path / "studies" / "bounds" / "study.json", other)
-    found = filled("gausscse", *measured_rows(tmp_path))
+    found = filled("gausscse", *every_row(tmp_path))
     assert set(found) == {(3, "Batch Size 16", "Learning Rate 5e-5", "auc_pr")}, (
         "what the paper did not try is not there"
     )
@@ -238,7 +237,7 @@ def test_encoders_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
     store(tmp_path, "b", "ct", "part-b", [CT], backbone="/second/encoder")
     record = json.loads((tmp_path / "pipelines" / "b.json").read_text())
     write_json(tmp_path / "pipelines" / "b.json", record | {"backbone_id": "0123456789"})
-    assert {each.backbone for each in measured_rows(tmp_path)} == {"encoder (content-)", "encoder (01234567)"}
+    assert {each.backbone for each in every_row(tmp_path)} == {"encoder (content-)", "encoder (01234567)"}
 
 
 def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> None:
@@ -246,16 +245,12 @@ def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> No
     record = json.loads((tmp_path / "pipelines" / "a.json").read_text())
     record["pipeline"]["stages"]["nli"] = to_plain(pipeline("nli").stages["nli"])
     write_json(tmp_path / "pipelines" / "a.json", record)
-    assert [each.row["role"] for each in measured_rows(tmp_path)] == ["backbone"]
-
-
-def shown(storage: Path) -> list[PaperTable]:
-    return paper_tables("sed", measured_rows(storage))
+    assert [each.row["role"] for each in every_row(tmp_path)] == ["backbone"]
 
 
 def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    text = format_paper(PaperData(load("sed"), shown(tmp_path)))
+    text = format_paper(report_data("sed", tmp_path))
     first = text[text.index("SED Table 1") : text.index("SED Table 2")]
     lines = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line) for line in first.splitlines()}
     assert "c: measured, some-encoder" in first and "b: measured, other/encoder" in first
@@ -268,7 +263,7 @@ def test_the_text_has_both_values_the_run_and_empty_cells(tmp_path: Path) -> Non
 
 def test_the_page_is_well_formed_and_loads_nothing(tmp_path: Path) -> None:
     filled_storage(tmp_path)
-    text = render(PaperData(load("sed"), shown(tmp_path)))
+    text = render(report_data("sed", tmp_path))
     assert text.startswith("<!DOCTYPE html>\n") and not re.search(r"https?:|<script|url\(|@import|src=", text)
     root = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     tables = root.findall(".//table")
