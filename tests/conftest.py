@@ -22,7 +22,9 @@ import torch
 
 from raysts.data.corpora import Corpus
 from raysts.data.world.generate import write_world
+from raysts.models import native
 from raysts.objectives import OBJECTIVES
+from raysts.storage.atomic import cache_folder
 
 WORKERS = 3
 """Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
@@ -165,6 +167,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A folder of this process's own for Ray: nobody else's head is found in it. Its sockets need a short path."""
     os.environ["RAY_TMPDIR"] = config._ray_folder = tempfile.mkdtemp(prefix="raysts-", dir="/tmp")  # noqa: S108
+    if not hasattr(config, "workerinput"):  # to those of pytest-xdist the environment is handed on
+        os.environ["XDG_CACHE_HOME"] = config._cache = own_cache()
+    signal.signal(signal.SIGTERM, interrupted)
     os.environ.pop("RAY_ADDRESS", None)
     os.fsync = lambda handle: None  # nobody cuts the power here, and the disk takes milliseconds for each of many files
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -173,7 +178,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config._ray_folder, ignore_errors=True)
+    for folder in (config._ray_folder, getattr(config, "_cache", None)):
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_cache() -> str:
+    """A cache for this session, in which is what the user's has for all: compiled code and the embedded world. What is known
+    of files would fill the user's, for those of tests are never seen again."""
+    native.library()  # so that it is there
+    cache = tempfile.mkdtemp(prefix="raysts-cache-")
+    (Path(cache) / "raysts").mkdir()
+    for made in (path for kind in ("native", "world") for path in cache_folder().glob(f"{kind}-*")):
+        (Path(cache) / "raysts" / made.name).symlink_to(made)
+    return cache
+
+
+def interrupted(number: int, frame: Any) -> None:
+    """SIGTERM, once, as Ctrl-C: fixtures end what they have started."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -194,8 +218,11 @@ def _nothing_is_left_here() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """As a worker with one CPU has. Training fixes the number for its process: what follows begins with one again."""
+    """As a worker with one CPU has. Training fixes the number for its process: what follows begins with one again, and
+    without what Ray does at SIGTERM."""
     torch.set_num_threads(1)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, interrupted)
     yield
     torch.set_num_threads(1)
 

@@ -11,6 +11,9 @@ from raysts.ids import content_id
 from raysts.storage.atomic import cache_folder
 from raysts.storage.checksums import read_record, write_record
 
+MOST = 4096
+"""Files that are kept, two a fact: those of files that are gone would stay for ever."""
+
 
 class Known:
     """Facts about one thing.
@@ -36,3 +39,7 @@ class Known:
         with contextlib.suppress(OSError, UnicodeError):  # half a surrogate cannot be written
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # facts of a text hold some of it
             write_record(self._path, self.facts() | facts)
+            kept = list(self._path.parent.iterdir())
+            if len(kept) > MOST:
+                for path in sorted(kept, key=lambda path: path.stat().st_mtime)[: -MOST // 2]:
+                    path.unlink(missing_ok=True)
