@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import ray
 import yaml
 
-from raysts.cluster.ray_internals import HEAD, LOOPBACK, autoscaler_config, monitored_node_types
+from raysts.cluster.ray_internals import HEAD, autoscaler_config, monitored_node_types, on_private_cluster
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 
@@ -73,7 +73,7 @@ def _limits() -> tuple[list[NodeType], int]:
 def may_grow() -> bool:
     """Whether the cluster may get more nodes: not one that no autoscaler looks after, as far as that can be told, nor one
     that nobody else can reach."""
-    if all(node["NodeManagerAddress"] in LOOPBACK for node in ray.nodes()):
+    if on_private_cluster():
         return False
     types = monitored_node_types()
     return not types or any(kind != f"node_{node}" for node, kind in types.items())

@@ -57,6 +57,7 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         os.environ.setdefault(name, value)
     import ray
 
+    from raysts.cluster.capacity import may_grow
     from raysts.cluster.ray_internals import keep_statistics_here, on_loopback, without_helpers
 
     if ray.is_initialized():
@@ -78,7 +79,8 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         if not private:
             # For the dashboard, which a private cluster does not have; 0.1 GB of the head.
             os.environ.setdefault(STATES, "1")
-            keep_statistics_here()
+            if may_grow():
+                keep_statistics_here()
         yield private
     finally:
         started = ray.is_initialized()

@@ -35,7 +35,7 @@ from raysts.cluster.metrics import show_line, show_members
 from raysts.cluster.preflight import Seen, here, unfit
 from raysts.cluster.queue import Piece, QueueState, WorkQueue, tell_death, widths
 from raysts.cluster.ray_internals import (
-    OwnCallbacks,
+    OwnTrainer,
     SlotsGroup,
     SlotsTrainer,
     TrainPage,
@@ -118,7 +118,7 @@ class RayRuntime(Runtime):
         return Preemption.SAVE if node_is_drained() else Preemption.NONE
 
 
-class _TorchTrainer(OwnCallbacks, TorchTrainer):
+class _TorchTrainer(OwnTrainer, TorchTrainer):
     """A run of several workers."""
 
 

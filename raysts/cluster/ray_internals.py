@@ -33,6 +33,7 @@ from ray.train.v2._internal.constants import (
 )
 from ray.train.v2._internal.execution.callback import WorkerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.context import DistributedContext, get_train_context
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.poll import _is_preempted_actor
 from ray.train.v2._internal.execution.worker_group.worker import ActorMetadata, Worker
@@ -79,6 +80,11 @@ def on_loopback() -> Iterator[None]:
     finally:  # the next cluster may be a real one
         ray_constants.ENABLE_RAY_CLUSTER = before
         os.environ.pop(LOOPBACK_SWITCH, None)
+
+
+def on_private_cluster() -> bool:
+    """Whether nobody else can reach the cluster: it does not grow, and is ours alone."""
+    return all(node["NodeManagerAddress"] in LOOPBACK for node in ray.nodes())
 
 
 @contextlib.contextmanager
@@ -189,8 +195,27 @@ def _sigterm(number: int, frame: Any) -> None:
         late.start()
 
 
-class OwnCallbacks:
-    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`."""
+class Unasked(FixedScalingPolicy):
+    """As many workers as were asked for, of which nobody is told. Ray Train's own policy tells an actor, a process that every
+    cluster then has for its life, so that an autoscaler may start nodes and datasets of others leave room."""
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Without a client of that actor."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Nothing."""
+
+
+class OwnTrainer:
+    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`; and on
+    a cluster that nobody else can reach with :class:`Unasked`."""
+
+    scaling_config: Any
+
+    def _initialize_and_run_controller(self, **options: Any) -> Any:
+        if on_private_cluster() and not self.scaling_config.elasticity_enabled:
+            options["scaling_policy"] = Unasked(self.scaling_config)
+        return super()._initialize_and_run_controller(**options)  # type: ignore[misc]
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]
@@ -200,7 +225,7 @@ class OwnCallbacks:
         ]
 
 
-class SlotsTrainer(OwnCallbacks, DataParallelTrainer):
+class SlotsTrainer(OwnTrainer, DataParallelTrainer):
     """A run whose workers train apart: it needs no process group, and its controller no torch
     (``ray.train.data_parallel_trainer`` has that of older versions)."""
 

@@ -54,6 +54,10 @@ def commands(own_nodes: None) -> Iterator[list[Command]]:
         command.sweep()
 
 
+_until_the_end = contextlib.ExitStack()
+"""What holds as long as the cluster of :func:`cluster`."""
+
+
 @pytest.fixture(scope="session")
 def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Callable[[], None]:
     """Starts the cluster of :func:`cluster`, unless it runs: for what is made before it."""
@@ -63,12 +67,11 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
 
         if ray.is_initialized():
             return
-        from ray._private.node import Node
+        from raysts.cluster.ray_internals import on_loopback, without_helpers
 
-        with pytest.MonkeyPatch.context() as patch:
+        _until_the_end.enter_context(on_loopback())
+        with pytest.MonkeyPatch.context() as patch, without_helpers(dashboard=False):
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
-            for unused in ("start_log_monitor", "start_api_server"):  # a private cluster has none either
-                patch.setattr(Node, unused, lambda node, **options: None)
             try:
                 ray.init(
                     address="local",
@@ -98,6 +101,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         import ray
 
         ray.shutdown()
+        _until_the_end.close()
 
 
 PlanMaker = Callable[..., Plan]

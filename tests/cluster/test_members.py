@@ -28,6 +28,13 @@ from raysts.training.metrics import read_metrics
 SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 24, "batch": 16, "members": 1}
 
 
+def named_actors() -> set[str]:
+    """Those of everybody."""
+    import ray
+
+    return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+
+
 def _made(planned: Callable[..., Plan], storage: Path, system: str, overrides: dict[str, Any]) -> Plan:
     """A plan with its backbone and token stores written."""
     made = planned(storage, system, overrides)
@@ -112,6 +119,7 @@ def test_members_train_at_once_die_alone_and_come_back(
     folders = [job.folder for chain in chains for job in chain]
     stacked, (ended, failing) = [chain[0].job.folder for chain in there[:2]], there[2]
     watch, said = _Watch(folders, stacked[1], ended.job.folder), []
+    actors = named_actors()
     watch.start()
     outcomes = members.train_members(chains, Resources(stack=2, label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
@@ -156,6 +164,7 @@ def test_members_train_at_once_die_alone_and_come_back(
     ]
     assert [run.status for run in of_members] == ["FINISHED", "FINISHED", "ERRORED", "FINISHED", "FINISHED"]
     assert of_members[2].status_detail == outcomes[2]
+    assert named_actors() - actors == {"train_v2_state_actor"}, "nothing that waits for an autoscaler"
 
 
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:

@@ -148,7 +148,7 @@ def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
 def test_a_node_with_another_file_system_is_named(
     apart: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysts.cluster import preflight
+    from raysts.cluster import capacity, preflight
     from raysts.cluster.members import train_members
     from raysts.commands.plan import plan
     from raysts.commands.run import run
@@ -182,3 +182,6 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=r"node .*same files in --data"):
             train_members(chains, Resources(gpus=0), lambda text: None, unseen)
     assert not list(shared.glob(".preflight*"))
+    wait_until(
+        lambda: not capacity.may_grow(), 60
+    )  # no autoscaler looks after it; Ray's monitor says so every five seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import signal
@@ -131,6 +132,47 @@ def test_callbacks_of_ray_train(tmp_path: Path) -> None:
     assert set(every) > ray_internals.UNUSED_CALLBACKS
     left = [name for name in every if name not in ray_internals.UNUSED_CALLBACKS]
     assert names(ray_internals.SlotsTrainer) == [*left, "EndOnSigterm"]
+
+
+def test_a_run_that_nobody_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many workers as Ray Train's own policy would have, without the actor that it asks; runs of variable size and
+    clusters of others keep that."""
+    from ray.train import ScalingConfig
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, scaling_policy
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    fit = inspect.getsource(DataParallelTrainer.fit)
+    assert "self._initialize_and_run_controller(" in fit and "scaling_policy=create_scaling_policy(" in fit
+    assert "TrainAutoscalingCoordinatorClient(" in inspect.getsource(
+        scaling_policy.ScalingPolicy.after_controller_start
+    )
+
+    fixed = ScalingConfig(num_workers=3, resources_per_worker={"CPU": 2})
+    theirs, ours = FixedScalingPolicy(fixed), ray_internals.Unasked(fixed)
+    monkeypatch.setattr(theirs, "_maybe_send_resource_request", lambda: None)
+    for policy in (theirs, ours):
+        monkeypatch.setattr(policy, "_send_resource_request", lambda: pytest.fail("it asks"))
+    ours.after_controller_start(None)
+    assert ours.make_decision_for_non_running_worker_group() == theirs.make_decision_for_non_running_worker_group()
+    running: Any = (None, None)
+    assert ours.make_decision_for_running_worker_group(*running) == theirs.make_decision_for_running_worker_group(
+        *running
+    )
+    ours.before_controller_abort()
+    asyncio.run(ours.before_controller_shutdown())
+
+    class Base:
+        def _initialize_and_run_controller(self, scaling_policy: str) -> Any:
+            return scaling_policy
+
+    class Trainer(ray_internals.OwnTrainer, Base):
+        def __init__(self, workers: Any) -> None:
+            self.scaling_config = ScalingConfig(num_workers=workers)
+
+    for private, workers, kept in ((True, 2, False), (True, (1, 2), True), (False, 2, True)):
+        monkeypatch.setattr(ray_internals, "on_private_cluster", lambda private=private: private)
+        policy = Trainer(workers)._initialize_and_run_controller(scaling_policy="Ray's")
+        assert policy == "Ray's" if kept else isinstance(policy, ray_internals.Unasked)
 
 
 def test_the_actor_in_which_workers_meet() -> None:

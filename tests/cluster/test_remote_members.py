@@ -53,11 +53,13 @@ def weights_of(made: Plan) -> list[bytes | None]:
 
 
 def test_members_bring_what_they_need_and_send_what_they_made(
-    cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path
+    cluster: None, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of them, each in a Ray Train run of its own."""
+    """Two of them at once, in one Ray Train run."""
+    from raysts.cluster import members
     from raysts.cluster.members import train_members
 
+    monkeypatch.setattr(members, "widths", lambda slots: [slots])
     given = {"backbone": str(tiny_backbone), **SHORT}
     here = prepared(plan_recipe("nli", given, small_world, tmp_path / "here"))
     assert LocalExecutor(threads=1).train([[n.job for n in c] for c in here.chains], Resources(), quiet) == [None] * 2

@@ -67,10 +67,11 @@ class Search:
 def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:
-    # One after the other: each trial at once more is a process more to start, three times over.
+    # One after the other: each trial at once more is a process more to start, three times over. By the loss: then no actor
+    # measures the backbone.
     overrides = {
         **SHORT, "space.lower_bound": "0,0.3,0.6", "seeds": 1, "train.max_steps": 20, "train.checkpoint_every": 5,
-        "train.eval_every": 10, "concurrency": 1,
+        "train.eval_every": 10, "concurrency": 1, "metric": "loss",
     }  # fmt: skip
     expected = run_search(
         "lower-bound", {**overrides, "backbone": str(tiny_backbone)}, small_world, tmp_path / "calm", address="none",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from processes import wait_until, writer_of
+from processes import writer_of
 
 from raysts.cluster import capacity
+from raysts.commands.options import RunOptions
+from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
+from raysts.pipeline.local import LocalExecutor
 from raysts.recipes.recipe import Resources
 from raysts.search.named import SEARCHES
 from raysts.storage.foreign import read_json
@@ -46,6 +50,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
         "settings.dims": 4, "keep": 3,
     }  # fmt: skip
     here = run_search("latte-mix", overrides, small_world, tmp_path / "here", address="none", say=quiet)
+    shutil.copytree(tmp_path / "here/tokens", tmp_path / "there/tokens")  # an actor less, of which others are the tests
     names: set[tuple[str, str]] = set()
 
     def look(text: str) -> None:
@@ -85,6 +90,9 @@ def test_early_stopping_stops_some_and_says_so(
         "seeds": 1, "train.epochs": 10, "train.max_steps": 20, "train.eval_every": 5, "concurrency": 1, "keep": 4,
         "asha.grace": 0.3, "asha.reduction": 2.0, "optim.schedule": "constant", "optim.warmup": 0.0, "metric": "loss",
     }  # fmt: skip
+    study = planned_study("lower-bound", overrides, RunOptions(data=small_world, storage=tmp_path))
+    study.plan.write_backbone()
+    study.tokenize(LocalExecutor(threads=1), quiet)
     found = run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
     points = {point["overrides"]["sts.optim.lr"]: point for point in found["points"]}
     assert found["mode"] == "min" and found["best"]["value"] == min(point["value"] for point in found["points"])
@@ -102,7 +110,6 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
     """A cluster that no autoscaler looks after will not grow: to wait for it would be to wait for ever."""
-    wait_until(lambda: not capacity.may_grow(), 60)  # Ray's monitor looks every five seconds
     overrides = {**FOUR, "backbone": str(tiny_backbone), "resources.gpus": 2}
     with pytest.raises(
         InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
