@@ -318,7 +318,6 @@ class Corpus:
             yield from pages(path, open_shard(path, remedy(name)), columns, remedy(name))
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
-        """The first texts of a column."""
         if self.sources(name):
             return self._derive(name).column(column).slice(0, rows).to_pylist()
         first = next(self.batches(name, [column]))

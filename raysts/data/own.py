@@ -56,24 +56,20 @@ class OwnTable(Protocol):
     @property
     def title(self) -> str:
         """What people call it."""
-        ...
 
     @property
     def path(self) -> Path:
         """The file that messages name."""
-        ...
 
     @property
     def sha256(self) -> str:
         """Of its content."""
-        ...
 
     @property
     def rows(self) -> int: ...
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Its rows, checked, with their canonical columns."""
-        ...
 
 
 # -- text ----------------------------------------------------------------------------------------------------------------
@@ -132,7 +128,6 @@ class Text:
 
     @property
     def held_out(self) -> list[str]:
-        """The held-out texts."""
         return [text for _, text, _ in self.scan.smallest[: self.held]]
 
     def holding_out(self) -> Text:

@@ -60,7 +60,6 @@ class StoreSpec:
 
     @property
     def id(self) -> str:
-        """Content id of the store."""
         return content_id(
             [
                 STORE_VERSION,

@@ -71,7 +71,6 @@ class AgreementPairs:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Its pairs of texts."""
         path = Store.of(self.path).get(self.path)
         assert path is not None, f"{self.path} is not there yet"
         table = pq.read_table(path, filters=[("split", "=", self.split)])
@@ -79,12 +78,10 @@ class AgreementPairs:
 
     @property
     def sentences(self) -> list[str]:
-        """Their texts."""
         return self.pairs.sentences
 
     @property
     def size(self) -> int:
-        """Their number."""
         return len(self.pairs.gold)
 
     def scores(self, model: Model) -> dict[str, float]:

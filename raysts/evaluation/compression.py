@@ -61,7 +61,6 @@ class Cost:
 
     @property
     def text(self) -> str:
-        """For people."""
         return (
             f"on {self.on} the {self.score} is {100 * self.after:.2f} instead of {100 * self.before:.2f} "
             f"({100 * (self.after - self.before):+.2f}, x100)"

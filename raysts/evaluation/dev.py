@@ -21,22 +21,18 @@ class Dev(Protocol):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the scores."""
-        ...
 
     @property
     def name(self) -> str:
         """``stsb-dev``, ``snli-dev``."""
-        ...
 
     @property
     def sentences(self) -> list[str]:
         """The distinct texts that it wants represented."""
-        ...
 
     @property
     def size(self) -> int:
         """Pairs, or queries, that a score is made of."""
-        ...
 
     def scores(self, model: Model) -> dict[str, float]:
         """The model's scores by its own similarity, larger is better; the first one selects checkpoints.
@@ -44,7 +40,6 @@ class Dev(Protocol):
         Raises:
             UndefinedCorrelationError: it gives the same or no finite similarity for every pair.
         """
-        ...
 
 
 class TableDev(Dev, Protocol):
@@ -55,7 +50,6 @@ class TableDev(Dev, Protocol):
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
         """Read the table."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,6 @@ class StsDev:
 
     @classmethod
     def load(cls, corpus: Corpus, table: str) -> Self:
-        """Pairs and their scores."""
         if table not in corpus.own:
             return cls(load_pairs(corpus, table)).checked()
         return cls(load_pairs(corpus, table), corpus.title(table), each=True).checked()

@@ -196,7 +196,6 @@ class TwoWayTask(InferenceTask):
         return load_entailment(corpus, table)
 
     def problems_of(self, pairs: Pairs) -> list[str]:
-        """Both classes must be there."""
         entailed, size = int(pairs.gold.sum()), len(pairs.gold)
         if 0 < entailed < size:
             return []

@@ -59,7 +59,6 @@ class Rule:
     far: int
 
     def way(self, distance: float) -> int:
-        """The number of the way of merging."""
         return self.near if distance < self.threshold else self.far
 
 

@@ -329,7 +329,6 @@ class RetrievalDev:
 
     @property
     def size(self) -> int:
-        """Queries."""
         return len(self.judged.queries)
 
     def scores(self, model: Model) -> dict[str, float]:

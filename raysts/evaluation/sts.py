@@ -224,7 +224,6 @@ class StsTask(ComparableTask):
     def score(
         self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """The correlation rows of every similarity."""
         pairs = self._pairs(corpus)
         return rows_of(pairs, "test", represent(pairs.sentences), similarities, resamples)
 

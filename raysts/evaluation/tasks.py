@@ -33,7 +33,6 @@ class Model(Protocol):
     @property
     def similarities(self) -> Similarities:
         """The similarities that it is measured by."""
-        ...
 
     @property
     def pooling(self) -> str: ...
@@ -41,11 +40,9 @@ class Model(Protocol):
     @property
     def layers(self) -> Layers:
         """Which layers the model pools by itself."""
-        ...
 
     def represent(self, texts: list[str]) -> Representation:
         """Texts -> their representation, one row per text."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +54,6 @@ class LayeredModel(Model, Protocol):
 
     def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> Mapping[Layers, Representation]:
         """Per choice of layers the representation of the texts."""
-        ...
 
 
 class Task(ABC):

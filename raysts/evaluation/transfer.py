@@ -187,7 +187,6 @@ class TransferTask(Task):
         return tuple(table for table in self.tables(corpus) if table in TEST_TABLES)
 
     def problems(self, corpus: Corpus) -> list[str]:
-        """Labels that cannot be learnt, scores without a correlation."""
         found: list[str] = []
         for probe_set in self.present(corpus):
             parts = [probe_set.load(corpus, table) for table in probe_set.tables]

@@ -128,7 +128,6 @@ class Delivered:
         return f"No difference is shown between {who.lower()} and the input: {100 * found.value:+.2f} {found.interval} on {on}."
 
     def as_plain(self) -> dict[str, Any]:
-        """Fields of the JSON line."""
         plain = asdict(self)
         return plain if self.agreement is not None else {key: plain[key] for key in plain if key != "agreement"}
 

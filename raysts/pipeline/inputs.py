@@ -76,7 +76,6 @@ class Inputs:
 
     @property
     def store(self) -> Store:
-        """The storage's handle."""
         return Store.of(self.storage)
 
     # -- models ------------------------------------------------------------------------------------------------------
@@ -115,7 +114,6 @@ class Inputs:
 
     @cached_property
     def backbone_id(self) -> str:
-        """Content id of the backbone."""
         if self.pipeline.backbone == TINY:
             return content_id([TINY, WORLD_VERSION, self._tiny_seed])
         return folder_id(self.backbone)
@@ -126,7 +124,6 @@ class Inputs:
 
     @cached_property
     def tokenizer_id(self) -> str:
-        """Content id of the tokenizer."""
         if self.pipeline.backbone == TINY:
             return content_id([TINY, WORLD_VERSION])
         return tokenizer_id(self.backbone)
@@ -162,7 +159,6 @@ class Inputs:
 
     @property
     def distilled(self) -> DistillationSettings | None:
-        """The settings of the distillation, if there is one."""
         settings = self.pipeline.sed.settings if self.pipeline.sed else None
         return settings if isinstance(settings, DistillationSettings) else None
 
@@ -216,13 +212,11 @@ class Inputs:
 
     @cached_property
     def test_tables(self) -> list[str]:
-        """The tables that the tasks read."""
         known = harness.tasks_of(self.corpus)
         return [table for task in self.tasks for table in known[task].tables(self.corpus)]
 
     @cached_property
     def test_sentences(self) -> int:
-        """Number of the distinct texts that the tasks read."""
         return len(harness.sentences(self.corpus, self.tasks))
 
     @property
@@ -283,12 +277,10 @@ class Inputs:
         ]
 
     def store_folder(self, spec: StoreSpec) -> Path:
-        """Folder of a token store."""
         return self.storage / "tokens" / spec.id
 
     @cached_property
     def specs(self) -> dict[str, StoreSpec]:
-        """Token stores by id."""
         specs = [self.store_spec(recipe) for recipe in self.pipeline.recipes.values()]
         specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
         return {spec.id: spec for spec in specs}
@@ -321,11 +313,9 @@ class Inputs:
         return lines
 
     def rows(self, recipe: Recipe) -> int:
-        """Rows that a recipe trains on."""
         return sum(group.size for group in self.groups(self.store_spec(recipe)))
 
     def steps(self, recipe: Recipe) -> int:
-        """Optimiser steps of a recipe on this corpus."""
         groups = self.groups(self.store_spec(recipe))
         sizes = [min(WINDOW, group.size - first) for group in groups for first in range(0, group.size, WINDOW)]
         objective = OBJECTIVES[recipe.objective].variant(recipe.settings)

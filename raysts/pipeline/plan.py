@@ -40,7 +40,6 @@ class Plan(Inputs):
 
     @cached_property
     def token_nodes(self) -> list[TokenizeNode]:
-        """One node per token store."""
         return [TokenizeNode.of(self, spec) for spec in self.specs.values()]
 
     @cached_property
@@ -75,7 +74,6 @@ class Plan(Inputs):
 
     @cached_property
     def teacher_models(self) -> list[ModelNode]:
-        """The models named as teachers."""
         named = zip(self.pipeline.teachers, self.teacher_folders, strict=True)
         return [ModelNode.of(self, name, folder) for name, folder in named]
 
@@ -233,11 +231,9 @@ class Plan(Inputs):
         return {node.id: status for node, status in zip(self.nodes, found, strict=True)}
 
     def rows_on_record(self) -> list[dict[str, Any]]:
-        """The results rows of the evaluations that are done."""
         return [row for node in self.evaluations for row in node.rows()]
 
     def check(self) -> None:
-        """Raise one InputError with everything that would stop the pipeline later."""
         validate.check(self)
 
 

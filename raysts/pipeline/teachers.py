@@ -287,7 +287,6 @@ class PrecomputedVectors:
 
     @cached_property
     def id(self) -> str:
-        """Content id."""
         return content_id([self.column, *map(checksum, self.files)])
 
     @cached_property

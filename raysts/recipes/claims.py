@@ -39,7 +39,6 @@ class Side(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In words."""
         role = "" if self.role == "model" else f", {self.role}"
         return f"{self.point}{role}" + (f", {self.layers} layers" if self.layers else "")
 

@@ -275,7 +275,6 @@ class Recipe:
 
     @property
     def table(self) -> str:
-        """The canonical table it trains on."""
         return self.data.table or OBJECTIVES[self.objective].table
 
     @property

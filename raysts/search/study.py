@@ -245,7 +245,6 @@ class Study:
             raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
 
     def tokenize(self, executor: Executor, say: Say) -> None:
-        """Make the token stores that are not there."""
         for spec in self.token_stores():
             node = TokenizeNode.of(self.plan, spec)
             if not node.is_done(self.plan.store):
@@ -262,7 +261,6 @@ class Study:
         return TrainNode.of(plan, stage, recipe, derive_seed(plan.pipeline.seed, stage, seed), parent, member=seed)
 
     def trial(self, point: Point, seed: int) -> Trial:
-        """The trial of a point with its seed number ``seed``."""
         job = self.node(point, seed).job
         return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
 

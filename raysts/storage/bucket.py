@@ -142,7 +142,6 @@ class Bucket:
         return None
 
     def write(self, path: str, content: bytes) -> None:
-        """Write an object."""
 
         def action() -> None:
             with self._files.open_output_stream(self._key(path)) as stream:
@@ -151,7 +150,6 @@ class Bucket:
         self._changed("write", path, action)
 
     def upload(self, source: Path, path: str) -> None:
-        """Write a file as an object."""
 
         def action() -> None:
             with source.open("rb") as file:
@@ -229,7 +227,6 @@ class Bucket:
         return names
 
     def delete(self, path: str) -> None:
-        """Remove an object, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             self._changed("remove", path, lambda: self._files.delete_file(self._key(path)))
 

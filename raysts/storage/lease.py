@@ -92,7 +92,6 @@ class Lease:
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lock back."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

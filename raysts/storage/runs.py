@@ -77,7 +77,6 @@ class RunFolder:
 
     @property
     def store(self) -> Store:
-        """The storage that it lies in."""
         return Store.of(self.path)
 
     @contextlib.contextmanager

@@ -219,7 +219,6 @@ class Store(abc.ABC):
         return read_record(path, kind) if path else None
 
     def write_json(self, key: Key, value: Any) -> None:
-        """Write ``value`` as indented JSON."""
         with self.put(key) as draft:
             draft.write_text(as_json(value), encoding="utf-8")
 

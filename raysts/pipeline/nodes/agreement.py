@@ -107,7 +107,6 @@ class AgreementNode(Node):
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self.inputs.storage / "agreements" / f"{self.id}.parquet"
 
     @property

@@ -40,7 +40,6 @@ class DistancesNode(Node):
 
     @classmethod
     def of(cls, inputs: Inputs, members: Sequence[Model]) -> DistancesNode:
-        """The distances of the members of a pipeline."""
         return cls(
             id=content_id(["distances", [member.id for member in members], inputs.corpus.fingerprint(STSB_DEV)]),
             title=f"distances between {len(members)} members",
@@ -53,7 +52,6 @@ class DistancesNode(Node):
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self.inputs.storage / "distances" / f"{self.id}.json"
 
     @property

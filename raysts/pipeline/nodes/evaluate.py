@@ -204,7 +204,6 @@ class EvaluateNode(Node):
 
     @property
     def part(self) -> Path:
-        """The part of the results table."""
         return self.inputs.storage / "results" / f"{self.id}.parquet"
 
     def is_done(self, store: Store) -> bool:
@@ -442,7 +441,6 @@ class EvaluateNode(Node):
 
     @cached_property
     def contamination(self) -> Contamination:
-        """The training text in the test sets."""
         return self.inputs.contamination()
 
     @cached_property
@@ -540,7 +538,6 @@ class PartialSums:
                     self.totals = {as_layers(name): arrays[name] for name in arrays.files}
 
     def add(self, vectors: Mapping[Layers, np.ndarray], target: Target = "mean", weight: float = 1.0) -> None:
-        """Add the vectors of the next member."""
         for layers, values in vectors.items():
             self.totals[layers] = ensemble.added(target, self.totals.get(layers), values, weight)
         arrays: dict[str, Any] = {str(layers): total for layers, total in self.totals.items()}

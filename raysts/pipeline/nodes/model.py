@@ -25,17 +25,14 @@ class Model(Protocol):
     @property
     def id(self) -> str:
         """Run id; content id of a model from elsewhere."""
-        ...
 
     @property
     def model(self) -> Path:
         """The model folder."""
-        ...
 
     @property
     def record(self) -> dict[str, Any]:
         """The run record behind it; empty where there is none."""
-        ...
 
 
 class RunNode(Node):
@@ -48,7 +45,6 @@ class RunNode(Node):
 
     @property
     def model(self) -> Path:
-        """Model folder."""
         return self.folder / "model"
 
     @property

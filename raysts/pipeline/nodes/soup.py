@@ -82,7 +82,6 @@ class SoupNode(RunNode):
 
     @classmethod
     def of(cls, inputs: Inputs, role: Soup, members: Sequence[Model]) -> SoupNode:
-        """The average of the members of a pipeline."""
         top, table = inputs.pipeline.select_top, members_dev(inputs.pipeline)
         chosen_by = inputs.corpus.fingerprint(table) if role == "greedy-soup" or top is not None else None
         count = top or len(members)
@@ -100,7 +99,6 @@ class SoupNode(RunNode):
 
     @property
     def folder(self) -> Path:
-        """Its run folder."""
         return self.inputs.storage / "runs" / self.id
 
     def is_done(self, store: Store) -> bool:

@@ -82,7 +82,6 @@ class Source(NamedTuple):
     precision: Precision = "fp32"
 
     def load(self, device: str | None) -> teachers.Teacher:
-        """The teacher."""
         return teachers.load(self.model, device=device, **self._how)
 
     def untrained(self, device: str | None) -> SentenceModel:
@@ -279,7 +278,6 @@ class TeacherNode(Node):
 
     @classmethod
     def of(cls, inputs: Inputs, recipe: Recipe, members: Sequence[Model]) -> TeacherNode:
-        """The teacher of a distillation by ``recipe``."""
         top, spec, settings = inputs.pipeline.select_top, inputs.store_spec(recipe), recipe.settings
         assert isinstance(settings, DistillationSettings)
         identity: list[Any] = [[member.id for member in members], top, spec.id, recipe.pooling, recipe.layers]
@@ -307,7 +305,6 @@ class TeacherNode(Node):
 
     @property
     def folder(self) -> Path:
-        """Folder of the shards."""
         return self.inputs.storage / "embeddings" / self.id
 
     @property

@@ -37,7 +37,6 @@ class TokenizeNode(Node):
 
     @classmethod
     def of(cls, inputs: Inputs, spec: StoreSpec) -> TokenizeNode:
-        """The node that makes the token store ``spec``."""
         return cls(
             id=spec.id,
             title=f"tokenise {inputs.corpus.title(spec.table)}",
@@ -50,7 +49,6 @@ class TokenizeNode(Node):
 
     @property
     def folder(self) -> Path:
-        """Folder of the token store."""
         return self.inputs.store_folder(self.spec)
 
     def written(self, store: Store) -> list[Path]:

@@ -139,7 +139,6 @@ class TrainNode(RunNode):
 
     @property
     def folder(self) -> Path:
-        """The run folder."""
         return self.job.folder
 
     def status(self, store: Store) -> str:

@@ -158,7 +158,6 @@ class Verdict:
     why: str | None = None
 
     def as_plain(self) -> dict[str, Any]:
-        """Fields of the JSON line."""
         claim = self.claim
         known = {
             "source": claim.source, "claim": claim.says, "a": claim.a.text, "b": claim.b.text, "of": claim.of,

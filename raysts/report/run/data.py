@@ -78,7 +78,6 @@ class RunSummary:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly."""
         return self.record.get("status") == "failed"
 
     @property

@@ -44,7 +44,6 @@ class View:
 
     @classmethod
     def of(cls, row: ResultRow) -> View:
-        """The view that a row belongs to."""
         return cls(row["layers"], row["metric"], row["aggregation"], row["split"], row["rows"])
 
     @property
@@ -107,7 +106,6 @@ class Standing:
 
     @property
     def n(self) -> int:
-        """Number of individuals."""
         return max((value.n for value in self.mean.values()), default=0)
 
 
