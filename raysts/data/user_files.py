@@ -6,6 +6,7 @@ whose name ends in ``.gz`` is unpacked while it is read (Parquet is not).
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
@@ -102,8 +103,12 @@ def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
     if str(path).startswith("hf:") or _is_saved(path):
         return _saved(path, choose)
     readers: dict[str, Callable[[Path, Choose], Iterator[Row]]] = {
-        ".parquet": _parquet, ".csv": _csv, ".tsv": _tsv, ".jsonl": _jsonl, LINES: _lines
-    }  # fmt: skip
+        ".parquet": _parquet,
+        ".csv": partial(_delimited, delimiter=",", quoting=csv.QUOTE_MINIMAL),
+        ".tsv": partial(_delimited, delimiter="\t", quoting=csv.QUOTE_NONE),
+        ".jsonl": _jsonl,
+        LINES: _lines,
+    }
     return readers[format_of(path)](path, choose)
 
 
@@ -177,18 +182,10 @@ def _parquet(path: Path, choose: Choose) -> Iterator[Row]:
         raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from error
 
 
-def _csv(path: Path, choose: Choose) -> Iterator[Row]:
-    return _delimited(path, choose, delimiter=",", quoting=csv.QUOTE_MINIMAL)
-
-
-def _tsv(path: Path, choose: Choose) -> Iterator[Row]:
-    return _delimited(path, choose, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
 def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3]) -> Iterator[Row]:
     csv.field_size_limit(LONGEST)  # documents are longer than the default of 128 KiB
-    with _opened(path, newline="") as file:
-        reader = csv.reader(_whole_lines(path, file), delimiter=delimiter, quoting=quoting, strict=True)
+    with _lines_of(path, newline="") as lines:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
             columns = _chosen(path, choose, header)
@@ -202,10 +199,6 @@ def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3
                         f"quote or remove the extra separators"
                     )
                 yield f" (line {reader.line_num})", {name: values[place] for name, place in places.items()}
-        except UnicodeDecodeError as error:
-            raise _not_text(path, error) from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
         except csv.Error as error:
             raise InputError(f"{path}: line {reader.line_num}: {error}; correct the quoting of the line") from error
 
@@ -234,15 +227,10 @@ def _lines(path: Path, choose: Choose) -> Iterator[Row]:
 
 
 def _text_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
-    with _opened(path) as file:
-        try:
-            for number, line in enumerate(_whole_lines(path, file), start=1):
-                if blank or line.strip():
-                    yield number, line
-        except UnicodeDecodeError as error:
-            raise _not_text(path, error) from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error
+    with _lines_of(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if blank or line.strip():
+                yield number, line
 
 
 def _whole_lines(path: Path, file: IO[str]) -> Iterator[str]:
@@ -263,12 +251,15 @@ def _chosen(path: Path, choose: Choose, present: Sequence[str]) -> list[str]:
     return columns
 
 
-def _opened(path: Path, newline: str | None = None) -> IO[str]:
-    # utf-8-sig: spreadsheets write a byte order mark, which would become part of the first column's name.
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
-    return path.open(encoding="utf-8-sig", newline=newline)
-
-
-def _not_text(path: Path, error: UnicodeDecodeError) -> InputError:
-    return InputError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8")
+@contextlib.contextmanager
+def _lines_of(path: Path, newline: str | None = None) -> Iterator[Iterator[str]]:
+    """The lines of a text file, for the length of a block that reads them."""
+    unpacked = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        # utf-8-sig: spreadsheets write a byte order mark, which would become part of the first column's name.
+        with unpacked(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            yield _whole_lines(path, file)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error}); convert the file to UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read to its end ({error}); get it again") from error

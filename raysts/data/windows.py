@@ -158,24 +158,31 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
 def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """(first, columns) of each window of the group's selected rows."""
     columns = [*spec.texts, *spec.values]
-    pending: list[pa.Table] = []
-    held = done = seen = 0
-    what_to_do = remedy(spec.table)
-    file = open_shard(group.path, what_to_do)
-    for batch in pages(group.path, file, columns, what_to_do, [group.row_group], WINDOW):
-        table = pa.Table.from_batches([batch])
-        if group.rows is not None:
-            low, high = np.searchsorted(group.rows, [seen, seen + batch.num_rows])
-            table = table.take(pa.array(group.rows[low:high] - seen))
-        seen += batch.num_rows
-        pending.append(table)
-        held += table.num_rows
-        while held >= WINDOW or (held and seen >= file.metadata.row_group(group.row_group).num_rows):
-            table = pa.concat_tables(pending)
+    pending: list[pa.RecordBatch] = []
+    held = done = 0
+    for batch in selected_rows(group, spec.table, columns):
+        pending.append(batch)
+        held += batch.num_rows
+        while held >= WINDOW or (held and done + held == group.size):
+            table = pa.Table.from_batches(pending)
             window = table.slice(0, WINDOW)
             yield done, {name: window.column(name).combine_chunks() for name in columns}
             done += window.num_rows
-            pending, held = [table.slice(window.num_rows)], table.num_rows - window.num_rows
+            pending, held = table.slice(window.num_rows).to_batches(), held - window.num_rows
+
+
+def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file.
+
+    Raises:
+        ShardError: the file cannot be read.
+    """
+    file, first = open_shard(group.path, remedy(table)), 0
+    for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
+        if group.rows is not None:
+            low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])
+            first, batch = first + batch.num_rows, batch.take(pa.array(group.rows[low:high] - first))
+        yield batch
 
 
 def _record_batch(

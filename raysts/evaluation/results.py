@@ -119,7 +119,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One system in one role at one pooling."""
+    """One system in one role at one pooling; ``individuals`` are the rows of each of its models by data set."""
 
     system: str | None
     study: str | None
@@ -128,6 +128,7 @@ class Line:
     pooling: str | None
     layers: str | None
     similarity: str | None
+    individuals: list[dict[str, ResultRow]]
     cells: dict[str, Cell]
     average: Cell | None
     """Over the table's sets of ``AVERAGED``; None when this line lacks one of them."""
@@ -212,7 +213,7 @@ def _line(
     ]
     present = {name: cell for name, cell in cells.items() if cell is not None}
     system, study, trial, role, pooling, layers, similarity = key
-    return Line(system, study, trial, role, pooling, layers, similarity, present, _cell(averages))
+    return Line(system, study, trial, role, pooling, layers, similarity, individuals, present, _cell(averages))
 
 
 def _cell(values: Sequence[float]) -> Cell | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +37,15 @@ class Tokens(NamedTuple):
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Tokens(self.flat[positions], offsets)
+
+    def batches(self, budget: int) -> Iterator[np.ndarray]:
+        """Rows of texts that are about as long, the longest first, of at most so many tokens when they are padded, or of one."""
+        lengths, first = self.lengths, 0
+        order = np.argsort(-lengths, kind="stable")
+        while first < len(order):
+            rows = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
+            yield rows
+            first += len(rows)
 
     def digests(self) -> np.ndarray:
         """A number for each text's ids, [N] int64, the same in every process: equal ids, equal numbers."""

@@ -237,12 +237,9 @@ class OnnxTeacher:
     def vectors(self, tokens: Tokens) -> np.ndarray:
         from raysts.models.sentence_model import TOKEN_BUDGET
 
-        parts, order, first = [], np.argsort(-tokens.lengths, kind="stable"), 0
-        while first < len(order):
-            rows = order[first : first + max(1, TOKEN_BUDGET["cpu"] // max(1, int(tokens.lengths[order[first]])))]
-            parts.append(self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)))
-            first += len(rows)
-        return np.concatenate(parts)[np.argsort(order)]
+        batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
+        parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
+        return np.concatenate(parts)[np.argsort(np.concatenate(batches))]
 
     def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
         import torch

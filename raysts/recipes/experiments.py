@@ -193,10 +193,10 @@ OTHER_TEXT = {"data.table": "nli/sentences", "data.sample": 10_000}
 """What is fitted on the sentences of the test sets, fitted on other ones."""
 
 
-def _fitted(kind: str, alone: bool, on: Literal["encoders", "any"] = "encoders") -> list[Point]:
+def _fitted(kind: str, alone: bool) -> list[Point]:
     """Fitted on the sentences of the test sets, and on other text."""
     other = {f"{kind}.{key}": value for key, value in OTHER_TEXT.items()}
-    return [Point(kind, on=on, alone=alone), Point(kind, other, f"{kind}.other-text", on, alone=alone)]
+    return [Point(kind, alone=alone), Point(kind, other, f"{kind}.other-text", alone=alone)]
 
 
 def _claims_sed(depth: int) -> list[Point]:

@@ -10,14 +10,13 @@ from raysts.search.queue import TrialQueue
 from raysts.search.trial import Trial, TrialRuntime, run_trial
 
 
-def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None, device: str | None = None) -> None:
+def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None) -> None:
     """Train what is left.
 
     Args:
         queue: hands out the trials.
         progress: draws what trains.
         threads: CPU threads of a trial.
-        device: default: the first GPU if there is one.
     """
     metric = queue.search.objective
     while (trial := queue.next()) is not None:
@@ -29,5 +28,5 @@ def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None
         def report(value: float, line: dict[str, Any], run_id: str = trial.id) -> None:
             queue.report(run_id, value, line["step"])
 
-        runtime = partial(TrialRuntime, device, threads=threads, metric=metric, report=report, stopped=looked)
+        runtime = partial(TrialRuntime, threads=threads, metric=metric, report=report, stopped=looked)
         queue.done(trial.id, run_trial(trial.job, metric, runtime))

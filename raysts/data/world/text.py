@@ -129,7 +129,6 @@ class Realiser:
         meaning: Meaning,
         avoid: frozenset[str] | set[str] = _NEVER,
         prefer: frozenset[str] | set[str] = _NEVER,
-        passive: bool | None = None,
     ) -> str:
         """One wording of the meaning; words to avoid only where there is no synonym, words to prefer where possible.
 
@@ -137,10 +136,10 @@ class Realiser:
             meaning: what to say.
             avoid: wordings (entries of `used`) to leave.
             prefer: wordings to take.
-            passive: voice of a transitive sentence; None draws it.
         """
         self._avoid, self._prefer, self.used = avoid, prefer, set()
-        clause = self._passive(meaning) if self._is_passive(meaning, passive) else self._active(meaning)
+        passive = meaning.patient is not None and self.draws.chance(0.3)
+        clause = self._passive(meaning) if passive else self._active(meaning)
         place = self._choose(PLACES[meaning.place].forms) if meaning.place else ""
         time = self._choose(TIMES[meaning.time]) if meaning.time else ""
         adjuncts = [phrase for phrase in (place, time) if phrase]
@@ -178,11 +177,6 @@ class Realiser:
             choice = forms[0]
         self.used.add(choice)
         return choice
-
-    def _is_passive(self, meaning: Meaning, passive: bool | None) -> bool:
-        if meaning.patient is None:
-            return False
-        return self.draws.chance(0.3) if passive is None else passive
 
     def _with_manner(self, verb: str, manner: str | None) -> tuple[str, str]:
         """The verb with its adverb, and what is left to say at the end of the clause."""

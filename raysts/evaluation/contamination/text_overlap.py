@@ -20,8 +20,7 @@ import pyarrow as pa
 from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED
 from raysts.data.imports import unused
-from raysts.data.shards import open_shard, pages, remedy
-from raysts.data.windows import select
+from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
 from raysts.schema import TABLES, table_columns
@@ -104,10 +103,11 @@ def occurrences(
     sources = corpus.sources(table)
     masks = {side.name: (np.zeros(side.rows, bool), np.zeros(side.rows, bool)) for side in sides}
     for source in sources or [table]:
-        if source in corpus.own:
-            rows = corpus.batches(source, text_columns(source))
-        else:
-            rows = _selected(corpus, source, replace(data, sample=None) if sources else data)
+        columns = text_columns(source)
+        rows = corpus.batches(source, columns)
+        if source not in corpus.own:
+            groups = select(corpus, source, replace(data, sample=None) if sources else data)
+            rows = (batch for group in groups for batch in selected_rows(group, source, columns))
         hits = _hits_in(rows, sides)
         if len(text_columns(table)) == 1:
             hits.pairs.clear()
@@ -117,17 +117,6 @@ def occurrences(
             row |= in_pair if side.is_pair else in_either
             sentence |= in_either
     return masks
-
-
-def _selected(corpus: Corpus, table: str, data: Data) -> Iterator[pa.RecordBatch]:
-    """The texts of the selected rows of a table."""
-    for group in select(corpus, table, data):
-        file, first = open_shard(group.path, remedy(table)), 0
-        for batch in pages(group.path, file, text_columns(table), remedy(table), [group.row_group]):
-            if group.rows is not None:
-                low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])
-                first, batch = first + batch.num_rows, batch.take(pa.array(group.rows[low:high] - first))
-            yield batch
 
 
 def text_columns(table: str) -> list[str]:

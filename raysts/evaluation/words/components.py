@@ -166,18 +166,15 @@ def _vectors(model: SentenceModel, tokens: Tokens, part: Occurrences, layers: Se
     by_sentence = np.argsort(part.sentence, kind="stable")
     read, counts = np.unique(part.sentence, return_counts=True)
     begins = np.cumsum(counts) - counts
-    lengths = tokens.lengths[read]
-    order, first = np.argsort(-lengths, kind="stable"), 0
+    tokens = tokens.take(read)
     with torch.inference_mode():
-        while first < len(order):
-            batch = order[first : first + max(1, budget // max(1, int(lengths[order[first]])))]
-            ids, sizes = tokens.take(read[batch]).pad(encoder.pad_id)
+        for batch in tokens.batches(budget):
+            ids, sizes = tokens.take(batch).pad(encoder.pad_id)
             rows = np.concatenate([by_sentence[begins[i] : begins[i] + counts[i]] for i in batch])
             texts = np.repeat(np.arange(len(batch)), counts[batch])
             layers_BTH = encoder.token_layers(ids.to(device), sizes.to(device), layers)
             for layer, tokens_BTH in enumerate(layers_BTH):
                 found_LOH[layer, rows] = _mean_of_pieces(tokens_BTH, texts, part.first[rows], part.end[rows])
-            first += len(batch)
     return found_LOH
 
 

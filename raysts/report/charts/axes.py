@@ -78,6 +78,15 @@ def tick_text(value: float) -> str:
     return f"{value:,.6g}"
 
 
+def across(scale: Scale, top: float, low: float) -> list[Markup]:
+    """A horizontal axis at ``low``, and the lines above it up to ``top``."""
+    parts = [tag("line", x1=scale.start, x2=scale.end, y1=low, y2=low, class_="axis")]
+    for x, text in scale.marks(5):
+        parts.append(tag("line", x1=x, x2=x, y1=top, y2=low, class_="grid"))
+        parts.append(tag("text", text, x=x, y=low + 15, text_anchor="middle", class_="tick"))
+    return parts
+
+
 def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
     """Both axes of a chart, the lines across it, and what goes to the right."""
     parts = [tag("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="axis")]

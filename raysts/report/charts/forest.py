@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from raysts.report.charts.axes import fitted
+from raysts.report.charts.axes import across, fitted
 from raysts.report.charts.svg import drawing, tag
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP, _BOTTOM = 760, 400.0, 618.0, 20.0, 8.0, 24.0
@@ -28,10 +28,7 @@ def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
     ends = [0.0, *(end for each in estimates for end in (each.value, each.low, each.high))]
     scale = fitted(ends, _LEFT, _RIGHT)
     low = _TOP + _ROW * len(estimates)
-    parts = [tag("line", x1=_LEFT, x2=_RIGHT, y1=low, y2=low, class_="axis")]
-    for x, text in scale.marks(5):
-        parts.append(tag("line", x1=x, x2=x, y1=_TOP, y2=low, class_="grid"))
-        parts.append(tag("text", text, x=x, y=low + 15, text_anchor="middle", class_="tick"))
+    parts = across(scale, _TOP, low)
     parts.append(tag("line", x1=scale(0.0), x2=scale(0.0), y1=_TOP, y2=low, class_="axis"))
     for index, each in enumerate(estimates):
         y = _TOP + _ROW * (index + 0.5)

@@ -204,22 +204,22 @@ def claims_data(
     )
 
 
-def concluded(verdicts: Sequence[Verdict], level: float = LEVEL) -> list[Verdict]:
+def concluded(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts, with p values adjusted table by table: a difference is shown where interval and p both say so."""
     adjusted: dict[int, float] = {}
     for table in dict.fromkeys(each.claim.table for each in verdicts):
         tested = [(i, each.p) for i, each in enumerate(verdicts) if each.claim.table == table and each.p is not None]
         adjusted |= dict(zip((i for i, _ in tested), holm([p for _, p in tested]), strict=True))
     return [
-        replace(each, p_holm=adjusted[i], verdict=_verdict(each, adjusted[i], level)) if i in adjusted else each
+        replace(each, p_holm=adjusted[i], verdict=_verdict(each, adjusted[i])) if i in adjusted else each
         for i, each in enumerate(verdicts)
     ]
 
 
-def _verdict(found: Verdict, p: float, level: float) -> str | None:
+def _verdict(found: Verdict, p: float) -> str | None:
     if found.low is None or found.high is None:
         return None
-    shown = p < level and not found.low <= 0 <= found.high
+    shown = p < LEVEL and not found.low <= 0 <= found.high
     above = shown and found.low > 0
     if not found.claim.holds:
         return CONTRADICTED if above else AS_NO

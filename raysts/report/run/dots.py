@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from raysts.evaluation.results import TEACHER, kind_of
-from raysts.report.charts.axes import Scale, fitted
+from raysts.report.charts.axes import Scale, across, fitted
 from raysts.report.charts.svg import drawing, tag
 from raysts.report.run.scores import Standing, Value
 
@@ -32,7 +32,7 @@ def dot_plot(name: str, dataset: str, standings: Sequence[Standing]) -> Markup:
     scale = fitted([v for s in near for v in reach[id(s)]], _LEFT, WIDTH - _RIGHT, pad=0.05)
     heights = [max(_ROW, _MEMBER_ROW * len(s.individuals[dataset]) + 6) for s in shown]
     height = _TOP + sum(heights) + _BOTTOM
-    parts, top = _axis(scale, height), _TOP
+    parts, top = across(scale, _TOP, height - _BOTTOM), _TOP
     for standing, band in zip(shown, heights, strict=True):
         parts += _band(standing, dataset, scale, top, band, standing not in near)
         top += band
@@ -52,15 +52,6 @@ def _is_far(standing: Standing, shown: Sequence[Standing], reach: dict[int, tupl
         return False
     low, high = min(end[0] for end in others), max(end[1] for end in others)
     return reach[id(standing)][1] < low - _FAR * (high - low)
-
-
-def _axis(scale: Scale, height: float) -> list[Markup]:
-    low = height - _BOTTOM
-    parts = [tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=low, y2=low, class_="axis")]
-    for x, text in scale.marks(5):
-        parts.append(tag("line", x1=x, x2=x, y1=_TOP, y2=low, class_="grid"))
-        parts.append(tag("text", text, x=x, y=low + 15, text_anchor="middle", class_="tick"))
-    return parts
 
 
 def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: float, far: bool) -> list[Markup]:

@@ -18,9 +18,6 @@ AS_DISTRIBUTED = "as distributed"
 Differences = Mapping[str, Mapping[str, Difference]]
 """By role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`)."""
 
-_LINE = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
-
-
 AGGREGATIONS = {
     "all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by their pairs"
 }  # fmt: skip
@@ -181,44 +178,30 @@ def standings(rows: Sequence[ResultRow], view: View, as_distributed: Mapping[str
     averaged = tuple(name for name in table.datasets if name in AVERAGED)
     columns = (*table.datasets, *((AVERAGE,) if len(averaged) > 1 else ()))
     sizes = {row["dataset"]: row["n"] for row in own if row["n"]}
-    found = [_standing(line, own, averaged, view, as_distributed or {}) for line in table.lines]
+    found = [_standing(line, averaged, view, as_distributed or {}) for line in table.lines]
     found.sort(key=lambda standing: ROLES.index(kind_of(standing.role)))
     found.sort(key=lambda standing: AS_DISTRIBUTED not in standing.remarks)
     return Table(view, columns, averaged, sizes, tuple(found))
 
 
-def _standing(
-    line: Line,
-    rows: Sequence[ResultRow],
-    averaged: Sequence[str],
-    view: View,
-    as_distributed: Mapping[str, str],
-) -> Standing:
-    own = [row for row in rows if all(row[column] == getattr(line, column) for column in _LINE)]
-    latest: dict[str, dict[tuple[object, ...], ResultRow]] = {}
-    for row in sorted(own, key=lambda row: row["created_at"] or ""):
-        latest.setdefault(row["dataset"], {})[(row["run_id"], row["member"], row["seed"])] = row
-    individuals = {
-        name: [
-            Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
-            for row in sorted(
-                by_individual.values(),
-                key=lambda row: (-1 if row["member"] is None else row["member"], row["seed"] or 0),
-            )
-        ]
-        for name, by_individual in latest.items()
-    }
+def _standing(line: Line, averaged: Sequence[str], view: View, as_distributed: Mapping[str, str]) -> Standing:
+    rows = [row for one in line.individuals for row in one.values()]
+    rows.sort(key=lambda row: (-1 if row["member"] is None else row["member"], row["seed"] or 0))
+    individuals: dict[str, list[Value]] = {}
+    for row in rows:
+        value = Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
+        individuals.setdefault(row["dataset"], []).append(value)
     best = {name: max(values, key=lambda value: value.value) for name, values in individuals.items()}
     cells = dict(line.cells)
     if len(averaged) > 1 and line.average:
         cells[AVERAGE] = line.average
-        complete = set.intersection(*(set(latest.get(name, {})) for name in averaged))
-        best[AVERAGE] = Value(max(fmean(latest[name][who]["value"] for name in averaged) for who in complete))
+        complete = [[one[name]["value"] for name in averaged] for one in line.individuals if one.keys() >= {*averaged}]
+        best[AVERAGE] = Value(max(map(fmean, complete)))
     mean = {
         name: individuals[name][0] if name in individuals and cell.n == 1 else Value(cell.mean, cell.std, cell.n)
         for name, cell in cells.items()
     }
-    said = remarks(own)
+    said = remarks(rows)
     if line.layers != view.layers:
         said = (pooled(line.layers), *said)
     if as_distributed and all(getattr(line, key) == value for key, value in as_distributed.items()):
