@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,96 +33,38 @@ from raysts.recipes.recipe import Recipe
 _TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "raysts")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """What a model card says.
+def render(card: Mapping[str, Any]) -> str:
+    """The card in the format of the Hugging Face hub: YAML front matter, then Markdown.
 
-    Attributes:
-        name: title of the card.
-        path: what a user writes to load the model: its directory or hub name.
-        system: name of the system (``nli-ct-sed``).
-        role: ``student``, ``member``, ``soup``, ``greedy-soup`` or ``baseline``.
-        members: how many were trained.
-        taught: what a student learnt: ``cosines of 2 teachers``.
-        backbone: what training started from, as the recipe names it.
-        dimension: of an embedding.
-        max_length: tokens per text, special tokens included.
-        pooling: ``mean``, ``cls`` or ``max``.
-        layers: layers pooled by the model as it is stored.
-        similarity: the model's own.
-        data: training data: per table ``stage``, ``table``, ``rows`` and ``sha256``.
-        recipe_yaml: the resolved recipe.
-        rows: results rows of this model alone (``raysts.schema.RESULTS``); shown are those of whole test sets with as
-            many pooled layers as the model has.
-        command: the exact command that made the model.
-        source: the paper or code the recipe comes from.
-        base_model: hub name of the backbone; None when it is not on the hub (a local folder, a random encoder).
-        teachers: models that were named as teachers, as the recipe names them.
-        licence: of the backbone, as its own card says it; None where that is not known.
-        datasets: hub names of the data sets that were trained on.
-        language: ISO 639-1 code of the training texts; None where nobody says it.
-        compared: how it compares with the backbone as that was distributed, in a sentence.
-        selected_by: whose labels chose the checkpoint, or those of the members behind it (``stsb-dev``); None: none.
-        random_backbone: whether the backbone is the default small encoder with random weights.
-        notes: what else a user must know.
-        versions: package versions.
-        tags: hub tags beside the usual ones.
+    Args:
+        card: what ``model_card.md`` shows, each under its name there; ``layers`` of the model as it is stored; ``rows``, the
+            results of this model alone, of which those of whole test sets at these layers are shown; and for the front matter
+            ``language``, ``base_model``, ``licence`` (of the backbone, as its own card says it) and ``datasets``, by their
+            names on the hub, None or empty where they have none.
     """
-
-    name: str
-    path: str
-    system: str
-    role: str
-    members: int
-    taught: str = ""
-    backbone: str
-    dimension: int
-    max_length: int | None
-    pooling: str
-    layers: Layers
-    similarity: str = "cosine"
-    data: Sequence[Mapping[str, Any]]
-    recipe_yaml: str
-    rows: Iterable[Mapping[str, Any]]
-    command: str
-    source: str | None = None
-    base_model: str | None = None
-    teachers: Sequence[str] = ()
-    licence: str | None = None
-    datasets: Sequence[str] = ()
-    language: str | None = "en"
-    compared: str | None = None
-    selected_by: str | None = None
-    random_backbone: bool = False
-    notes: Sequence[str] = ()
-    versions: Mapping[str, str] | None = None
-    tags: Sequence[str] = ()
-
-
-def render(card: Card) -> str:
-    """The card in the format of the Hugging Face hub: YAML front matter, then Markdown."""
+    known = {"base_model": card["base_model"], "license": card["licence"], "datasets": card["datasets"]}
     front: dict[str, Any] = {
-        **({"language": card.language} if card.language else {}),
+        **({"language": card["language"]} if card["language"] else {}),
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
-        "tags": list(dict.fromkeys([*_TAGS, *card.tags])),
+        "tags": list(_TAGS),
+        **{key: value for key, value in known.items() if value},
     }
-    known = {"base_model": card.base_model, "license": card.licence, "datasets": list(card.datasets)}
-    front |= {key: value for key, value in known.items() if value}
+    layers: Layers = card["layers"]
     shown = [
         row
-        for row in card.rows
-        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(card.layers), None)
+        for row in card["rows"]
+        if row["split"] == "test" and row["subset"] is None and row["layers"] in (str(layers), None)
         if row["value"] is not None and math.isfinite(row["value"])
     ]
     first = [row for row in shown if row["metric"] != "pearson" and row["aggregation"] in ("all", None)]
     if first:
         results = [_eval_result(row) for row in first if row["rows"] == "all"]
-        front["model-index"] = eval_results_to_model_index(_line(card.name), results)
+        front["model-index"] = eval_results_to_model_index(_line(card["name"]), results)
     return _TEMPLATE.render(
-        vars(card),
+        card,
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
-        pooled=f"the {'' if card.layers == 1 else 'mean of the '}{in_words(card.layers)}",
+        pooled=f"the {'' if layers == 1 else 'mean of the '}{in_words(layers)}",
         first=first,
         rest=[row for row in shown if row not in first],
     )
@@ -188,21 +129,21 @@ def card_of(
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
     by_dev = [plan.dev_name(OBJECTIVES[recipe.objective].dev) for recipe in recipes.values() if recipe.by_dev]
-    card = Card(
-        name=f"{name} ({record['role']})",
-        path=str(folder),
-        system=pipeline.name,
-        role=record["role"],
-        members=len(plan.members),
-        taught=plan.teacher.title if plan.teacher else "",
-        language=None if plan.corpus.text else "en",
-        backbone=pipeline.backbone,
-        dimension=pretrained.dim(folder),
-        similarity=next(iter(pretrained.similarities(folder))),
-        max_length=stored.max_length,
-        pooling=stored.pooling,
-        layers=stored.layers,
-        data=[
+    card = {
+        "name": f"{name} ({record['role']})",
+        "path": str(folder),
+        "system": pipeline.name,
+        "role": record["role"],
+        "members": len(plan.members),
+        "taught": plan.teacher.title if plan.teacher else "",
+        "language": None if plan.corpus.text else "en",
+        "backbone": pipeline.backbone,
+        "dimension": pretrained.dim(folder),
+        "similarity": next(iter(pretrained.similarities(folder))),
+        "max_length": stored.max_length,
+        "pooling": stored.pooling,
+        "layers": stored.layers,
+        "data": [
             {
                 "stage": stage,
                 "table": plan.corpus.title(r.table),
@@ -211,19 +152,19 @@ def card_of(
             }
             for stage, r in recipes.items()
         ],
-        recipe_yaml=dump(pipeline),
-        rows=[row for row in rows if row["run_id"] == model.id],
-        command=command,
-        source=entry.source if entry else None,
-        compared=known.sentence if (known := delivered(plan, outcome)) else None,
-        selected_by=joined([outcome.selected_by, *by_dev]),
-        base_model=pipeline.backbone if _on_hub(pipeline.backbone) else None,
-        teachers=pipeline.teachers,
-        licence=None if pipeline.backbone == TINY else _licence(plan.backbone),
-        datasets=_datasets(plan),
-        random_backbone=pipeline.backbone == TINY,
-        versions=record.get("versions"),
-        notes=[
+        "recipe_yaml": dump(pipeline),
+        "rows": [row for row in rows if row["run_id"] == model.id],
+        "command": command,
+        "source": entry.source if entry else None,
+        "compared": known.sentence if (known := delivered(plan, outcome)) else None,
+        "selected_by": joined([outcome.selected_by, *by_dev]),
+        "base_model": pipeline.backbone if _on_hub(pipeline.backbone) else None,
+        "teachers": pipeline.teachers,
+        "licence": None if pipeline.backbone == TINY else _licence(plan.backbone),
+        "datasets": _datasets(plan),
+        "random_backbone": pipeline.backbone == TINY,
+        "versions": record.get("versions"),
+        "notes": [
             *([outcome.choice] if outcome.choice else []),
             *plan.text_notes(),
             *falls(plan),
@@ -231,7 +172,7 @@ def card_of(
             *_nested(recipes.get(record.get("stage", ""))),
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
         ],
-    )
+    }
     return render(card)
 
 
