@@ -123,7 +123,7 @@ def evaluate(
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.contamination import Contamination
     from raysts.evaluation.contamination.lineage import together, trained_on
-    from raysts.evaluation.pairs_file import load_pairs_file
+    from raysts.evaluation.sts import load_pairs_file
     from raysts.evaluation.transfer import PROBE, PROBES
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained

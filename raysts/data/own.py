@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,28 +48,6 @@ _MOST_PROBLEMS = 20
 
 SCAN_VERSION = 1
 """Of what a pass over a text finds: raise it when that changes, and texts are read again."""
-
-
-class OwnTable(Protocol):
-    """A table that stands where a canonical one is read."""
-
-    @property
-    def title(self) -> str:
-        """What people call it."""
-
-    @property
-    def path(self) -> Path:
-        """The file that messages name."""
-
-    @property
-    def sha256(self) -> str:
-        """Of its content."""
-
-    @property
-    def rows(self) -> int: ...
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Its rows, checked, with their canonical columns."""
 
 
 # -- text ----------------------------------------------------------------------------------------------------------------
@@ -136,7 +114,7 @@ class Text:
         return replace(self, held=count if count >= FEWEST else 0)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """As :meth:`OwnTable.batches`.
+        """As of every :data:`OwnTable`.
 
         Raises:
             RunFailed: at the end, where the files hold other texts than when they were checked.
@@ -450,6 +428,11 @@ class OwnDev:
     @property
     def _tables(self) -> list[OwnRows]:
         return [*self.pairs, *(table for tables in self.retrieval.values() for table in tables.values())]
+
+
+OwnTable = Text | OwnRows | OwnDev
+"""A table that stands where a canonical one is read: its title, the path that messages name, the sha256 of its content, its rows,
+and ``batches`` of these, checked, with their canonical columns."""
 
 
 # -- what a command is given ----------------------------------------------------------------------------------------------

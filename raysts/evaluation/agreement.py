@@ -90,5 +90,5 @@ class AgreementPairs:
 
     def rows(self, represent: Represent, similarities: Similarities, resamples: int) -> list[ResultRow]:
         """As a task: the correlation rows of every similarity."""
-        rows = rows_of(self.pairs, self.split, represent(self.pairs.sentences), similarities, resamples)
+        rows = rows_of(self.pairs, self.split, represent(self.sentences), similarities, resamples)
         return [row for row in rows if row["aggregation"] == "all"]

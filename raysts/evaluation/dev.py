@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, Self
 from raysts.data.corpora import Corpus
 from raysts.data.own import OwnDev
 from raysts.errors import InputError
-from raysts.evaluation import entailment
+from raysts.evaluation.entailment import DEV, EntailmentDev
 from raysts.evaluation.retrieval import RetrievalDev
 from raysts.evaluation.sts import Pairs, correlations_of, load_pairs, pairs_from_table
 from raysts.evaluation.tasks import Model
@@ -40,16 +40,6 @@ class Dev(Protocol):
         Raises:
             UndefinedCorrelationError: it gives the same or no finite similarity for every pair.
         """
-
-
-class TableDev(Dev, Protocol):
-    """A development set that a table holds."""
-
-    metrics: ClassVar[tuple[str, ...]]  # type: ignore[misc]  # of every set of the kind
-
-    @classmethod
-    def load(cls, corpus: Corpus, table: str) -> Self:
-        """Read the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +139,8 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
     return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
 
 
-DEVS: dict[str, type[TableDev]] = {"sts/stsb_dev": StsDev, entailment.DEV: entailment.EntailmentDev}
+DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {
+    "sts/stsb_dev": StsDev,
+    DEV: EntailmentDev,
+}
 """The tables that select (``Kind.dev`` names one)."""

@@ -10,7 +10,6 @@ from typing import Any
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import retrieval
-from raysts.evaluation.agreement import AgreementPairs
 from raysts.evaluation.contamination.contamination import Contamination, contamination
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
@@ -120,7 +119,6 @@ def score(
     context: Mapping[str, Any],
     resamples: int = RESAMPLES,
     contaminated: Contamination | None = None,
-    agreement: AgreementPairs | None = None,
     probe: str = PROBE,
 ) -> list[ResultRow]:
     """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
@@ -128,7 +126,7 @@ def score(
 
     ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
     text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
-    ``agreement``, whose texts are among ``texts``, is measured too. ``probe``: as :func:`tasks_of`.
+    ``probe``: as :func:`tasks_of`.
     """
     represent, known = lookup(texts, representation), tasks_of(corpus, probe)
     rows: list[ResultRow] = []
@@ -138,9 +136,7 @@ def score(
         if clean is not None:
             apart = known[name].score(clean, represent, similarities, resamples)
             rows += [{**row, "rows": "clean"} for row in apart]
-    if agreement is not None:
-        rows += agreement.rows(represent, similarities, resamples)
-    return _complete(rows, context)
+    return complete(rows, context)
 
 
 def searched(corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, cache: Path | None = None) -> Contamination:
@@ -203,7 +199,7 @@ def evaluate(
             probe=probe,
         )
     ]
-    return rows + _complete(of_model, context or {})
+    return rows + complete(of_model, context or {})
 
 
 def evaluate_pairs(
@@ -219,7 +215,7 @@ def evaluate_pairs(
     return [
         row
         for own, representation in _representations(model, pairs.sentences, layers)
-        for row in _complete(rows_of(pairs, "test", representation, by, resamples), {**(context or {}), **own})
+        for row in complete(rows_of(pairs, "test", representation, by, resamples), {**(context or {}), **own})
     ]
 
 
@@ -236,7 +232,7 @@ def _representations(
     return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in by_layers.items()]
 
 
-def _complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[ResultRow]:
+def complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[ResultRow]:
     """Rows with every column of the results table, null where nobody knows the value."""
     common = {"schema_version": SCHEMA_VERSION, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
     blank = dict.fromkeys(RESULTS.names)

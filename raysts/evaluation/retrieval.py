@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -290,16 +290,15 @@ class RetrievalTask(ComparableTask):
 
     def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
         """Every metric of every query."""
-        return list(self._measured(corpus, represent, similarities))
-
-    def _measured(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> Iterator[RowScores]:
+        found = []
         for name in self._sets(corpus):
             judged = _load(corpus, name)
             queries, documents = represent(judged.queries), represent(judged.documents)
             for called, similarity in similarities.items():
                 measured = judged.measure(search(queries, documents, similarity))
                 for metric, values_Q in measured.items():
-                    yield RowScores(f"{NAME}:{name}", "test", judged.sha256, called, values_Q, metric=metric)
+                    found.append(RowScores(f"{NAME}:{name}", "test", judged.sha256, called, values_Q, metric=metric))
+        return found
 
 
 @dataclass(frozen=True)

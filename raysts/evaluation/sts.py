@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
+from raysts.data.own import open_pairs
 from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
@@ -92,6 +94,19 @@ def load_pairs(corpus: Corpus, *tables: str, name: str | None = None) -> Pairs:
     prints = [corpus.fingerprint(table) for table in tables]
     sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
     return pairs_from_table(pa.concat_tables(parts, promote_options="permissive"), name or tables[0], sha256)
+
+
+def load_pairs_file(path: str | Path) -> Pairs:
+    """The user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used where there is one.
+
+    Raises:
+        InputError: as :func:`raysts.data.own.open_pairs`, or a subset whose scores are all equal.
+    """
+    own = open_pairs(path, "--pairs")
+    pairs = pairs_from_table(own.table, own.title.lower(), own.sha256)
+    if problems := problems_of(pairs):
+        raise InputError([f"{path}: {problem}" for problem in problems])
+    return pairs
 
 
 def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -40,16 +40,6 @@ VECTORS = "embedding"
 """The column with their vectors, a list of numbers each."""
 LONGEST = 512
 """Tokens of a text for an ONNX model whose tokenizer does not say how many it reads."""
-
-
-class Teacher(Protocol):
-    """Gives vectors of texts."""
-
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """What it reads of ``texts``."""
-
-    def vectors(self, tokens: Tokens) -> np.ndarray:
-        """Vectors of texts -> float32 [N, D]."""
 
 
 def kind(path: Path) -> Literal["encoder", "onnx", "vectors"]:
@@ -372,3 +362,7 @@ def _parquet(path: Path) -> list[Path]:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+Teacher = EncoderTeacher | OnnxTeacher | PrecomputedVectors
+"""Reads tokens of texts (``tokenize``), and gives vectors of them (``vectors``), float32 [N, D]."""

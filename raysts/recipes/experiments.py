@@ -138,15 +138,18 @@ def _pooling(depth: int) -> list[Point]:
     ]
 
 
+LATTE_VARIED: dict[str, Sequence[float]] = {"classes": (20, 50, 200), "dims": (16, 32, 128), "tau": (0.03, 1.0, 2.0)}
+"""The settings of Latte-Mix's table 4, beside those that the paper takes."""
+
+
 def _latte_settings(depth: int) -> list[Point]:
     """One setting at a time is another than the paper's: depth of the encoder, classes, latent variables, temperature."""
     layers = [Point(f"latte{kind}", {f"latte{kind}.settings.encoder_layers": n}) for kind in ("-ae", "-normal", "")
               for n in (1, 2, 3) if kind or n > 1]  # fmt: skip
-    varied: dict[str, Sequence[float]] = {"classes": (20, 50, 200), "dims": (16, 32, 128), "tau": (0.03, 1.0, 2.0)}
     return [
         *layers,
         Point("latte"),
-        *(Point("latte", {f"latte.settings.{key}": value}) for key, values in varied.items() for value in values),
+        *(Point("latte", {f"latte.settings.{key}": value}) for key, values in LATTE_VARIED.items() for value in values),
     ]
 
 

@@ -235,14 +235,11 @@ class Recipe:
             self.train.keep in kind.keeps,
             f"train.keep={self.train.keep!r} must be one of {', '.join(kind.keeps)} for {self.objective}",
         )
-        _require(
-            self.train.init == "given" or not kind.post,
-            f"train.init={self.train.init}: {self.objective} is fitted on a finished model, whose weights it leaves",
-        )
-        _require(
-            self.train.lora is None or not kind.post,
-            f"train.lora={self.train.lora}: {self.objective} is fitted on a finished model, whose weights it leaves",
-        )
+        for option, value, usual in (("init", self.train.init, "given"), ("lora", self.train.lora, None)):
+            _require(
+                value == usual or not kind.post,
+                f"train.{option}={value}: {self.objective} is fitted on a finished model, whose weights it leaves",
+            )
         if widths := list(self.settings.matryoshka):
             problem = kind.undivided(self.settings)
             _require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")

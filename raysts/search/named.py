@@ -12,6 +12,7 @@ from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.recipes import names
+from raysts.recipes.experiments import LATTE_VARIED
 from raysts.search.search import Search, configured
 from raysts.search.space import Dimension
 
@@ -32,8 +33,19 @@ def lower_bound(scale: str = "") -> Search:
 def latte_mix(scale: str = "") -> Search:
     """Classes, variables, temperature, peak rate, and what the paper does not say: the weight of the reconstruction, how
     vectors are read, the decoder's variance, free bits, beta, layout; the paper's settings first."""
-    paper = [(100, 64, 0.3), *((k, 64, 0.3) for k in (20, 50, 200)), *((100, n, 0.3) for n in (16, 32, 128))]
-    paper += [(100, 64, tau) for tau in (0.03, 1.0, 2.0)]
+    paper = {
+        "latte.settings.classes": 100,
+        "latte.settings.dims": 64,
+        "latte.settings.tau": 0.3,
+        "latte.settings.reconstruction": "sum",
+        "latte.settings.inputs": "raw",
+        "latte.settings.variance": 0.5,
+        "latte.settings.free_bits_of": "total",
+        "latte.settings.beta": 1.0,
+        "latte.settings.layout": "factorised",
+        "latte.optim.lr": 1e-3,
+    }
+    varied = [{f"latte.settings.{key}": value} for key, values in LATTE_VARIED.items() for value in values]
     return Search(
         name="latte-mix",
         pipeline=names.pipeline(f"latte{scale}"),
@@ -49,21 +61,7 @@ def latte_mix(scale: str = "") -> Search:
             "latte.settings.layout": Dimension(choices=("factorised", "single")),
             "latte.optim.lr": Dimension(low=1e-4, high=1e-2, log=True),
         },
-        first=tuple(
-            {
-                "latte.settings.classes": classes,
-                "latte.settings.dims": dims,
-                "latte.settings.tau": tau,
-                "latte.settings.reconstruction": "sum",
-                "latte.settings.inputs": "raw",
-                "latte.settings.variance": 0.5,
-                "latte.settings.free_bits_of": "total",
-                "latte.settings.beta": 1.0,
-                "latte.settings.layout": "factorised",
-                "latte.optim.lr": 1e-3,
-            }
-            for classes, dims, tau in paper
-        ),
+        first=(paper, *(paper | one for one in varied)),
         num_samples=50,
     )
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.errors import InputError
-from raysts.evaluation.pairs_file import load_pairs_file
+from raysts.evaluation.sts import load_pairs_file
 
 ROWS = [
     {"sentence1": "A man, walking", "sentence2": 'He said "no"', "score": -3.5, "note": "x"},

@@ -23,7 +23,7 @@ from raysts.evaluation import harness, results, row_scores
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.row_scores import Choice
-from raysts.evaluation.tasks import RowScores
+from raysts.evaluation.tasks import RowScores, lookup
 from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
@@ -363,16 +363,8 @@ class EvaluateNode(Node):
                     rows[part] += [{**row, "rows": part} for row in found]
             if ALL in parts:
                 if self.agreement:
-                    rows[ALL] += harness.score(
-                        inputs.corpus,
-                        [],
-                        texts,
-                        values,
-                        similarities,
-                        known,
-                        resamples=resamples,
-                        agreement=self.agreement.test,
-                    )
+                    found = self.agreement.test.rows(lookup(texts, values), similarities, resamples)
+                    rows[ALL] += harness.complete(found, known)
                 scores[choice] = row_scores.row_scores(inputs.corpus, inputs.tasks, texts, values, similarities)
                 if self.dev is not None:
                     on_dev[choice] = row_scores.dev_score(self.dev, texts, values, similarities, choice)
