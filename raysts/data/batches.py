@@ -36,7 +36,6 @@ class BatchOrder:
         sizes: rows per window.
         objective: says how many rows a batch reads and how examples share them.
         batch: global batch size in examples.
-        seed: seed of the order.
         drop_last: leave out an epoch's last batch where it is smaller than the others.
         bootstrap: of every window as many of its rows as it has, drawn with replacement, the same in every epoch. (A draw from
             all rows would differ in how many come from each window, by about 1 in 90.)

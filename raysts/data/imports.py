@@ -46,7 +46,6 @@ class Import:
         file: the file, a folder of such, or a saved data set.
         kind: one of ``KINDS``.
         columns: the file's column by canonical name; a canonical column that is not named has its own name.
-        root: data folder.
         name: of the test set or retrieval set, or a canonical table of that kind; default: the file's.
         labels: an NLI label, or ``drop``, by the file's own word for it.
         drop: which duplicates are left out.
@@ -83,7 +82,8 @@ class Import:
         counts = {"rows_read": 0, "empty": 0, "left_out": 0, "exact_duplicates": 0}
         texts = [place for place, column in enumerate(columns) if column.kind == "text"]
         kept, near = self._keep(files, columns, texts, counts)
-        schema = pa.schema([(column.name, _type(column)) for column in columns])
+        kinds = [pa.float64() if column.kind == "number" else pa.string() for column in columns]
+        schema = pa.schema([(column.name, kind) for column, kind in zip(columns, kinds, strict=True)])
         written = 0
         with Store.of(target).put(target) as draft, pq.ParquetWriter(draft, schema) as writer:
             rows = (row for row, wanted in zip(self._rows(files, columns, {}), kept, strict=True) if wanted)
@@ -277,10 +277,6 @@ class Import:
         if self.drop == "exact":
             return ~again, 0
         return ~(again | near), int((near & ~again).sum())
-
-
-def _type(column: Column) -> pa.DataType:
-    return pa.float64() if column.kind == "number" else pa.string()
 
 
 class _Found(Exception):  # noqa: N818

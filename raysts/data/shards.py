@@ -165,7 +165,6 @@ def sound_shards(
     """The files that can be read, and those that are left out: never all of them, for then a check says why.
 
     Args:
-        paths: the files.
         problem: what is wrong with one as far as its footer tells.
         columns: those of it that matter; every page of them is read.
     """

@@ -39,13 +39,11 @@ class StoreSpec:
     """What a token store holds: everything its content depends on, and nothing else.
 
     Attributes:
-        table: canonical table.
         fingerprint: sha256 of the table's files.
         texts: text columns to tokenise.
         values: other columns to keep (``label``, ``score``).
         tokenizer: content id of the tokenizer's files.
         max_length: tokens per text.
-        data: selection of rows.
         prompt: what stands before every text.
     """
 
@@ -215,7 +213,6 @@ class Windows:
     """A finished token store, its windows read one at a time; optionally beside the teacher means of the same rows.
 
     Args:
-        folder: the token store.
         teacher: folder of the teachers' shards, one Parquet file a window.
         to_target: file of a matrix [E, K] that maps what they hold to what a student learns; None: it learns that itself.
     """

@@ -104,7 +104,6 @@ def cost(
     Args:
         model: gives the first dimensions alone where that is wanted.
         whole: its ``truncate_dim`` before.
-        corpus: the data.
         dtype: of the stored numbers.
         ranges: of ``int8``; default: those of the set's own texts.
     """

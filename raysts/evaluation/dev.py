@@ -98,7 +98,6 @@ class SeveralDevs:
     """Development sets of which some are of retrieval: the mean of their first scores, each set as much as the others.
 
     Attributes:
-        parts: the sets.
         name: of all together.
     """
 

@@ -160,7 +160,6 @@ def evaluate(
 
     Args:
         model: see :class:`~raysts.evaluation.tasks.Model`.
-        corpus: the data.
         tasks: names in :func:`tasks_of` the corpus.
         layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.

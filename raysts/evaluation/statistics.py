@@ -306,7 +306,6 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
         r_a: correlation of system A with the gold scores.
         r_b: correlation of system B with them.
         r_ab: correlation of A with B.
-        n: number of rows.
 
     Returns:
         None for fewer than four rows. Equal systems have t 0 and p 1.

@@ -54,8 +54,6 @@ class Inputs:
     """A pipeline with the data, the storage and the models that it is run on.
 
     Attributes:
-        pipeline: the pipeline.
-        corpus: the data.
         storage: storage folder (of an object store its mirror).
         locate: folder of a model named in the recipe (resolves run ids).
     """

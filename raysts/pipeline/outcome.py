@@ -149,7 +149,6 @@ def decide(
         members: those that finished, in order; a score is that of the last stage.
         students: in order, empty before they are trained; a score is that of the distillation.
         soups: weight averages by role; a score is that of the average.
-        combine: as of a pipeline.
         select_top: how many members form the ensemble; None: all.
         dev: the development set that the members' scores are on.
         options: where the best is handed over, whatever the system's name says: what there is to choose among.

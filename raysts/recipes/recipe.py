@@ -200,10 +200,7 @@ class Recipe:
 
     Attributes:
         objective: name in ``OBJECTIVES``.
-        settings: the objective's own settings.
-        data: training rows.
         batch: global batch size in examples, over all workers.
-        optim: optimiser and schedule.
         train: length, precision, what is kept.
         pooling: how tokens become one vector while training.
         layers: layers pooled while training: a number of last layers, ``first_last``, or one alone, ``only-3``.
@@ -406,7 +403,6 @@ class Pipeline:
     """Members x stages -> selection -> distillation -> what is fitted on the student -> evaluation.
 
     Attributes:
-        name: the system's name.
         backbone: a run id, a model directory, a Hugging Face name, a file of word vectors, or ``tiny``.
         members: number of ensemble members; they differ in their seeds, and by ``variants``.
         variants: overrides of the members' stages; member m has those of ``variants[m % len(variants)]``. A key is that of an
@@ -436,7 +432,6 @@ class Pipeline:
         precision: what the teachers' sentences are embedded in, and every training whose ``train.precision`` is ``auto``:
             ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp32``, ``tf32`` or, where nothing
             is trained in it, ``fp16``. Scores are measured in fp32.
-        evaluation: what is measured.
         resources: what one training run asks of the cluster.
     """
 

@@ -147,7 +147,6 @@ def learnt(settings: DistillationSettings, elsewhere: bool) -> Mapping[str, Any]
     own, or the first dimensions of a reduced target are to be those that hold most of it.
 
     Args:
-        settings: what is asked for.
         elsewhere: whether the student starts from another encoder than its teachers did.
     """
     if settings.matched == "similarity":

@@ -23,7 +23,6 @@ def to_plain(value: Any, identity: bool = False) -> Any:
     """A tree as dicts, lists and scalars.
 
     Args:
-        value: the tree.
         identity: as ids are made of it: without the fields that came later (``raysts.ids.later``) and have their default,
             so that what was trained before they came is not trained again.
     """

@@ -15,7 +15,6 @@ class Composed(NamedTuple):
 
     Attributes:
         entry: its line in ``raysts recipes``.
-        search: name of the search.
         system: name of the pipeline that follows; it has the stage that is searched.
         then: what follows, in words.
         overrides: the best point as overrides of the system.

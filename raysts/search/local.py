@@ -14,7 +14,6 @@ def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None
     """Train what is left.
 
     Args:
-        queue: hands out the trials.
         progress: draws what trains.
         threads: CPU threads of a trial.
     """

@@ -19,7 +19,6 @@ class Record:
     """What is remembered of a trial that has ended.
 
     Attributes:
-        id: run id.
         point: values of the searched options.
         seed: number of the seed, from 0.
         status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
@@ -27,7 +26,6 @@ class Record:
         step: step of the kept model, or at which it was stopped.
         steps: steps of the whole run.
         seconds: training time.
-        reason: why it is infeasible.
         curve: step and value of every evaluation.
         finished_at: ISO time.
     """

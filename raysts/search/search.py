@@ -46,7 +46,6 @@ class Search:
     """What is searched and how. What is optimised is the mean of a metric over the seeds of a point.
 
     Attributes:
-        name: name of the search.
         pipeline: what a trial trains: its one stage, from its backbone; its resources are those of a trial.
         space: options of the pipeline by dotted path, and the values they may take.
         metric: what trials are compared by: a dev score of the model that each keeps, to maximise, or ``loss``, the

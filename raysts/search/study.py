@@ -62,9 +62,7 @@ class Study:
     """The trials of a search in a storage folder. Making one reads and writes nothing.
 
     Args:
-        search: what is searched.
         plan: plan of its pipeline, whose nodes trials are made as.
-        name: name of the study.
     """
 
     def __init__(self, search: Search, plan: Plan, name: str) -> None:

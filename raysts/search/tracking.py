@@ -131,7 +131,6 @@ class Trackers:
     is said once and left alone. What it has not got is sent when the search is run again.
 
     Args:
-        study: name of the study.
         folder: its folder, in which it is remembered what has been given to whom.
         mlflow: tracking URI (``sqlite:///runs.db``, a server, a folder); the experiment is named as the study.
         wandb: project; ``WANDB_MODE=offline`` keeps it on this machine.

@@ -70,7 +70,6 @@ def intact(path: Path, deep: bool = True) -> bool:
     """Whether a file, or a folder, is there and is what was written; otherwise it is set aside.
 
     Args:
-        path: the file or folder.
         deep: by content; else by sizes alone.
     """
     if path.is_dir():

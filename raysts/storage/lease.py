@@ -41,7 +41,6 @@ class Lease:
     """A lock in ``bucket`` at ``key``, a folder of claims.
 
     Args:
-        bucket: the store.
         key: path of the folder.
         holder: who we are, for the messages of others.
     """

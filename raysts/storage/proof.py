@@ -20,7 +20,6 @@ class Proof:
     """What was left in a storage.
 
     Attributes:
-        uri: of the storage.
         name: of a file there; empty in a bucket, which is the same from everywhere or does not answer.
     """
 

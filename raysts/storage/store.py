@@ -123,7 +123,6 @@ class Store(abc.ABC):
         """A file, brought here; None where there is none.
 
         Args:
-            key: the file.
             fresh: as it is in the store now; else a file that is here is taken as it is, since its content never changes.
         """
 
@@ -136,7 +135,6 @@ class Store(abc.ABC):
         """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none.
 
         Args:
-            key: the folder.
             fresh: as it is in the store now; else what is here and whole is taken as it is.
 
         Raises:
@@ -185,7 +183,6 @@ class Store(abc.ABC):
         """Be the only one with this lock, in an object store on any machine.
 
         Args:
-            key: the lock file.
             holder: who we are, for the messages of others.
             wait: seconds to wait for a holder that is about to end.
             of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a

@@ -162,14 +162,10 @@ def read_dump(path: Path) -> Iterator[tuple[int, str, str]]:
     if not path.is_file():
         raise InputError(f"dump '{path}' does not exist: give a MediaWiki XML dump (.xml or .xml.bz2)")
     try:
-        with _open_dump(path) as file:
+        with bz2.open(path) if path.suffix == ".bz2" else path.open("rb") as file:
             yield from _pages(file)
     except (ElementTree.ParseError, EOFError, OSError) as error:
         raise InputError(f"dump '{path}' cannot be read to its end ({error}); download it again") from error
-
-
-def _open_dump(path: Path) -> IO[Any]:
-    return bz2.open(path) if path.suffix == ".bz2" else path.open("rb")
 
 
 def _pages(file: IO[Any]) -> Iterator[tuple[int, str, str]]:

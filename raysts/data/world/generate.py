@@ -48,7 +48,6 @@ def write_world(path: Path, seed: int = 0, size: str = "default") -> None:
     """Write the world's tables in the canonical layout; the folder appears complete or not at all.
 
     Args:
-        path: folder to make.
         seed: the same seed gives the same bytes; facts of train, dev and test are the same partition for every seed.
         size: `default`, or `small` for quick tests.
 
@@ -80,7 +79,6 @@ def world_path(cache: Path | None = None, seed: int = 0, size: str = "default") 
 
     Args:
         cache: folder that holds worlds; default `$XDG_CACHE_HOME/raysts`, else `~/.cache/raysts`.
-        seed: seed of the world.
         size: `default` or `small`.
     """
     path = Path(cache or cache_folder()) / f"world-{WORLD_VERSION}-{seed}-{size}"

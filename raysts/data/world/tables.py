@@ -106,7 +106,6 @@ class Writer:
     """Writes rows of one split from one named stream of choices.
 
     Args:
-        seed: seed of the world.
         name: name of the table; streams of other tables are independent.
         split: train, dev or test.
     """

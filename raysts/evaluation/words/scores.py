@@ -77,7 +77,6 @@ def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed:
     and the best of ten runs of k-means.
 
     Args:
-        words: vocabulary.
         members: words [N].
         classes: class of each word [N].
         seed: of k-means.
@@ -100,8 +99,6 @@ def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed:
 
 def purity(clusters: np.ndarray, classes: np.ndarray) -> float:
     """Share of rows that belong to the largest class of their cluster; both [N]."""
-    _, cluster_N = np.unique(clusters, return_inverse=True)
-    _, class_N = np.unique(classes, return_inverse=True)
-    counts = np.zeros((cluster_N.max() + 1, class_N.max() + 1), np.int64)
-    np.add.at(counts, (cluster_N, class_N), 1)
-    return float(counts.max(axis=1).sum() / len(cluster_N))
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return float(contingency_matrix(classes, clusters).max(axis=0).sum() / len(classes))

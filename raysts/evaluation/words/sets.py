@@ -75,12 +75,9 @@ def _sets(corpus: Corpus, table: str) -> Iterator[WordSet]:
         rows = np.flatnonzero(pc.equal(names, name).to_numpy())
         columns = {column: read.column(column).take(pa.array(rows)).to_pylist() for column in read.column_names}
         word_set = WordSet(name, table, columns, rows)
-        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or _has_scores(word_set))):
+        scored = any(score is not None for score in columns.get("score", ()))
+        if table != ANALOGY or (name not in _CHOICES and (name != DEGREES or scored)):
             yield word_set
-
-
-def _has_scores(word_set: WordSet) -> bool:
-    return any(score is not None for score in word_set.columns.get("score", ()))
 
 
 def absent(corpus: Corpus, sets: Iterable[WordSet]) -> list[str]:

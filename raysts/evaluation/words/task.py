@@ -83,8 +83,6 @@ class WordsTask(ModelTask):
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
 
         Args:
-            model: the model; heads take no part.
-            corpus: the data.
             layers: choices of layers; default: each layer alone, of word vectors the model's own.
             resamples: of an interval.
 

@@ -40,7 +40,6 @@ class EmbedHeldOut:
 
     Args:
         device: where models run.
-        texts: the texts.
         layers: other choices of layers at which vectors are kept.
         prompt: before every text.
     """

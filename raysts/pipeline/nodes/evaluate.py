@@ -63,7 +63,6 @@ class Subject:
     Attributes:
         content: what it is, for ids.
         pooling: of the token vectors.
-        layers: the choices of layers.
         model: None: the backbone, or the ensemble.
     """
 
@@ -80,8 +79,6 @@ class EmbedTexts:
 
     Args:
         device: where models run.
-        texts: the texts.
-        layers: the choices.
         prompt: before every text.
         held_out: those of the texts of which vectors may be kept.
     """

@@ -100,10 +100,8 @@ class EmbedTeachers:
 
     Args:
         device: where they run.
-        sources: the teachers.
         folder: the cache.
         target: what they are combined to.
-        weights: of the teachers.
         resources: of the process, which say how much memory it may take.
     """
 

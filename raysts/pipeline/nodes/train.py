@@ -29,7 +29,6 @@ class TrainNode(RunNode):
     """A training run.
 
     Attributes:
-        job: what is trained.
         asked: what its processes ask of the cluster.
         before: writes what it starts from, where that is not what another node writes.
     """
@@ -62,7 +61,6 @@ class TrainNode(RunNode):
         Args:
             inputs: the pipeline that it belongs to.
             stage: its name there.
-            recipe: the recipe.
             seed: of this run.
             parent: model folder and id of what it starts from.
             member: number of the member or student; None where there is one alone.
@@ -71,7 +69,6 @@ class TrainNode(RunNode):
             agreement: what selects where the objective's development set is not there.
             layers: layers that the written model pools; default: those it is trained with.
             after: ids of the nodes that must be done before, beside its token store.
-            before: see the attribute.
         """
         layers = recipe.layers if layers is None else layers
         recipe = inputs.resolved(recipe)

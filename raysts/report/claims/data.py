@@ -128,7 +128,6 @@ class Verdict:
     """One claim and what was measured of it. Values are not times 100.
 
     Attributes:
-        claim: the claim.
         a: of the system that is claimed to be above: mean over its models and the sets, or their standard deviation.
         b: of the other.
         models: of A and of B.

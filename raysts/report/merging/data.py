@@ -98,7 +98,6 @@ class MergingData:
     """Everything the report shows.
 
     Attributes:
-        name: of the run.
         command: that made it.
         created_at: ISO time.
         backbone: what training started from.

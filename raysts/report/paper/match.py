@@ -53,7 +53,6 @@ class MeasuredRow:
     """One results row, with what the results table does not say of it.
 
     Attributes:
-        row: the row.
         run: name of the run in the storage, of study and trial, or else of the evaluation.
         backbone: what it started from; models of one name are told apart by their content.
         backbone_id: content id of the backbone.

@@ -33,7 +33,6 @@ class NodeSummary:
     """One node of the pipeline as it ran.
 
     Attributes:
-        id: of the node.
         kind: tokens, train, model, teacher or evaluate.
         title: in words.
         needs: ids of nodes before it.
@@ -56,7 +55,6 @@ class RunSummary:
     """One training run.
 
     Attributes:
-        id: of the run.
         stage: of the recipe.
         role: member or student.
         member: number; None for the only student.
@@ -94,7 +92,6 @@ class ReportData:
         name: name of the pipeline as it was run.
         command: the exact command.
         created_at: ISO time.
-        recipe_yaml: the resolved recipe.
         nodes: the pipeline as it ran.
         runs: training runs of members and student.
         teachers: names of the models that were there before, by the run id in their rows.

@@ -39,7 +39,6 @@ class StudyData:
     """Everything the report of a study shows.
 
     Attributes:
-        name: name of the study.
         command: the command that makes or continues it.
         created_at: ISO time.
         headline: what came out, a sentence each.
