@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -10,21 +11,19 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; the workers share two cores
 
 import pytest
-import run_commands
-import s3_server
-import small_runs
-import torch
 
-from raysts.data.corpora import Corpus
-from raysts.data.world.generate import write_world
-from raysts.models import native
-from raysts.objectives import OBJECTIVES
 from raysts.storage.atomic import cache_folder
+
+if TYPE_CHECKING:  # what takes seconds to import: the process that hands out the tests to others does without
+    import run_commands
+    import small_runs
+
+    from raysts.data.corpora import Corpus
 
 WORKERS = 3
 """Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
@@ -168,7 +167,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A folder of this process's own for Ray: nobody else's head is found in it. Its sockets need a short path."""
     os.environ["RAY_TMPDIR"] = config._ray_folder = tempfile.mkdtemp(prefix="raysts-", dir="/tmp")  # noqa: S108
     if not hasattr(config, "workerinput"):  # to those of pytest-xdist the environment is handed on
-        os.environ["XDG_CACHE_HOME"] = config._cache = own_cache()
+        config._users_cache = own_cache()
     signal.signal(signal.SIGTERM, interrupted)
     os.environ.pop("RAY_ADDRESS", None)
     os.fsync = lambda handle: None  # nobody cuts the power here, and the disk takes milliseconds for each of many files
@@ -178,20 +177,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    for folder in (config._ray_folder, getattr(config, "_cache", None)):
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(config._ray_folder, ignore_errors=True)
+    if (users := getattr(config, "_users_cache", None)) is not None:
+        for made in for_all(cache_folder()):
+            users.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(shutil.Error):  # another session was first
+                shutil.move(made, users)
+        shutil.rmtree(cache_folder().parent, ignore_errors=True)
 
 
-def own_cache() -> str:
-    """A cache for this session, in which is what the user's has for all: compiled code and the embedded world. What is known
+def own_cache() -> Path:
+    """Take a cache for this session, in which is what the user's, which is returned, has for all. What is known
     of files would fill the user's, for those of tests are never seen again."""
-    native.library()  # so that it is there
-    cache = tempfile.mkdtemp(prefix="raysts-cache-")
-    (Path(cache) / "raysts").mkdir()
-    for made in (path for kind in ("native", "world") for path in cache_folder().glob(f"{kind}-*")):
-        (Path(cache) / "raysts" / made.name).symlink_to(made)
-    return cache
+    users, cache = cache_folder(), tempfile.mkdtemp(prefix="raysts-cache-")
+    os.environ["XDG_CACHE_HOME"] = cache
+    cache_folder().mkdir()
+    for made in for_all(users):
+        (cache_folder() / made.name).symlink_to(made)
+    return users
+
+
+def for_all(cache: Path) -> list[Path]:
+    """Compiled code and embedded worlds in a cache."""
+    return [path for kind in ("native", "world") for path in cache.glob(f"{kind}-*") if not path.is_symlink()]
 
 
 def interrupted(number: int, frame: Any) -> None:
@@ -220,6 +228,8 @@ def _nothing_is_left_here() -> Iterator[None]:
 def _one_thread() -> Iterator[None]:
     """As a worker with one CPU has. Training fixes the number for its process: what follows begins with one again, and
     without what Ray does at SIGTERM."""
+    import torch
+
     torch.set_num_threads(1)
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, interrupted)
@@ -229,6 +239,8 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from raysts.data.world.generate import write_world
+
     path = tmp_path_factory.mktemp("world") / "small"
     write_world(path, size="small")
     return path
@@ -236,18 +248,24 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_corpus(small_world: Path) -> Corpus:
+    from raysts.data.corpora import Corpus
+
     return Corpus(small_world)
 
 
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random BERT with 2 layers, 32 dimensions and the world's tokenizer, as a Hugging Face directory."""
+    import small_runs
+
     return small_runs.write_backbone(tmp_path_factory.mktemp("backbone") / "bert", "bert")
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus, tiny_backbone: Path) -> small_runs.Stage:
     """Makes training jobs on the small world for the tiny backbone; token stores are made once a session."""
+    import small_runs
+
     return small_runs.Stage(tmp_path_factory.mktemp("stores"), small_corpus, tiny_backbone)
 
 
@@ -258,6 +276,8 @@ def processes(
     """What two, three and four gloo processes found (one dict a rank), and what one finds for the same jobs: one spawn
     for all."""
     import gloo_ranks
+
+    from raysts.objectives import OBJECTIVES
 
     return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(OBJECTIVES))
 
@@ -273,6 +293,8 @@ def two_processes(
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, small_world: Path) -> run_commands.Finished:
     """A storage folder in which named recipes have run, each once a session."""
+    import run_commands
+
     return run_commands.Finished(tmp_path_factory.mktemp("finished"), small_world)
 
 
@@ -281,6 +303,8 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of an S3 server of this session's own."""
     if importlib.util.find_spec("moto") is None:
         pytest.skip("needs moto[server,s3]")
+    import s3_server
+
     with s3_server.server(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
         yield endpoint
 
@@ -288,6 +312,8 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of a storage in a bucket of its own, with mirrors in ``tmp_path / "mirrors"``."""
+    import s3_server
+
     s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
     return f"s3://{s3_server.new_bucket()}/some/prefix"
 
@@ -304,6 +330,8 @@ def real_data(data_of_the_machine: str | None) -> Corpus:
     """Real data in the canonical layout, where $RAYSTS_DATA names it."""
     if not data_of_the_machine:
         pytest.skip("needs real data: set RAYSTS_DATA")
+    from raysts.data.corpora import Corpus
+
     return Corpus(data_of_the_machine)
 
 

@@ -111,7 +111,7 @@ PlanMaker = Callable[..., Plan]
 def planned(small_world: Path) -> PlanMaker:
     """Plans a system on the small world: ``planned(storage, "nli-ct-sed", {"members": 2})``."""
 
-    def make(storage: Path, system: str, overrides: dict[str, Any] | None = None) -> Plan:
+    def make(storage: Path | str, system: str, overrides: dict[str, Any] | None = None) -> Plan:
         return plan_recipe(system, overrides, small_world, storage)
 
     return make

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -11,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_server
 from processes import wait_until, writer_of
 from safetensors.torch import load_file
-from small_runs import tokenize_table
 
 from raysts.errors import RunFailed
-from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
+from raysts.storage.store import Store
 from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
 
@@ -35,14 +36,13 @@ def named_actors() -> set[str]:
     return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
 
 
-def _made(planned: Callable[..., Plan], storage: Path, system: str, overrides: dict[str, Any]) -> Plan:
+def _made(planned: Callable[..., Plan], storage: Path | str, system: str, overrides: dict[str, Any]) -> Plan:
     """A plan with its backbone and token stores written."""
     made = planned(storage, system, overrides)
     made.write_backbone()
-    tokenizer = load_tokenizer(made.backbone)
-    for id_, spec in made.specs.items():
-        if not (storage / "tokens" / id_ / "manifest.json").exists():
-            tokenize_table(made.corpus, spec, tokenizer, made.store_folder(spec))
+    for node in made.token_nodes:
+        if not node.is_done(made.store):
+            node.run(LocalExecutor(threads=1), made.store, lambda text: None)
     return made
 
 
@@ -89,12 +89,13 @@ class _Watch(threading.Thread):
 
 
 def test_members_train_at_once_die_alone_and_come_back(
-    planned, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+    planned, tmp_path: Path, cluster: None, s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers of one Ray Train run train members of two stages, most of them in stacks. The one that trains a stack is
     killed: it is replaced alone, and the other has noticed nothing. One is told to end, which saves first, and later fails for
-    a reason of its own, which is not tried again. Others wait until there is room. All are where their labels say and end as
-    in a process of their own; Ray's dashboard knows each of them by its name."""
+    a reason of its own, which is not tried again. Others wait until there is room; their storage is in a bucket, from which
+    their worker brings what they need, and to which it sends what it made. All are where their labels say and end as in a
+    process of their own; Ray's dashboard knows each of them by its name."""
     import ray
     from ray.train.v2._internal.state.state_actor import get_state_actor
 
@@ -108,10 +109,18 @@ def test_members_train_at_once_die_alone_and_come_back(
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
     told = {**long, "members": 1, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
     plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9, "members": 2})]
+    s3_server.environment(s3_endpoint, mirrors, monkeypatch.setenv)
+    places = {"here": [tmp_path / "here"] * 3, "there": [tmp_path / "there"] * 2 + [f"s3://{s3_server.new_bucket()}/x"]}
     here, there = (
-        [chain for name, overrides in plans for chain in _made(planned, tmp_path / place, name, overrides).chains]
-        for place in ("here", "there")
+        [
+            chain
+            for plan, place in zip(plans, places[which], strict=True)
+            for chain in _made(planned, place, *plan).chains
+        ]
+        for which in places
     )
+    remote = Store.of(there[3][0].job.folder)
+    shutil.rmtree(remote.root)
     calm = [*map(_jobs, here[:2]), _jobs(here[2])[:1], *map(_jobs, here[3:])]
     assert LocalExecutor(threads=1).train(calm, Resources(stack=2), lambda text: None) == [None] * 5
 
@@ -124,6 +133,11 @@ def test_members_train_at_once_die_alone_and_come_back(
     outcomes = members.train_members(chains, Resources(stack=2, label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
     watch.join()
+    assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
+    shutil.rmtree(remote.root)
+    again = planned(remote.uri, *plans[2])
+    assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"] * 2
+    assert all(remote.get(node.model / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
 
     assert [*outcomes[:2], *outcomes[3:]] == [None] * 4, outcomes
     assert "the loss is nan" in outcomes[2] and "ct.optim.lr (1e+30)" in outcomes[2]

@@ -242,11 +242,11 @@ def test_read_dump_of_a_page_without_a_number(number: str, tmp_path: Path) -> No
 
 
 def test_read_dump_of_a_page_that_has_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wikipedia, "MOST_PAGE", 1 << 20)
-    whole = _dump("".join(_page(i, "word " * 20_000) for i in range(1, 21)))
-    for name, more in (("text", b"x" * (4 << 20)), ("tags", b"<a>" * (1 << 20))):
+    monkeypatch.setattr(wikipedia, "MOST_PAGE", 1 << 18)
+    whole = _dump("".join(_page(i, "word " * 5_000) for i in range(1, 21)))
+    for name, more in (("text", b"x" * (1 << 20)), ("tags", b"<a>" * (1 << 18))):
         (tmp_path / f"{name}.xml.bz2").write_bytes(bz2.compress(whole.removesuffix(b"</mediawiki>") + b"<page>" + more))
-        with pytest.raises(InputError, match="a page has more than 1,048,576 bytes"):
+        with pytest.raises(InputError, match="a page has more than 262,144 bytes"):
             list(read_dump(tmp_path / f"{name}.xml.bz2"))
 
 
