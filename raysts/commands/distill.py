@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
     from raysts.storage.store import Store
 
-
 HELP = "distil a student from trained models"
 EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
     from raysts.ops.similarity import Similarity
 
-
 HELP = "measure a model"
 EXAMPLE = "raysts evaluate MODEL --data DATA --tasks sts12,stsb"
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("sentence-transformers", "onnx")
 
-
 HELP = "write a model as a sentence-transformers directory or as ONNX"
 EXAMPLE = "raysts export RUN_ID --to my-encoder"
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
     from raysts.recipes.recipe import Pipeline
 
-
 HELP = "print every node, its cost and what is done; starts nothing"
 EXAMPLE = "raysts plan quickstart"
 

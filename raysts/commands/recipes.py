@@ -9,7 +9,6 @@ from raysts.commands.options import Command, Result
 if TYPE_CHECKING:
     from raysts.recipes.names import Entry
 
-
 HELP = "list the named recipes: source, what they should show, cost; and the command of every table of the papers"
 EXAMPLE = "raysts recipes"
 

@@ -12,7 +12,6 @@ from raysts.commands.options import Command, Result, RunOptions, add, say_on_std
 if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
 
-
 HELP = "run a pipeline to its end"
 EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
 

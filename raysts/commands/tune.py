@@ -12,7 +12,6 @@ from raysts.commands.options import Command, Result, RunOptions, add, say_on_std
 if TYPE_CHECKING:
     from raysts.search.search import Search
 
-
 HELP = "search what matters, on Ray Tune with Optuna"
 EXAMPLE = "raysts tune lower-bound --data DATA --set backbone=bert-base-uncased --set seeds=3"
 

@@ -191,7 +191,6 @@ def _merging(depth: int) -> list[Point]:
 FROM_SOUP = ".from-soup"
 """Ends the label of a point whose student starts from the members' average."""
 
-
 OTHER_TEXT = {"data.table": "nli/sentences", "data.sample": 10_000}
 """What is fitted on the sentences of the test sets, fitted on other ones."""
 

@@ -85,7 +85,6 @@ RECIPES: dict[str, Entry] = {
 }
 """The papers' rows that have a name here; every other sensible combination of stages runs too."""
 
-
 SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
 """What a scale changes in a pipeline, beside what each objective says of its own recipe (``Kind.scales``) and of the
 pipeline (``Kind.around``: another paper's backbone).

@@ -21,7 +21,6 @@ FULL = 2**20
 ASIDE = ".aside-"
 """Prefix of names under which files are written before they become visible; readers ignore them."""
 
-
 ABANDONED = 24 * 3600.0
 """Seconds after which a draft of another machine, on which nobody wrote since, counts as left behind."""
 
@@ -192,6 +191,18 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
         yield
     finally:
         file.close()
+
+
+@contextlib.contextmanager
+def no_empty_folders(folder: Path) -> Iterator[None]:
+    """``folder`` and those that it lies in, if they are not there yet, go at the end of the block where nothing is in them."""
+    absent = [path for path in (folder, *folder.parents) if not os.path.exists(path)]  # noqa: PTH110
+    try:
+        yield
+    finally:
+        for path in absent:
+            with contextlib.suppress(OSError):  # it is used, or was not made
+                path.rmdir()
 
 
 def writable(folder: Path, option: str) -> Path:

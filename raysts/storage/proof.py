@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raysts.errors import InputError
-from raysts.storage.atomic import draft_name
+from raysts.storage.atomic import draft_name, no_empty_folders
 from raysts.storage.store import FolderStore, Store
 
 ROOM = 1 << 30
@@ -61,14 +61,11 @@ def proof_in(store: Store) -> Iterator[Proof]:
         yield Proof(store.uri, "")
         return
     name = draft_name("preflight")
-    absent = [path for path in (store.root, *store.root.parents) if not path.exists()]
-    store.root.mkdir(parents=True, exist_ok=True)
-    (store.root / name).touch()
-    try:
-        yield Proof(store.uri, name)
-    finally:
-        for path in store.root.glob(f"{name}*"):
-            path.unlink(missing_ok=True)
-        for path in absent:
-            with contextlib.suppress(OSError):  # it is used by now
-                path.rmdir()
+    with no_empty_folders(store.root):
+        store.root.mkdir(parents=True, exist_ok=True)
+        (store.root / name).touch()
+        try:
+            yield Proof(store.uri, name)
+        finally:
+            for path in store.root.glob(f"{name}*"):
+                path.unlink(missing_ok=True)

@@ -34,7 +34,6 @@ RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
 READ_WAIT = 600.0
 """Seconds that processes of one machine wait for each other while one of them brings a run."""
 
-
 RUN_ID = re.compile("[0-9a-f]{16}")
 
 

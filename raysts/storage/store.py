@@ -282,12 +282,8 @@ class FolderStore(Store):
 
     def check(self, writes: bool = False, option: str = "--storage") -> None:
         if writes:
-            # Nothing is left there: more may be found wrong before work starts.
-            absent = [path for path in (self.root, *self.root.parents) if not os.path.exists(path)]  # noqa: PTH110
-            atomic.writable(self.root, option)
-            for path in absent:
-                with contextlib.suppress(OSError):  # somebody else has begun to use it
-                    path.rmdir()
+            with atomic.no_empty_folders(self.root):  # more may be found wrong before work starts
+                atomic.writable(self.root, option)
 
 
 @final

@@ -157,7 +157,7 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.xml").write_text("<mediawiki><page>")
     with pytest.raises(InputError, match="cannot be read to its end"):
         prepare_wikipedia(tmp_path / "cut.xml", tmp_path / "out")
-    assert not [*(tmp_path / "out").iterdir()]
+    assert not (tmp_path / "out").exists()
     (tmp_path / "bad.parquet").write_bytes(b"PAR")
     with pytest.raises(InputError, match="not a readable Parquet file"):
         prepare_wikipedia(tmp_path / "bad.parquet", tmp_path / "out")

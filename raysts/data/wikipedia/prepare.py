@@ -15,7 +15,6 @@ the text. (A Ray Data groupby would send the whole corpus through the object sto
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -44,7 +43,7 @@ from raysts.data.shards import (
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, read_dump, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.schema import Column
-from raysts.storage.atomic import atomic_write, remove_drafts, writable
+from raysts.storage.atomic import atomic_write, no_empty_folders, remove_drafts, writable
 from raysts.storage.checksums import read_record, write_record
 
 TABLE = "wikipedia/sentences"
@@ -113,21 +112,14 @@ def prepare_wikipedia(
     for shard in skipped:
         say(skipped_line(shard))
     arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
-    writable(output_root, "--data")
-    with manifest.writing(output_root, "raysts data prepare"):
+    work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
+    with no_empty_folders(work), manifest.writing(writable(output_root, "--data"), "raysts data prepare"):
         remove_drafts(output_root)
         entry = manifest.read(output_root).get(TABLE)
         if manifest.table_files(output_root, TABLE):
             return _present(output_root, entry, arguments, say)
-        work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
         if dump:
-            try:
-                files = _unpack(files[0], work / "articles", block_bytes, say)
-            except InputError:
-                for folder in (work, work.parent):
-                    with contextlib.suppress(OSError):  # it holds something else
-                        folder.rmdir()
-                raise
+            files = _unpack(files[0], work / "articles", block_bytes, say)
         runs = _make_runs(files, work, seed, block_bytes, say, spread)
         ranges = _merge_runs(runs["runs"], work, block_bytes, say, spread)
         distinct = sum(part["rows"] for part in ranges)

@@ -50,7 +50,6 @@ TURNED_BY = 2_048
 OF_MEMORY = 0.5
 """Share of a process's memory that teachers' weights may take; the rest is for what they compute."""
 
-
 WEIGHTS = "weights.json"
 """Beside the shards: the weights that were found by agreement."""
 TITLES: Mapping[Target, str] = {
