@@ -5,10 +5,12 @@ import pytest
 import torch
 from small_runs import share_of, tiny_encoder
 
+from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.contrastive_tension import AnchoredContrastiveTension, ContrastiveTension
 from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionSettings
 from raysts.objectives.objective import Batch, module_of
+from raysts.recipes.names import pipeline
 
 
 def sentences(rows: int) -> Tokens:
@@ -123,9 +125,8 @@ def test_anchored_pairs_share_their_first_sentence() -> None:
 
 
 def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="reduction='max' must be mean or sum"):
-        ContrastiveTensionSettings(reduction="max")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="negatives='hard' must be fresh or anchored"):
-        ContrastiveTensionSettings(negatives="hard")  # type: ignore[arg-type]
+    for name in ("reduction", "negatives"):
+        with pytest.raises(InputError, match=f"{name}='max': must be one of"):
+            pipeline("ct", {f"ct.{name}": "max"})
     with pytest.raises(AssertionError, match="another class"):
         ContrastiveTension(ContrastiveTensionSettings(negatives="anchored"), tiny_encoder())

@@ -10,11 +10,13 @@ import torch
 from small_runs import share_of, tiny_encoder
 from torch import Tensor, nn
 
+from raysts.errors import InputError
 from raysts.models.kernels import Dropout
 from raysts.models.tokens import Tokens
 from raysts.objectives.kinds.simcse import SimCSESettings
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
+from raysts.recipes.names import pipeline
 
 ROWS = 6
 
@@ -171,10 +173,10 @@ def test_a_temperature_must_be_positive(value: float) -> None:
         SimCSESettings(temperature=value)
 
 
-@pytest.mark.parametrize(("name", "allowed"), [("head", "tanh or none"), ("false_negatives", "kept or masked")])
+@pytest.mark.parametrize(("name", "allowed"), [("head", "tanh, none"), ("false_negatives", "kept, masked")])
 def test_wrong_settings_are_refused(name: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='relu' must be {allowed}"):
-        SimCSESettings(**{name: "relu"})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"{name}='relu': must be one of {allowed}"):
+        pipeline("simcse-sup", {f"simcse-sup.{name}": "relu"})
 
 
 def test_a_sentence_alone_has_no_negatives() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from raysts.data.world.facts import Facts, leaves, split_of
+from raysts.data.world.facts import leaves, split_of
 from raysts.data.world.lexicon import ACTIONS, KINDS, PROPERTIES, ROOT
 from raysts.data.world.meaning import (
     DIMENSION_OF,
@@ -19,7 +19,7 @@ from raysts.data.world.meaning import (
     lineage,
 )
 from raysts.data.world.tables import Row, Writer
-from raysts.data.world.text import Draws, Realiser, inflect, plural
+from raysts.data.world.text import Draws, inflect, plural
 
 _QUALITIES = tuple(PROPERTIES["quality"])  # from excellent to awful
 _OPINIONS = ("I think that", "I believe that", "I feel that")
@@ -43,13 +43,8 @@ def task_tables(seed: int, rows: int) -> Iterator[tuple[str, list[Row]]]:
     yield "web/word_categorization", _word_categorization()
 
 
-class _Scribe:
-    """The three streams that a task's rows are written with."""
-
-    def __init__(self, seed: int, name: str, split: str) -> None:
-        self.draws = Draws(seed, name)
-        self.facts = Facts(split, self.draws)
-        self.realiser = Realiser(self.draws)
+class _Scribe(Writer):
+    """Writes the texts of transfer tasks."""
 
     def product(self) -> tuple[Meaning, Noun]:
         """A positive fact about goods that quality is said of, and the goods."""

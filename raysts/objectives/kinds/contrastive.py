@@ -27,8 +27,6 @@ class ContrastiveSettings(Settings):
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} divides the similarities and must be above 0")
-        if self.false_negatives not in ("kept", "masked"):
-            raise ValueError(f"false_negatives={self.false_negatives!r} must be kept or masked")
 
 
 class ContrastiveKind(VectorKind):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from raysts.objectives.kinds.kind import Kind, Settings, VectorKind
-
-Reduction = Literal["mean", "sum"]
-Negatives = Literal["fresh", "anchored"]
 
 PAIRS = 8
 """Pairs in a group: one identical, seven non-identical."""
@@ -31,14 +28,8 @@ class ContrastiveTensionSettings(Settings):
             (sentence-transformers).
     """
 
-    reduction: Reduction = "mean"
-    negatives: Negatives = "fresh"
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("reduction", get_args(Reduction)), ("negatives", get_args(Negatives))):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} must be {' or '.join(allowed)}")
+    reduction: Literal["mean", "sum"] = "mean"
+    negatives: Literal["fresh", "anchored"] = "fresh"
 
 
 class TensionKind(VectorKind):

@@ -13,7 +13,6 @@ from raysts.ops.ensemble import Target
 Loss = Literal["mse", "cosine", "similarity", "infonce"]
 Axes = Literal["teachers", "student"]
 AGREEMENT = "agreement"
-TEMPERATURE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

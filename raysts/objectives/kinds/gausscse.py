@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from raysts.objectives.kinds.contrastive import ContrastiveKind, ContrastiveSettings
 
-LOSSES = ("ent", "ent+con", "ent+rev", "ent+con+rev")
+Loss = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
 """The four losses by the sets in their denominator: entailment, contradiction, reversed (the paper's tables write
 ``swap``)."""
-SIMILARITIES = ("per_dimension", "paper")
-ACTIVATIONS = ("tanh", "identity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +23,9 @@ class GaussCSESettings(ContrastiveSettings):
         activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
     """
 
-    loss: Literal["ent", "ent+con", "ent+rev", "ent+con+rev"] = "ent+con"
+    loss: Loss = "ent+con"
     similarity: Literal["per_dimension", "paper"] = "per_dimension"
     activation: Literal["tanh", "identity"] = "tanh"
-
-    def __post_init__(self) -> None:
-        ContrastiveSettings.__post_init__(self)
-        for name, allowed in (("loss", LOSSES), ("similarity", SIMILARITIES), ("activation", ACTIVATIONS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
 
 
 class GaussCSEKind(ContrastiveKind):

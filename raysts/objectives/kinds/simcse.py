@@ -19,11 +19,6 @@ class SimCSESettings(ContrastiveSettings):
 
     head: Literal["tanh", "none"] = later("tanh")
 
-    def __post_init__(self) -> None:
-        ContrastiveSettings.__post_init__(self)
-        if self.head not in ("tanh", "none"):
-            raise ValueError(f"head={self.head!r} must be tanh or none")
-
 
 _PAPER: dict[str, Any] = {
     "pooling": "cls",
