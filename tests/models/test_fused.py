@@ -162,6 +162,22 @@ def test_what_attention_drops() -> None:
         assert agree == pytest.approx(p**2 + (1 - p) ** 2, abs=0.015), "as of draws that know nothing of each other"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "gelu", "slope"), [(torch.float32, 0.0, 1e-6, 1e-6), (torch.bfloat16, 2.0**-8, 5e-5, 2e-4)]
+)
+def test_gelu_is_as_near_as_its_type_tells(dtype: torch.dtype, rounding: float, gelu: float, slope: float) -> None:
+    x = torch.linspace(-8, 8, 64 * 256).view(64, 256).to(dtype)
+    value, gradient, sums = torch.empty_like(x), torch.empty_like(x), torch.empty(256)
+    native.call("gelu", dtype, value, x, *x.shape)
+    native.call("gelu_backward", dtype, gradient, sums, torch.ones_like(x), x, *x.shape)
+    exact = x.double().requires_grad_()
+    expected = torch.nn.functional.gelu(exact)
+    (slopes,) = torch.autograd.grad(expected.sum(), exact)
+    for got, right, least in ((value, expected.detach(), gelu), (gradient, slopes, slope)):
+        assert ((got - right).abs() <= rounding * right.abs() + least).all()
+    assert torch.allclose(sums.double(), slopes.sum(0), atol=64 * slope)
+
+
 def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = layer_of().float()
     assert fused.can([layer], torch.float32) and fused.can([layer], torch.bfloat16)
