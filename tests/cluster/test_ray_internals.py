@@ -69,6 +69,9 @@ def test_helpers_of_a_private_cluster() -> None:
         with ray_internals.without_helpers(dashboard):
             kept = [getattr(Node, name) is start for name, start in zip(names, before, strict=True)]
             assert kept == [False, False, dashboard]
+            assert (ray_internals.REPORTS in os.environ) != dashboard
+    assert ray_internals.REPORTS not in os.environ
+    assert f'"{ray_internals.REPORTS}"' in (RAY / "dashboard/modules/reporter/reporter_consts.py").read_text()
     assert [getattr(Node, name) for name in names] == before
     assert PRESTART.removeprefix("RAY_").encode() in RAYLET.read_bytes()
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import run_commands
 import torch
 from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
 
+from raysts.cli import execute
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
@@ -383,18 +385,28 @@ def test_a_driver_leaves_what_another_one_is_writing(
     assert (tmp_path / folder / "of-another-run").read_text() == "half and whole"
 
 
-def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path) -> None:
-    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=30, train__eval_every=2)
-    command = [sys.executable, "-m", "raysts", *map(str, arguments), "--json"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "step 2/" in line:
-            process.send_signal(signal.SIGINT)
-            break
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and out == ""
+class Interrupting(io.StringIO):
+    """Where progress is shown: Ctrl-C at the second step."""
+
+    def write(self, text: str) -> int:
+        if "step 2/" in text:
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which is not to end by it; one that does is in tests/search/test_progress.py."""
+    arguments = command_of(tmp_path, small_world, members=1, train__max_steps=8, train__eval_every=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "_exit", sys.exit)
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(Interrupting()) as shown,
+            pytest.raises(SystemExit, match="^130$"),
+        ):
+            execute([*map(str, arguments), "--json"])
+    err = shown.getvalue()
+    assert out.getvalue() == ""
     assert "interrupted" in err and "raysts run nli" in err and "Traceback" not in err
     assert {node["status"] for node in result("plan", *plan_of(arguments))["nodes"] if node["kind"] == "train"} == {
         "waiting"
