@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ if TYPE_CHECKING:  # what takes seconds to import: the process that hands out th
     import small_runs
 
     from raysts.data.corpora import Corpus
+
+# Where it is set, each of many processes compiles raysts, and each worker every test, with its asserts written anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 WORKERS = 3
 """Processes that run the tests where the command line does not say (``-n``): on two cores, for those that have Ray mostly wait
