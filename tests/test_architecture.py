@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def imports(tree: ast.AST, *, everywhere: bool, types: bool = True) -> Iterator[
             yield from imports(node, everywhere=everywhere, types=types)
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -68,12 +70,15 @@ def target(name: str) -> str | None:
     return name or None
 
 
-def edges() -> Iterator[tuple[Path, Path]]:
+@cache
+def edges() -> list[tuple[Path, Path]]:
     """(file, file that it imports), imports inside functions and for type checkers too."""
-    for path in FILES:
-        for name in imports(parsed(path), everywhere=True):
-            if name.split(".")[0] == "raysts" and (module := target(name)) and MODULES[module] != path:
-                yield path, MODULES[module]
+    return [
+        (path, MODULES[module])
+        for path in FILES
+        for name in imports(parsed(path), everywhere=True)
+        if name.split(".")[0] == "raysts" and (module := target(name)) and MODULES[module] != path
+    ]
 
 
 def test_only_these_rooms_stand_at_the_top() -> None:

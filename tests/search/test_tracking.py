@@ -12,6 +12,7 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from processes import wait_until
 
 from raysts.commands.tune import tune as run_search
 from raysts.search import tracking
@@ -98,6 +99,7 @@ def test_wandb_gets_a_run_per_trial_offline(tmp_path: Path, monkeypatch: pytest.
         send(tmp_path, record(0.3, 0), said=said, wandb="p")
     assert said == []
     (path,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    wait_until(lambda: any(each.HasField("exit") for each in logged(path)), 60)  # another process writes
     found = list(logged(path))
     (run,) = [each.run for each in found if each.HasField("run")]
     assert (run.run_id, run.project, run.run_group) == ("s-0.3-0", "p", "s lower_bound=0.3")
@@ -118,6 +120,8 @@ def logged(path: Path) -> Iterator[Any]:
             place += left
             continue
         length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        if place + 7 + length > len(data):  # it is being written
+            return
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or its last part
