@@ -33,14 +33,11 @@ from raysts.search.study import Study
 from raysts.storage.store import Store
 
 
-def pipelines(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Pipeline]:
-    """The pipelines of an experiment by point; the backbone may be a run id of the storage."""
-    return _pipelines(recipe, _after(recipe, overrides), options, {})
-
-
-def _pipelines(
-    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point]
+def pipelines(
+    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
 ) -> dict[str, Pipeline]:
+    """The pipelines of an experiment by point; the backbone may be a run id of the storage. ``found``: by its searches."""
+
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return int(tiny_config()["num_hidden_layers"])
@@ -49,13 +46,10 @@ def _pipelines(
             return 0
         return int(config[family_of(config["model_type"]).depth])
 
-    return experiments.pipelines(recipe, overrides, depth, found)
-
-
-def _after(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides of the points of an experiment: where it begins with a search, without those that are its own."""
     search = experiments.EXPERIMENTS[recipe.partition("@")[0]].search
-    return composed.split_overrides(overrides)[1] if search else dict(overrides)
+    # Where it begins with a search, some overrides are that one's own.
+    after = composed.split_overrides(overrides)[1] if search else overrides
+    return experiments.pipelines(recipe, after, depth, found or {})
 
 
 def _studies(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str | None, Study]:
@@ -96,7 +90,7 @@ def planned(
     Raises:
         InputError: anything that would stop one of them later, in one message.
     """
-    made: Mapping[str, Pipeline] = _pipelines(recipe, _after(recipe, overrides), options, found or {})
+    made: Mapping[str, Pipeline] = pipelines(recipe, overrides, options, found)
     plans: dict[str, Plan] = {}
     claims: Mapping[Claim, str | None] = {}
     notes: Sequence[str] = ()

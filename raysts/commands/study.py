@@ -249,10 +249,9 @@ def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
         )
     space = study.search.space
     fitting = [
-        (scored.point, scored.mean)
+        (scored.point, scored.score)
         for scored in scores.grouped(trials, record["seeds"])
-        if scored.whole
-        and scored.mean is not None
+        if scored.score is not None
         and scored.point.keys() == space.keys()
         and all(space[key].holds(value) for key, value in scored.point.items())
     ]

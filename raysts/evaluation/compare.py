@@ -81,6 +81,7 @@ def compare_systems(
         InputError: a set of A is not the same rows as that of B.
     """
     sets = list(a[0])
+    counted = [name for name in sets if name not in APART] or sets
     assert all(list(one) == sets for one in (*a, *b)), "models with different sets"
     draws = _models_drawn(len(a), "a", resamples), _models_drawn(len(b), "b", resamples)
     rows: list[ComparisonRow] = []
@@ -89,7 +90,7 @@ def compare_systems(
         _same_rows(a[0][name], b[0][name])
         for metric in metrics if a[0][name].gold is not None else (a[0][name].metric,):
             sides = tuple(_sampled([one[name] for one in side], metric, resamples) for side in (a, b))
-            if name not in APART or not set(sets) - APART:
+            if name in counted:
                 whole.setdefault(metric, []).append((sides[0], sides[1]))
             rows.append(
                 _known(a[0][name], b[0][name], metric)
@@ -104,7 +105,8 @@ def compare_systems(
             )
             for i in (0, 1)
         )
-        known = {"dataset": OVERALL, "metric": metric, "n": sum(row["n"] for row in rows if _counts(row, metric, sets))}
+        of_metric = [row["n"] for row in rows if row["metric"] == metric and row["dataset"] in counted]
+        known = {"dataset": OVERALL, "metric": metric, "n": sum(of_metric)}
         known["aggregation"] = "all" if metric in METRICS else None
         rows.append(known | _difference(means[0], means[1], draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
@@ -137,10 +139,6 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
         "a": of_a, "b": of_b, "a_models": len(a), "b_models": len(b), "difference": of_a - of_b, "ci_low": low,
         "ci_high": high, "p": bootstrap_p(samples_a - samples_b), "n": sum(len(s.values) for s in a[0].values()),
     }  # fmt: skip
-
-
-def _counts(row: ComparisonRow, metric: str, sets: Sequence[str]) -> bool:
-    return row["metric"] == metric and (row["dataset"] not in APART or not set(sets) - APART)
 
 
 def _models_drawn(models: int, side: str, resamples: int) -> np.ndarray:

@@ -10,7 +10,7 @@ Shapes: N rows, D features.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,13 +94,9 @@ def classify(features_ND: np.ndarray, codes_N: np.ndarray, splits: Sequence[Spli
 
 def classify_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     """The classes of the rows asked about; the strength has the best accuracy on the development rows."""
-    features_ND, codes_N = dev
-    return _best_on_dev(
-        _path(*train),
-        _Fitted.classes,
-        lambda predicted_N: float(np.mean(predicted_N == codes_N)),
-        features_ND,
-        asked_ND,
+    return _best(
+        (float(np.mean(fitted.classes(dev[0]) == dev[1])), Probe(fitted.classes(asked_ND), fitted.strength))
+        for fitted in _path(*train)
     )
 
 
@@ -110,14 +106,10 @@ def regress_by_dev(train: Rows, dev: Rows, asked_ND: np.ndarray) -> Probe:
     A score is the expected value of a softmax regression over the whole numbers, which is fitted to the distribution
     :func:`soft_rows` (Tai et al. 2015, section 4.2, as SentEval does).
     """
-    features_ND, scores_N = dev
     rows, bins, weights = soft_rows(train[1])
-    return _best_on_dev(
-        _path(train[0][rows], bins, weights=weights),
-        _Fitted.expected,
-        lambda predicted_N: pearson(predicted_N, scores_N),
-        features_ND,
-        asked_ND,
+    return _best(
+        (pearson(fitted.expected(dev[0]), dev[1]), Probe(fitted.expected(asked_ND), fitted.strength))
+        for fitted in _path(train[0][rows], bins, weights=weights)
     )
 
 
@@ -164,22 +156,10 @@ def _path(
         yield _Fitted(strength, scale, model.set_params(C=strength).fit(scaled_ND, codes_N, sample_weight=weights))
 
 
-def _best_on_dev(
-    path: Iterator[_Fitted],
-    ask: Callable[[_Fitted, np.ndarray], np.ndarray],
-    score: Callable[[np.ndarray], float],
-    dev_ND: np.ndarray,
-    asked_ND: np.ndarray,
-) -> Probe:
-    best: Probe | None = None
-    highest = -np.inf
+def _best(tried: Iterable[tuple[float, Probe]]) -> Probe:
+    """The probe with the highest score, of equals the first."""
     with one_thread_each():
-        for fitted in path:
-            found = score(ask(fitted, dev_ND))
-            if best is None or found > highest:
-                best, highest = Probe(ask(fitted, asked_ND), fitted.strength), found
-    assert best is not None
-    return best
+        return max(tried, key=lambda one: one[0])[1]
 
 
 def side_by_side(work: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:

@@ -62,6 +62,8 @@ class Inputs:
     corpus: Corpus
     storage: Path
     locate: Callable[[str], Path] = field(default=find)
+    _devs: dict[str, Dev] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groups: dict[str, list[Group]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "corpus", self.corpus.writing_to(self.storage / "tables"))
@@ -174,10 +176,6 @@ class Inputs:
 
     # -- data --------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _devs(self) -> dict[str, Dev]:
-        return {}
-
     def dev(self, table: str) -> Dev | None:
         """The development set that a table holds; none when the corpus has no such table."""
         if table not in self._devs and self.corpus.files(table):
@@ -282,10 +280,6 @@ class Inputs:
         specs = [self.store_spec(recipe) for recipe in self.pipeline.recipes.values()]
         specs += self.teacher_specs(self.pipeline.sed) if self.pipeline.sed else []
         return {spec.id: spec for spec in specs}
-
-    @cached_property
-    def _groups(self) -> dict[str, list[Group]]:
-        return {}
 
     def groups(self, spec: StoreSpec) -> list[Group]:
         """The rows of a token store by Parquet row group."""

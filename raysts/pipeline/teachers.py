@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from raysts.data.shards import open_shard, type_rule
+from raysts.data.shards import open_shard, pages, type_rule
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, folder_id
 from raysts.models import memory, pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
-from raysts.models.prompts import Prompts
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.schema import Column
@@ -88,14 +87,9 @@ def load_tokenizer(path: Path) -> Any:
     return PrecomputedVectors(path).rows_of if kind(path) == "vectors" else pretrained.load_tokenizer(path)
 
 
-def prompts(path: Path) -> Prompts:
-    """The prompts that it has."""
-    return Prompts() if kind(path) == "vectors" else describe(path).prompts
-
-
 def prompt_of(path: Path, asked: str | None) -> str:
     """What stands before every text that it reads where ``asked`` is a name or a text; vectors are of the texts alone."""
-    return "" if kind(path) == "vectors" else prompts(path).resolve(asked)
+    return "" if kind(path) == "vectors" else describe(path).prompts.resolve(asked)
 
 
 def dim(path: Path) -> int:
@@ -347,13 +341,8 @@ class PrecomputedVectors:
             kind = file.schema_arrow.field(column).type
             if column == self.column and (rule := type_rule(kind, Column(column, "text"))):
                 raise InputError(f"teacher '{path}': column '{column}' has type {kind}; {rule}")
-            for group in range(file.num_row_groups):
-                try:
-                    read = file.read_row_group(group, columns=[column])
-                    read.validate(full=True)
-                except (pa.ArrowException, OSError) as error:
-                    raise InputError(f"teacher '{path}' cannot be read ({error}); write it again") from None
-                yield from (chunk for chunk in read.column(column).chunks if len(chunk))
+            for batch in pages(path, file, [column], "write it again"):
+                yield batch.column(0)
 
 
 def _parquet(path: Path) -> list[Path]:

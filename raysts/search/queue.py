@@ -59,7 +59,7 @@ class TrialQueue:
         for point, value in earlier:
             self.sampler.add(point, value)
         for scores in done:
-            self._add(scores.point)
+            self.sampler.add(scores.point, scores.score)
 
     @property
     def full(self) -> bool:
@@ -150,11 +150,6 @@ class TrialQueue:
         scores = self.study.scores_of(point)
         assert scores is not None
         if name is None:
-            self._add(point)
+            self.sampler.add(point, scores.score)
         else:
-            self.sampler.complete(name, scores.mean if scores.whole else None)
-
-    def _add(self, point: Point) -> None:
-        scores = self.study.scores_of(point)
-        assert scores is not None
-        self.sampler.add(point, scores.mean if scores.whole else None)
+            self.sampler.complete(name, scores.score)

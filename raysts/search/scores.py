@@ -47,6 +47,11 @@ class PointScores:
         return statistics.fmean(self.values) if self.values else None
 
     @property
+    def score(self) -> float | None:
+        """What a sampler learns: the mean of a whole point."""
+        return self.mean if self.whole else None
+
+    @property
     def std(self) -> float | None:
         """Standard deviation (ddof 1); None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None

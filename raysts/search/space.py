@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -61,9 +62,8 @@ class Dimension:
         matched = RANGE.fullmatch(text)
         if matched:
             kind, *ends = matched.groups()
-            numbers = [parse_value(end) for end in ends]
-            numbers = [float(n) if isinstance(n, str) and _is_number(n) else n for n in numbers]
-            if any(isinstance(n, bool) or not isinstance(n, (int, float)) for n in numbers):
+            numbers = [_scalar(end) for end in ends]
+            if not numeric(numbers):
                 raise ValueError(f"{text}: low and high must be numbers")
             integer = kind.endswith("int")
             if integer and any(n != int(n) for n in numbers):
@@ -97,8 +97,7 @@ class Dimension:
     def holds(self, value: Any) -> bool:
         if self.choices:
             return value in self.choices
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and self.low <= value <= self.high and (not self.integer or value == int(value))
+        return numeric([value]) and self.low <= value <= self.high and (not self.integer or value == int(value))
 
     def distribution(self) -> Any:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -113,7 +112,7 @@ class Dimension:
         """As Optuna's plots show it: choices that are numbers on a scale."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        if not self.choices or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.choices):
+        if not self.choices or not numeric(self.choices):
             return self.distribution()
         low, high = min(self.choices), max(self.choices)
         log = low > 0 and high >= 10 * low
@@ -158,15 +157,9 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _scalar(text: str) -> Any:
     value = parse_value(text.strip())
-    # YAML 1.1 reads 2e-5 as a string.
-    return float(value) if isinstance(value, str) and _is_number(value) else value
+    if isinstance(value, str):  # YAML 1.1 reads 2e-5 as one
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value

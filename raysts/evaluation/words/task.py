@@ -14,9 +14,8 @@ from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
     RESAMPLES,
-    correlation_samples,
+    sampled_correlations,
     share_right,
-    spearman,
     value_columns,
     whole_and_resampled,
 )
@@ -140,14 +139,13 @@ def _value(words: Words, word_set: WordSet, resamples: int) -> ResultRow:
         samples_R = degrees_N @ whole_and_resampled(label, len(degrees_N), resamples) / len(degrees_N)
         pairs = sum(len(relation.gold) for relation in relations)
         return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
-    counts_NR = whole_and_resampled(label, len(word_set), resamples)
     if word_set.table == ANALOGY:
+        counts_NR = whole_and_resampled(label, len(word_set), resamples)
         right_N = scores.analogies(words, {name: word_set.columns[name] for name in "abcd"})
         return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(word_set))
     gold_N = word_set.array("score")
     predicted_N = scores.similarities(words, word_set.columns["word1"], word_set.columns["word2"])
-    samples_R = correlation_samples(predicted_N, gold_N, counts_NR[:, 1:], ["spearman"])["spearman"]
-    values_R = np.concatenate([[spearman(predicted_N, gold_N)], samples_R])
+    values_R = sampled_correlations(word_set.name, predicted_N, gold_N, label, resamples)["spearman"]
     return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(word_set))
 
 

@@ -72,26 +72,23 @@ class Subject:
     model: Model | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class EmbedTexts:
     """Represents the texts of an evaluation at several choices of layers.
 
     Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are.
 
-    Args:
+    Attributes:
         device: where models run.
         prompt: before every text.
         held_out: those of the texts of which vectors may be kept.
     """
 
-    def __init__(
-        self,
-        device: str | None,
-        texts: Sequence[str],
-        layers: Sequence[Layers],
-        prompt: str | None,
-        held_out: Sequence[str] = (),
-    ) -> None:
-        self.device, self.texts, self.layers, self.prompt, self.held_out = device, texts, layers, prompt, held_out
+    device: str | None
+    texts: Sequence[str]
+    layers: Sequence[Layers]
+    prompt: str | None
+    held_out: Sequence[str] = ()
 
     def __call__(self, unit: tuple[Path, str, Path | None]) -> dict[Layers, Representation]:
         """None for vectors that are there, where they are not of all of the texts."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.data.windows import Windows, columns_of, shard_name, vectors_column
+from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vectors_column
 from raysts.errors import InputError
 from raysts.ids import content_id, derive_seed
 from raysts.models import pretrained
@@ -150,11 +150,12 @@ def room_on(device: str | None, resources: Resources) -> float:
     return OF_MEMORY * share
 
 
+@dataclass(frozen=True, slots=True)
 class SampleTeachers:
     """What teachers give of the same few sentences; units are numbers of teachers."""
 
-    def __init__(self, device: str | None, sources: Sequence[Source]) -> None:
-        self.device, self.sources = device, sources
+    device: str | None
+    sources: Sequence[Source]
 
     def __call__(self, number: int) -> np.ndarray:
         source = self.sources[number]
@@ -341,22 +342,17 @@ class TeacherNode(Node):
 
     def sources(self, chosen: Sequence[Model]) -> list[Source]:
         """The teachers that were chosen, as they read."""
-        recipe, inputs = self.recipe, self.inputs
-        spec, found = inputs.store_spec(recipe), []
-        specs = dict(zip(inputs.teacher_folders, inputs.teacher_specs(recipe), strict=True))
-        for member in chosen:
-            read = specs.get(member.model, spec)
-            pooling, layers = (None, None) if foreign(inputs, member) else (recipe.pooling, recipe.layers)
-            tokens, precision = inputs.store_folder(read), inputs.pipeline.precision
-            found.append(Source(member.model, tokens, pooling, layers, read.prompt, precision))
-        return found
+        specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
+        return [
+            self._source(member.model, specs.get(member.model), as_trained=not foreign(self.inputs, member))
+            for member in chosen
+        ]
 
-    def _start(self) -> Source:
-        """The student as it starts, and as it reads."""
-        recipe, inputs = self.recipe, self.inputs
-        spec = inputs.store_spec(recipe)
-        tokens, precision = inputs.store_folder(spec), inputs.pipeline.precision
-        return Source(inputs.start, tokens, recipe.pooling, recipe.layers, spec.prompt, precision)
+    def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> Source:
+        """A model that reads as the student does, or from another token store, and pools as the recipe says, or by itself."""
+        inputs, spec = self.inputs, spec or self.inputs.store_spec(self.recipe)
+        pooling, layers = (self.recipe.pooling, self.recipe.layers) if as_trained else (None, None)
+        return Source(model, inputs.store_folder(spec), pooling, layers, spec.prompt, inputs.pipeline.precision)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         inputs, settings, resources = self.inputs, self.settings, self.inputs.pipeline.resources
@@ -368,12 +364,8 @@ class TeacherNode(Node):
         write_targets(executor, sources, self.folder, resources, say, settings.target, weights)
         windows = Windows(sources[0].tokens)
         if self.to_target and not store.whole(self.to_target, deep=True):
-            args = (
-                self.to_target,
-                len(windows),
-                settings.reduced,
-                self._start() if settings.axes == "student" else None,
-            )
+            start = self._source(inputs.start) if settings.axes == "student" else None
+            args = (self.to_target, len(windows), settings.reduced, start)
             for _ in executor.map(FitTarget, args, [inputs.student_width], resources, say):
                 pass
         facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
