@@ -150,8 +150,8 @@ def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: Non
     again.close()
 
 
-LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 240_000, 200, 8_000
-"""192 MB of token ids in 30 windows: 64 batches without a rest."""
+LARGE_ROWS, LARGE_WIDTH, LARGE_WINDOW = 180_000, 200, 7_500
+"""144 MB of token ids in 24 windows: 48 batches without a rest."""
 
 
 def _write_large(folder: Path) -> None:
@@ -183,7 +183,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(large: Path, cluster: None) -> None:
-    """Two trainers hold both CPUs and each reads 192 MB through an object store of 100 MB, every row once."""
+    """Two trainers hold both CPUs and each reads 144 MB through an object store of 100 MB, every row once."""
 
     @ray.remote(num_cpus=1)
     class Trainer:  # here, for a class of a module would be imported where no tests are
@@ -219,8 +219,8 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
         ray.kill(trainer)
     assert spilled() == before
     for seen, anonymous in found:
-        assert (seen == 1).all() and len(anonymous) == 64
-        # A reader that gathered what it read would reach 192 MB more.
+        assert (seen == 1).all() and len(anonymous) == 48
+        # A reader that gathered what it read would reach 144 MB more.
         assert max(anonymous[15:]) < np.median(anonymous[5:15]) + 100, anonymous
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import killed
 import pytest
 import s3_server
 from run_commands import overrides, raysts
@@ -183,8 +182,7 @@ def test_killed_in_the_middle_of_an_upload_it_goes_on_on_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = repr({"backbone": str(tiny_backbone), **SHORT})
-    program = [sys.executable, "-c", KILLED, given, str(small_world), s3, *filter(None, [machine])]
-    assert subprocess.run(program, check=False).returncode == -9
+    assert killed.exit_code(KILLED, given, str(small_world), s3, *filter(None, [machine])) == -9
     root = store_of(s3).root
     (run_id,) = names(root, "runs")
     there = bucket_of(root).listed(f"runs/{run_id}/checkpoints")
@@ -281,9 +279,7 @@ def test_a_killed_search_goes_on_on_another_machine_from_the_bucket_alone(
         "backbone": str(tiny_backbone), "train.max_steps": 6, "train.checkpoint_every": 2, "train.max_length": 24,
         "sts.data.sample": 96, "space.optim.lr": "log(1e-5,1e-3)", "space.lower_bound": None, "num_samples": 4, "seeds": 1,
     }  # fmt: skip
-    program = [sys.executable, "-c", KILLED_SEARCH, repr(given), str(small_world), s3]
-    ended = subprocess.run(program, check=False, capture_output=True, text=True)
-    assert ended.returncode == -9, ended.stderr
+    assert killed.exit_code(KILLED_SEARCH, repr(given), str(small_world), s3) == -9
     root = store_of(s3).root
     bucket, study = bucket_of(root), "studies/lower-bound"
     (first,) = (name for name in bucket.listed(f"{study}/trials") if name.endswith(".json"))
