@@ -17,7 +17,7 @@ EXAMPLE = "raysts tune lower-bound --data DATA --set backbone=bert-base-uncased 
 
 
 class _SearchNames(str):
-    """Help that names the searches when it is shown: they import torch, which no other command's help should wait for."""
+    """Help that names the searches when it is shown: they import what evaluates, for which no other command should wait."""
 
     def __mod__(self, values: Any) -> str:
         from raysts.search.named import SEARCHES
