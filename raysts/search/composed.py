@@ -1,5 +1,5 @@
-"""The recipes that begin with a search. They stand apart from the searches, which import what evaluates, since whoever looks for a
-recipe's name asks here."""
+"""The recipes that begin with a search. They stand apart from the searches, which import what evaluates, since whoever looks for
+a recipe's name asks here."""
 
 from __future__ import annotations
 
