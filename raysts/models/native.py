@@ -52,6 +52,11 @@ def library() -> Any | None:
         return None
 
 
+def can(x: Tensor) -> bool:
+    """Whether the library is there, and reads rows of this width and type."""
+    return x.dtype in NAMES and x.shape[-1] % LANES == 0 and library() is not None
+
+
 def call(name: str, dtypes: Any, *args: Any) -> None:
     """Call a function of the library, which is there, with the number of threads at the end.
 

@@ -223,12 +223,13 @@ class SentenceModel:
             card: its ``README.md``.
 
         Raises:
-            InputError: it was loaded in bf16.
+            InputError: it was loaded in bf16 or int8.
         """
         encoder = self.encoder
-        if encoder.in_bf16:
+        if encoder.in_bf16 or encoder.in_int8:
+            loaded = "int8" if encoder.in_int8 else "bf16"
             raise InputError(
-                "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
+                f"this model was loaded in {loaded}, which rounds its weights: load it with precision='fp32' to save it"
             )
         with atomic_write(Path(folder)) as draft:
             draft.mkdir(parents=True)
@@ -346,6 +347,7 @@ def represent_tokens(
     if not len(tokens):
         return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
     device = next(encoder.parameters()).device
+    computes = resolve(precision, device)
     results: list[Representation] = [{} for _ in layers]
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
@@ -365,7 +367,7 @@ def represent_tokens(
 
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else resolve(precision, device)):
+        with torch.inference_mode(), autocast(device, "fp32" if encoder.in_bf16 else computes):
             while first < len(order):
                 rows = order[first : first + (batch_size or max(1, budget // max(1, int(lengths[order[first]]))))]
                 ids, part_lengths = tokens.take(rows).pad(encoder.pad_id)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from raysts.errors import nearest
 from raysts.ids import later
 from raysts.models.layers import Layers, PoolingMode, check_layers
-from raysts.models.precision import Precision
+from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.kinds.kind import Settings, VectorKind
 from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
@@ -186,8 +186,8 @@ class Train:
         _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
         _require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
         _require(
-            self.precision != "fp16",
-            "precision=fp16 is for embedding alone: gradients are too small for its exponents; train in bf16, tf32 or fp32",
+            self.precision not in EMBEDS_ALONE,
+            f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; train in bf16, tf32 or fp32",
         )
         for name in ("max_steps", "eval_every", "checkpoint_every", "patience", "lora"):
             value = getattr(self, name)
@@ -431,7 +431,7 @@ class Pipeline:
             selected members' weights.
         precision: what the teachers' sentences are embedded in, and every training whose ``train.precision`` is ``auto``:
             ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp32``, ``tf32`` or, where nothing
-            is trained in it, ``fp16``. Scores are measured in fp32.
+            is trained in it, ``fp16`` or, on CPUs, ``int8``. Scores are measured in fp32.
         resources: what one training run asks of the cluster.
     """
 
@@ -536,8 +536,12 @@ class Pipeline:
             check_layers(self.student_pooling)
         recipes = [*self.stages.values(), *([self.sed] if self.sed else []), *self.post.values()]
         _require(
-            self.precision != "fp16" or all(recipe.train.precision != "auto" for recipe in recipes),
-            "precision=fp16 is for embedding alone: gradients are too small for its exponents; set train.precision too",
+            self.precision not in EMBEDS_ALONE or all(recipe.train.precision != "auto" for recipe in recipes),
+            f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; set train.precision too",
+        )
+        _require(
+            self.precision != "int8" or self.resources.gpus == 0,
+            f"precision=int8 is for CPUs, and resources.gpus={self.resources.gpus} may be GPUs; set it to 0, or take bf16",
         )
 
     @property
