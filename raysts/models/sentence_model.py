@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from raysts.errors import InputError
-from raysts.models import static, word_vectors
+from raysts.models import kernels, static, word_vectors
 from raysts.models.encoder import Encoder
 from raysts.models.head import similarities_of
 from raysts.models.layers import Layers, layer_indices
@@ -348,6 +348,8 @@ def represent_tokens(
         return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
     device = next(encoder.parameters()).device
     computes = resolve(precision, device)
+    if device.type == "cpu":
+        kernels.keep_memory()
     results: list[Representation] = [{} for _ in layers]
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")
