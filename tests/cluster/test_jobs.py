@@ -87,7 +87,7 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(he
         "--set", "batch=8", "--json",
     ]  # fmt: skip
     first = head.submit("run.py", *arguments, name="stopped")
-    wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None, pause=0.005)
+    wait_until(lambda: list(home.glob("runs/*/checkpoints/step-*.pt")) or first.poll() is not None)
     assert first.poll() is None, first.communicate()[0]
     (folder,) = (path.parent for path in home.glob("runs/*/run.json"))
     said = "interrupted; finished work is kept. To go on: raysts run nli"

@@ -71,7 +71,9 @@ class _Watch(threading.Thread):
                     self.writers[folder].add(pid)
                     self.seen[folder].append(time.monotonic())
                     with contextlib.suppress(OSError):  # it has just been killed
-                        self.environments[pid] = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                        self.environments[pid] = self.environments.get(pid) or Path(
+                            f"/proc/{pid}/environ"
+                        ).read_bytes().split(b"\0")
             replaced = len(self.writers[self.told]) > 1
             if not self.killed and not replaced and (pid := writer_of(self.victim)):
                 with contextlib.suppress(ProcessLookupError):  # it was ended with the other, and will have a third
