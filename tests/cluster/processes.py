@@ -141,6 +141,8 @@ def writer_of(folder: Path) -> int | None:
     """Process id of the one that trains (or trained last) in a run folder."""
     try:
         text = (folder / "writer.lock").read_text()
+        if text.startswith("a look at "):  # a driver's, which is not to be killed in its place: it may be this process
+            return None
         return int(text.split("(process ")[1].split()[0])
     except (OSError, IndexError):
         return None
