@@ -241,7 +241,7 @@ class Encoder(nn.Module):
     def _run_packed(self, packed: Packed, every: bool) -> Any:
         """Hidden states [1, N, H], ``every`` layer's if asked."""
         tokens, on_cpu = len(packed.ids_N), packed.ids_N.device.type == "cpu"
-        if self.family.kernels and on_cpu and (self.in_bf16 or self.in_int8 or torch.is_autocast_enabled("cpu")):
+        if self.family.kernels and on_cpu and (self.in_bf16 or torch.is_autocast_enabled("cpu") or self.in_int8):
             packed = filled(packed, self.pad_id)
         output = self.backbone(
             input_ids=packed.ids_N[None],
