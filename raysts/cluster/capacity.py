@@ -20,14 +20,7 @@ RAY_LABELS = "ray.io/"
 
 @dataclass(frozen=True)
 class NodeType:
-    """A kind of node that the autoscaler may start.
-
-    Attributes:
-        name: as in the cluster's file.
-        has: its resources, as there.
-        labels: its labels, as there.
-        most: nodes of the kind at once, at most.
-    """
+    """A kind of node that the autoscaler may start."""
 
     name: str
     has: Mapping[str, float]

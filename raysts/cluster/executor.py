@@ -150,10 +150,6 @@ def check_resources(resources: Resources, private: bool) -> None:
 
     Where nobody can tell whether it grows, it is waited for.
 
-    Args:
-        resources: of a training run.
-        private: whether the cluster is ours alone and stays as it is.
-
     Raises:
         InputError: no node, and no kind of node that may be started, has that many CPUs or GPUs.
     """

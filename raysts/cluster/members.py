@@ -129,9 +129,7 @@ def train_members(
     on.
 
     Args:
-        chains: of jobs.
         resources: of a worker, GPUs decided.
-        say: takes progress.
         seen: what nodes must see to take part; None: nobody looks.
 
     Raises:

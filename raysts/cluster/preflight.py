@@ -38,9 +38,7 @@ class Seen:
     """What the driver sees, and what it left to be found.
 
     Attributes:
-        proof: what was left in the storage.
         folders: folders outside the storage that are read (option, path), each with the names and sizes in it.
-        versions: of Python, raysts, its sources and what it computes with.
     """
 
     proof: Proof
@@ -98,7 +96,6 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Seen
     """Check every node that is there; nodes that join during the block can check themselves by what this gives.
 
     Args:
-        storage: root of the storage.
         folders: what else is read, with the option that named it; what lies in the storage or in a bucket is left out.
 
     Raises:

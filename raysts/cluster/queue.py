@@ -34,10 +34,7 @@ class QueueState(NamedTuple):
 
     Attributes:
         ended: pieces that ended since it was last asked, each with its outcome.
-        training: the pieces that are being worked on.
-        waiting: how many are not.
         restarts: how often a worker died, so far.
-        refused: why nodes that joined cannot take part.
     """
 
     ended: list[tuple[int, Any]]
@@ -52,9 +49,6 @@ class WorkQueue:
     """An actor. It knows of a piece of work no more than its number.
 
     A piece whose worker died is the next that a worker gets: the one that takes its place, or another that is free sooner.
-
-    Args:
-        count: of pieces.
     """
 
     count: int

@@ -36,13 +36,7 @@ def reap(session: int) -> None:
 
 
 def orphans(session: int, raylet: str, marks: list[bytes]) -> list[int]:
-    """Ids of the Ray workers and agents of a session, and of what they have forked, that have no raylet above them.
-
-    Args:
-        session: as :func:`reap`.
-        raylet: name of the process that starts workers and agents.
-        marks: of which their command lines hold one.
-    """
+    """Ids of the Ray workers and agents of a session, and of what they have forked, that have no raylet above them."""
     processes = {int(folder.name): _stat(folder) for folder in Path("/proc").iterdir() if folder.name.isdigit()}
 
     def has_raylet(pid: int) -> bool:

@@ -99,12 +99,7 @@ class RaystsTrial(ray.tune.Trainable):
         """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store.
 
         Args:
-            config: of the trial.
-            dev: the development set.
-            resources: what a trial has.
-            metric: what the search goes by.
             waits: after each value on the way, wait for the decision whether to go on.
-            study: name of the study, which Ray's dashboard shows.
         """
         assert metric is not None and resources is not None and resources.gpus is not None
         self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
@@ -186,11 +181,6 @@ class RaystsTrial(ray.tune.Trainable):
 def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
     """Train what is left of a study on the connected cluster.
 
-    Args:
-        queue: hands out the trials.
-        progress: draws what trains.
-        resources: what a trial asks for, GPUs decided.
-
     Raises:
         RunFailed: the nodes have no memory for any trial.
     """
@@ -266,7 +256,6 @@ class _Trials(Searcher):
     """Tune's trials are the study's: what Tune calls a trial is one training run of a point.
 
     Args:
-        queue: hands out the trials.
         most: trials that are asked for or run at once, at most; none: as many as Tune wants.
     """
 

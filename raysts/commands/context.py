@@ -202,11 +202,7 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
-    """Make sure that every node of a cluster that is not ours alone sees what the plans read and write.
-
-    Raises:
-        InputError: one does not.
-    """
+    """Make sure that every node of a cluster that is not ours alone sees what the plans read and write."""
     from raysts.cluster.capacity import node_types, nodes
     from raysts.cluster.preflight import checked
 

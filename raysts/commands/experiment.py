@@ -74,7 +74,6 @@ class Planned(NamedTuple):
     Attributes:
         plans: by point; of an experiment about claims those alone that a claim which can be measured is about.
         claims: of such an experiment, as :attr:`raysts.report.claims.data.Agenda.claims`.
-        notes: what of it cannot be measured, and is not run.
     """
 
     plans: Mapping[str, Plan]

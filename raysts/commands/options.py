@@ -27,12 +27,8 @@ class Command(NamedTuple):
     """One command of ``raysts``.
 
     Attributes:
-        name: its words (``data fetch``).
-        help: its line in ``raysts --help``.
-        example: a command line that parses.
         arguments: adds its arguments to a parser. An argument's name is that of the function's parameter; ``--set`` is
             ``overrides``.
-        function: what it does.
         text: its result for people; may take out what only they read.
     """
 
@@ -79,11 +75,7 @@ class RunOptions:
 
 
 def on_this_machine(path: str | Path, option: str) -> Path:
-    """A path; the URI of a store, of which a path would be made with that name, is refused.
-
-    Raises:
-        InputError: it is one.
-    """
+    """A path; the URI of a store, of which a path would be made with that name, is refused."""
     if "://" in str(path):
         raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
     return Path(path)

@@ -186,11 +186,7 @@ def _result(study: Study, report: Path) -> Result:
 
 
 def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]:
-    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials.
-
-    Raises:
-        InputError: there is none.
-    """
+    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials."""
     record = store.read_json(f"studies/{name}/study.json", fresh=True)
     if record is None:
         held = [path.parent.name for path in store.get_all("studies", "study.json")]

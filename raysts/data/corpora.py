@@ -347,9 +347,6 @@ class Corpus:
     def check_unchanged(self, names: Iterable[str]) -> None:
         """Make sure that tables that were read are those of which the fingerprints were taken, before what was made of them is
         kept under these. Text of the user's own says so itself when it is read.
-
-        Raises:
-            RunFailed: one of them is another.
         """
         for table in dict.fromkeys(table for name in names for table in (self.sources(name) or [name])):
             before = self.fingerprint(table)

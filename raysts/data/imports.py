@@ -44,13 +44,9 @@ class Import:
 
     Attributes:
         file: the file, a folder of such, or a saved data set.
-        kind: one of ``KINDS``.
         columns: the file's column by canonical name; a canonical column that is not named has its own name.
         name: of the test set or retrieval set, or a canonical table of that kind; default: the file's.
         labels: an NLI label, or ``drop``, by the file's own word for it.
-        drop: which duplicates are left out.
-        split: cut texts into sentences.
-        force: replace the table that is there.
     """
 
     file: str
@@ -213,11 +209,7 @@ class Import:
             raise InputError(problems)
 
     def _value(self, value: Any, column: Column) -> Any:
-        """As the table holds it; None for nothing.
-
-        Raises:
-            ValueError: what is wrong with it.
-        """
+        """As the table holds it; None for nothing."""
         if value is None or (isinstance(value, str) and not value.strip()):
             return None
         if column.kind == "text":

@@ -61,7 +61,6 @@ class Scan:
         rows: texts that are not empty.
         empty: rows without a text (null, or white space alone), which are left out.
         repeated: rows whose text stood there before; they stay.
-        sha256: of the texts in order.
         smallest: the texts of the smallest hashes, ascending, with how often each stands there.
     """
 
@@ -78,9 +77,7 @@ class Text:
 
     Attributes:
         title: name of its file or folder.
-        files: what is read, in order.
         column: that holds the texts; None: the only one that can.
-        scan: what it holds.
         held: how many of ``scan.smallest`` are held out: texts that nothing is trained on, whichever rows they stand in.
     """
 
@@ -356,11 +353,7 @@ def _read(files: Sequence[Path], columns: Sequence[Column], remedy: str, title: 
 
 
 def _checked(value: Any, column: Column) -> Any:
-    """A value as the table holds it; None where it says nothing of a row.
-
-    Raises:
-        ValueError: what is wrong with it.
-    """
+    """A value as the table holds it; None where it says nothing of a row."""
     if column.kind == "number":
         number = math.nan
         if value is not None and not isinstance(value, bool):
@@ -395,12 +388,7 @@ def joined(sets: Sequence[OwnRows]) -> OwnRows:
 
 @dataclass(frozen=True, slots=True)
 class OwnDev:
-    """Development sets of which some are retrieval sets; the rows are those of the others.
-
-    Attributes:
-        pairs: scored pairs.
-        retrieval: the tables of retrieval sets, by their names.
-    """
+    """Development sets of which some are retrieval sets; the rows are those of the others."""
 
     pairs: tuple[OwnRows, ...]
     retrieval: Mapping[str, Mapping[str, OwnRows]]
@@ -444,7 +432,6 @@ class Own:
 
     Attributes:
         text: file, folder or URI of text.
-        column: of it.
         dev: files of scored pairs and folders of retrieval sets by name, which select.
         test: files of scored pairs and folders of retrieval sets by name, which are reported on.
     """

@@ -39,12 +39,8 @@ class StoreSpec:
     """What a token store holds: everything its content depends on, and nothing else.
 
     Attributes:
-        fingerprint: sha256 of the table's files.
-        texts: text columns to tokenise.
         values: other columns to keep (``label``, ``score``).
         tokenizer: content id of the tokenizer's files.
-        max_length: tokens per text.
-        prompt: what stands before every text.
     """
 
     table: str
@@ -170,11 +166,7 @@ def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str,
 
 
 def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file.
-
-    Raises:
-        ShardError: the file cannot be read.
-    """
+    """Columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
     file, first = open_shard(group.path, remedy(table)), 0
     for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
         if group.rows is not None:

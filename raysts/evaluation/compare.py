@@ -72,7 +72,6 @@ def compare_systems(
     McNemar's tests are of two models, and left out where a system has more.
 
     Args:
-        a: the models of one system.
         b: the models of the other; each model has the same sets.
         resamples: 0 leaves intervals and the bootstrap's p out.
         metrics: of sets that are measured by correlation.
@@ -114,17 +113,9 @@ def compare_systems(
 
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:
     """How much more the models of A differ from each other than those of B: the standard deviation (ddof 1) over models of
-    their mean over the sets, by rank correlation (else accuracy).
+    their mean over the sets, by rank correlation (else accuracy); of two models or more each.
 
     Resamples are of rows alone: drawn with replacement, models of a system would differ less than they do.
-
-    Args:
-        a: two models at least.
-        b: two models at least.
-        resamples: 0 leaves the interval out.
-
-    Raises:
-        InputError: a set of A is not the same rows as that of B.
     """
     for name in a[0]:
         _same_rows(a[0][name], b[0][name])

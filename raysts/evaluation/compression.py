@@ -102,9 +102,7 @@ def cost(
     """What it costs on the corpus's development set of scored pairs to store vectors so; None where there is none.
 
     Args:
-        model: gives the first dimensions alone where that is wanted.
         whole: its ``truncate_dim`` before.
-        dtype: of the stored numbers.
         ranges: of ``int8``; default: those of the set's own texts.
     """
     if not corpus.files(DEV):

@@ -95,11 +95,7 @@ class StsDev:
 
 @dataclass(frozen=True)
 class SeveralDevs:
-    """Development sets of which some are of retrieval: the mean of their first scores, each set as much as the others.
-
-    Attributes:
-        name: of all together.
-    """
+    """Development sets of which some are of retrieval: the mean of their first scores, each set as much as the others."""
 
     parts: tuple[Dev, ...]
     name: str

@@ -159,15 +159,8 @@ def evaluate(
     """Results rows of a model on the named tasks (default: every task whose files exist).
 
     Args:
-        model: see :class:`~raysts.evaluation.tasks.Model`.
-        tasks: names in :func:`tasks_of` the corpus.
         layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
-        context: the columns evaluation cannot know.
-        resamples: bootstrap resamples of an interval; 0 leaves intervals out.
-        similarities: what to measure by; default: all that the model has.
-        contaminated: as :func:`score`.
-        probe: as :func:`tasks_of`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.

@@ -45,12 +45,7 @@ def write(
     sha256 of the local files, and ``mteb_version`` is null: it was not MTEB that measured.
 
     Args:
-        rows: of an evaluation.
-        folder: MTEB's cache.
         model: a Hugging Face name is kept, another becomes ``raysts/<its last part>``.
-        revision: of the model; names its folder.
-        layers: rows at this choice of layers.
-        own: the similarity that is the model's own.
     """
     name = model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists() else _local(model)
     target = folder / "results" / name.replace("/", "__") / revision

@@ -192,9 +192,6 @@ class Judged:
     """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
     Attributes:
-        sha256: of its three tables.
-        documents: N texts.
-        queries: Q texts.
         judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
     """
 
@@ -234,11 +231,7 @@ def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float,
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask(ComparableTask):
-    """Retrieval in one set, or in every one of the corpus.
-
-    Attributes:
-        name: of the set; None: every set.
-    """
+    """Retrieval in one set, or in every one of the corpus."""
 
     name: str | None = None
 

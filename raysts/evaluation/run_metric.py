@@ -27,7 +27,6 @@ class RunMetric:
 
     Attributes:
         name: one of ``reported(table)``.
-        table: the development set of the runs.
         selecting: whether it selects checkpoints where a set of the user's own has other scores than ``table``.
     """
 

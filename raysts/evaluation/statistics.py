@@ -98,10 +98,7 @@ def correlation_samples(
 ) -> dict[Metric, np.ndarray]:
     """The correlations of every resample: one vector [R] per metric, NaN where a resample has none.
 
-    Args:
-        predicted: [N] finite.
-        gold: [N] finite.
-        counts: [N, R] of :func:`resample_counts`; the columns of two systems on the same rows are paired.
+    ``counts`` [N, R] are of :func:`resample_counts`; the columns of two systems on the same rows are paired.
     """
     order, group, starts = _groups(predicted)
     gold_order, gold_group, gold_starts = _groups(gold)
@@ -151,12 +148,7 @@ def share_right(right_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
 def sampled_correlations(
     what: str, predicted: np.ndarray, gold: np.ndarray, label: str, resamples: int
 ) -> dict[str, np.ndarray]:
-    """Per metric the value followed by its bootstrap samples [1 + R]; ``what`` begins the messages of errors.
-
-    Raises:
-        UndefinedCorrelationError: as :func:`pearson`.
-        InputError: as :func:`pearson`.
-    """
+    """Per metric the value followed by its bootstrap samples [1 + R]; ``what`` begins the messages of errors."""
     try:
         values = {metric: [CORRELATIONS[metric](predicted, gold)] for metric in METRICS}
     except UndefinedCorrelationError as error:
@@ -247,12 +239,8 @@ def precision_recall_areas(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Area under the precision-recall curve by the trapezoidal rule, and average precision.
 
-    The points of the curve are the distinct scores and (recall 0, precision 1). GaussCSE's AUC is the trapezoidal one.
-
-    Args:
-        scores_N: larger for what is called positive first.
-        positive_N: bool, what is positive.
-        counts_NR: how often each row counts; every column has its own result.
+    The points of the curve are the distinct scores and (recall 0, precision 1). GaussCSE's AUC is the trapezoidal one. Every
+    column of ``counts_NR``, how often each row counts, has its own result.
 
     Returns:
         two vectors [R]; NaN where no positive row counts.
@@ -302,11 +290,6 @@ def williams(r_a: float, r_b: float, r_ab: float, n: int) -> TTest | None:
 
     |R| = 1 - r_a^2 - r_b^2 - r_ab^2 + 2 r_a r_b r_ab, df = n - 3. With rank correlations it holds approximately.
 
-    Args:
-        r_a: correlation of system A with the gold scores.
-        r_b: correlation of system B with them.
-        r_ab: correlation of A with B.
-
     Returns:
         None for fewer than four rows. Equal systems have t 0 and p 1.
     """
@@ -344,12 +327,7 @@ def _t_test(t: float, freedom: int) -> TTest:
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """McNemar's exact two-sided p: of the rows that one of two systems alone has right, either may as well be the one.
-
-    Args:
-        only_a: rows that A has right and B wrong.
-        only_b: rows that B has right and A wrong.
-    """
+    """McNemar's exact two-sided p: of the rows that one of two systems alone has right, either may as well be the one."""
     from scipy import special
 
     if only_a + only_b == 0:

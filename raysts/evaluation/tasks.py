@@ -105,10 +105,7 @@ class RowScores:
     """One similarity of one model on the N rows of one set: what two models are compared by, row for row.
 
     Attributes:
-        dataset: as in the results table.
-        split: as in the results table.
         sha256: of the set's files; scores can be compared where it is the same.
-        similarity: what the model compares texts by.
         values: [N] float64, the similarity of each pair; without ``gold`` what ``metric`` is the mean of.
         gold: [N] float64 scores that the similarities are correlated with; None for a set that is measured otherwise.
         metric: where there is no gold; of an accuracy the values are 1 where the model is right and else 0.

@@ -204,11 +204,7 @@ class TransferTask(Task):
     def score(
         self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """accuracy, or pearson and spearman, of every set that is there.
-
-        Raises:
-            UndefinedCorrelationError: vectors that are not finite, or the same for every pair.
-        """
+        """accuracy, or pearson and spearman, of every set that is there."""
         rows: list[ResultRow] = []
         for probe_set in self.present(corpus):
             parts = [probe_set.load(corpus, table) for table in probe_set.tables]

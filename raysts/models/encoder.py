@@ -29,13 +29,11 @@ class Encoder(nn.Module):
     Args:
         backbone: the encoder without pooler head; as far as its family allows, its attention is replaced by one that
             understands packed batches, its linear layers and dropout by faster ones. Or word vectors.
-        pad_id: id of the padding token.
         pooling: a ``PoolingMode`` over the non-padding tokens, special tokens included; several are joined by ``+``, and
             their vectors stand one after the other.
         layers: which layers' token vectors are averaged before pooling.
         heads: applied one after the other; one that reads tokens stands first and is pooled by ``mean``.
         mask_id: id of the mask token, where the tokenizer has one.
-        special_ids: ids of the special tokens.
         skipped: tokens at the beginning of each text that are not pooled: a prompt's.
 
     Attributes:
@@ -115,8 +113,6 @@ class Encoder(nn.Module):
         The texts are packed (``raysts.models.packing``); the rows come back in their own order.
 
         Args:
-            ids_BT: token ids.
-            lengths_B: tokens per text.
             known: the same as the host knows them; without them a GPU is waited for.
         """
         if len(self.heads):

@@ -66,11 +66,7 @@ WORD_VECTORS = Family(packed=True)
 
 
 def family_of(model_type: object) -> Family:
-    """The family of a ``model_type``; an encoder or decoder that transformers knows and that has no entry here is padded.
-
-    Raises:
-        ValueError: it does not read text.
-    """
+    """The family of a ``model_type``; an encoder or decoder that transformers knows and that has no entry here is padded."""
     if model_type == MODEL_TYPE:
         return WORD_VECTORS
     if model_type in FAMILIES:

@@ -35,8 +35,6 @@ class GaussianHead(Head):
     in a file beside it.
 
     Args:
-        in_features: H.
-        out_features: D.
         activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
         kind: which similarity it is trained and compared with.
     """

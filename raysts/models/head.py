@@ -101,11 +101,7 @@ class Dense(Head):
     """activation(W x + b), and with ``residual`` x, or R x where the widths differ: sentence-transformers' own module.
 
     Args:
-        in_features: D.
-        out_features: E.
         activation: ``tanh``, ``identity``, or the path of another activation function of torch without arguments.
-        bias: add b.
-        residual: add the input.
     """
 
     module = "sentence_transformers.models.Dense"

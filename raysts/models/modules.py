@@ -50,15 +50,8 @@ class Description:
     """What a directory says of its model.
 
     Attributes:
-        pooling: see :class:`raysts.models.encoder.Encoder`.
-        layers: which layers are pooled.
         heads: type and folder of the modules that are heads.
-        max_length: tokens per text.
         normalize: give vectors of unit length.
-        lower_case: texts are written in small letters before they are tokenised.
-        prompts: what stands in front of a text.
-        truncate_dim: so many of the dimensions are given.
-        similarity: a name in ``SIMILARITIES``.
     """
 
     pooling: str = "mean"
@@ -172,11 +165,7 @@ def pooled_by(folder: Path) -> tuple[str, Layers]:
 
 
 def head_of(kind: str, folder: Path) -> Head:
-    """The head of type ``kind`` that the folder of its module holds.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The head of type ``kind`` that the folder of its module holds."""
     from raysts.models.gaussian_head import LOG_VAR, GaussianHead
 
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages

@@ -38,11 +38,7 @@ _LONGEST = 64  # tokens of the longest text that the check embeds
 
 
 class Graph(nn.Module):
-    """The model in operations that ONNX has.
-
-    Args:
-        model: the model; its heads are dense layers.
-    """
+    """The model in operations that ONNX has."""
 
     def __init__(self, model: SentenceModel) -> None:
         super().__init__()
@@ -117,11 +113,6 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
     [B, D] float32, and ``last_hidden_state`` [B, T, H]: the token vectors that are pooled, of whatever layers.
     ``SentenceTransformer(folder, backend="onnx")`` takes those, and pools them by the modules beside the graph. Word vectors
     have no such backend.
-
-    Args:
-        model: a model on the CPU that ``check`` has passed.
-        folder: the directory.
-        card: its ``README.md``.
 
     Raises:
         RunFailed: the graph cannot be made, or gives other embeddings than the model.

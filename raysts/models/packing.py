@@ -115,8 +115,6 @@ def pack(
     """Pack right-padded token ids.
 
     Args:
-        ids_BT: token ids.
-        lengths_B: tokens per text.
         position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
         split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
         known: the lengths as the host knows them, [B], or [M, B] of all members under vmap; None: they are read from the

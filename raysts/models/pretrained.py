@@ -207,11 +207,7 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _shapes(folder: Path) -> list[list[int]]:
-    """The shapes of a model's weights, without reading them; none of pickled ones.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+    """The shapes of a model's weights, without reading them; none of pickled ones."""
     found: list[list[int]] = []
     for path in _weights(folder):
         try:
@@ -228,9 +224,6 @@ def refuse_code(folder: Path) -> None:
     Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there is no
     ``model.safetensors``, may hold tensors and nothing else. Code of its own would not be run, but the model would then not
     be the one meant.
-
-    Raises:
-        InputError: naming the file.
     """
     for name in ("config.json", "tokenizer_config.json"):
         config = config_of(folder / name) or {}
@@ -283,11 +276,7 @@ def _check_padding(encoder: Encoder) -> None:
 
 
 def _check_config(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse the configuration of something else than an encoder, and sizes of which none could be built.
-
-    Raises:
-        InputError: naming what is wrong.
-    """
+    """Refuse the configuration of something else than an encoder, and sizes of which none could be built."""
     try:
         family = family_of(config.get("model_type"))
     except (ValueError, TypeError) as error:

@@ -42,7 +42,6 @@ class Prompts:
     """The prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module say them.
 
     Attributes:
-        texts: by name.
         default: name of the one that is taken where none is asked for; none: no prompt.
         pooled: whether the tokens of a prompt are pooled with those of the text.
     """

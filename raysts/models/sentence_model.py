@@ -48,12 +48,8 @@ class SentenceModel:
     """An encoder, its heads included, with its tokenizer.
 
     Args:
-        encoder: the encoder.
-        tokenizer: its Hugging Face tokenizer.
-        max_length: texts are cut to this many tokens, special tokens included.
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
         prompts: what stands in front of every text.
-        truncate_dim: give the first so many dimensions alone.
         similarity: of vectors, a name in ``raysts.models.head.SIMILARITIES``.
         precision: what it computes in, a ``raysts.models.precision.Precision``.
     """
@@ -162,9 +158,6 @@ class SentenceModel:
 
         Args:
             texts: the texts; queries and documents (``prompts.Asked``) each behind the model's prompt for their kind.
-            layers: the choices.
-            prompt: as for :meth:`encode`.
-            options: as for :func:`represent_tokens`.
         """
         if len(self.encoder.heads):
             layers = (self.layers,)
@@ -217,10 +210,6 @@ class SentenceModel:
         sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
         pooled, and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling); heads that it does not have,
         and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
-
-        Args:
-            folder: the directory; what is there is replaced.
-            card: its ``README.md``.
 
         Raises:
             InputError: it was loaded in bf16 or int8.

@@ -35,11 +35,7 @@ def l2_of_mixtures(a: Arrays, b: Arrays) -> np.ndarray:
 
 
 class FlowHead(Head):
-    """z of the pooled vectors: [B, D] -> [B, D].
-
-    Args:
-        flow: the flow.
-    """
+    """z of the pooled vectors: [B, D] -> [B, D]."""
 
     module = "raysts_glow.Glow"
     source = Path(glow.__file__)
@@ -71,9 +67,6 @@ class LatentHead(Head, Generic[L]):
 
     Class attributes:
         kind: the latent module's class.
-
-    Args:
-        latent: the latent module.
     """
 
     reads = "tokens"

@@ -32,11 +32,8 @@ class WordVectorsConfig:
     """What a Hugging Face configuration says of an encoder.
 
     Attributes:
-        hidden_size: H.
-        vocab_size: V.
         num_hidden_layers: the vectors are the one layer, and the embedding layer below it.
         max_position_embeddings: no position counts; sentence-transformers' limit.
-        model_type: tells the directory apart.
     """
 
     hidden_size: int

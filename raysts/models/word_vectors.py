@@ -76,10 +76,6 @@ def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, p
     """Write what a model directory has of its backbone and tokenizer; sentence-transformers reads it as WordEmbeddings.
 
     Args:
-        backbone: the vectors.
-        tokenizer: their tokenizer.
-        folder: the model directory.
-        max_length: words per text.
         plain: sentence-transformers' own class reads the tokenizer. It gives a text of unknown words no token, and mean
             pooling makes zeros of that; max pooling and heads that read tokens need the one padding token of ``Words``.
     """

@@ -26,7 +26,6 @@ def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
     fewer sentences than dimensions.
 
     Args:
-        covariance_DD: covariance of the embeddings, float64.
         dimensions: E, the directions of largest variance.
     """
     variance_D, directions_DD = (found.flip(-1) for found in torch.linalg.eigh(covariance_DD))

@@ -50,7 +50,6 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 
     Args:
         parts: vectors [N, E] that it is fitted to.
-        width: of the student.
     """
     moment_EE = np.zeros((parts[0].shape[1],) * 2)
     for part in parts:
@@ -66,10 +65,6 @@ def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
 
     Procrustes (Schoenemann 1966) of the unit vectors. No cosine of the target changes. A student that learns directions need
     not first learn on which axes its teachers happen to write what it knows too.
-
-    Args:
-        target_NK: of some texts.
-        start_NK: the student's vectors of the same.
     """
     target, start = (unit(vectors.astype(np.float64)) for vectors in (target_NK, start_NK))
     left_KK, _, right_KK = np.linalg.svd(target.T @ start)
@@ -79,9 +74,6 @@ def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
 def agreement(vectors: Sequence[np.ndarray]) -> list[float]:
     """How well each teacher's cosines of all pairs of texts rank them as each other teacher's do: the mean Spearman
     correlation with the others; 0 where it is below. 1 for one that is alone.
-
-    Args:
-        vectors: of each of M teachers [N, D] of the same texts.
     """
     ranks = []
     for of_teacher in vectors:

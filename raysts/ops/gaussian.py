@@ -73,12 +73,9 @@ def contrastive(
     premise_i), with ``rev`` R[i, j] = sim(premise_j || hypothesis_i).
 
     Args:
-        own: the rows that the loss is taken of.
         candidates: what each is compared with; ``own`` is among them.
         counts: bool by set, which candidates it has, [K], or for each row [B, K]; the others (fillers) are no negatives.
         loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
-        temperature: t.
-        kind: the similarity.
     """
     pairs = {
         "ent": (candidates.hypothesis, own.premise),

@@ -25,8 +25,6 @@ def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tens
     """Binary cross-entropy of the dot product of the two encoders' embeddings -> [B] (SED B.2; CT paper, section 3).
 
     Args:
-        a_BD: embeddings by the first encoder.
-        b_BD: embeddings by the second encoder.
         identical_B: 1 where both encoders read the same sentence, else 0.
     """
     logits_B = (_at_least_float32(a_BD) * _at_least_float32(b_BD)).sum(-1)
@@ -37,8 +35,6 @@ def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: fl
     """(cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B] (SED 5.5; Sentence-BERT, regression).
 
     Args:
-        u_BD: embeddings of the first sentences.
-        v_BD: embeddings of the second sentences.
         scores_B: gold similarity, 0 to 5.
         lower_bound: l, the target of a pair that scores 0; in [0, 1).
     """
@@ -53,7 +49,6 @@ def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor,
     Candidate i is the positive of anchor i, all others are its negatives (SimCSE, equations 1, 4 and 5).
 
     Args:
-        anchors_BD: embeddings.
         candidates_ND: embeddings, the B positives first.
         weight_N: where it is 0 the candidate is no negative (-inf), of any anchor or with [B, N] of that one; it stays its
             own anchor's positive.
@@ -73,9 +68,6 @@ def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, cand
 
     Args:
         anchor_B: the anchors' texts as numbers, equal where the texts are.
-        anchor_K: anchors of all examples.
-        positive_K: their positives.
-        candidate_N: the candidates.
     """
     same_BK = (anchor_B[:, None] == anchor_K).float()
     known_KN = (positive_K[:, None] == candidate_N).float()

@@ -50,12 +50,7 @@ def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
-    """Minus the Jensen-Shannon divergence (natural logarithm), mean over V -> float64 [N], from -log 2 to 0.
-
-    Args:
-        a_NVK: V probability distributions over K classes per row.
-        b_NVK: those that they are compared with.
-    """
+    """Minus the Jensen-Shannon divergence (natural logarithm), mean over V -> float64 [N], from -log 2 to 0."""
     found = np.zeros(len(a_NVK))
     for rows, a, b in _blocks(a_NVK, b_NVK):
         middle = (a + b) / 2
@@ -72,9 +67,7 @@ def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged)
 
     Args:
         mu_a: [T, D] of each first text.
-        log_var_a: logarithms of its variances.
         mu_b: [S, D] of each second text.
-        log_var_b: logarithms of its variances.
     """
     found = np.zeros(len(mu_a))
     for row, (m, v, n, w) in enumerate(zip(mu_a, log_var_a, mu_b, log_var_b, strict=True)):

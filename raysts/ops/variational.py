@@ -48,10 +48,6 @@ def draw(kind: Callable[..., Tensor], seeds_B: np.ndarray, lengths_B: np.ndarray
 
     Args:
         kind: ``torch.rand`` or ``torch.randn``.
-        seeds_B: a seed per text.
-        lengths_B: its tokens.
-        width: numbers per token.
-        like: gives device and type.
     """
     generator = torch.Generator(like.device)
     parts = [

@@ -76,12 +76,9 @@ class Delivered:
 
     Attributes:
         what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``ensemble`` or ``student``.
-        layers: layers that it pools.
         by: the development set that chose it among others; ``system``: the system's name says it.
         beats_input: whether the interval lies above 0; None where there is none.
         difference: of the rank correlation (of a set that has none, the accuracy), above the input.
-        ci_low: end of its paired 95 % bootstrap interval.
-        ci_high: the other end.
         on: the test set: the first of the user's own, else STS-B where it is measured, else the first STS set that is, else
             another; None: none is.
         agreement: with the ensemble on held-out texts (:mod:`raysts.evaluation.agreement`); None where labels judge.

@@ -54,7 +54,6 @@ class Inputs:
     """A pipeline with the data, the storage and the models that it is run on.
 
     Attributes:
-        storage: storage folder (of an object store its mirror).
         locate: folder of a model named in the recipe (resolves run ids).
     """
 
@@ -328,11 +327,7 @@ class Inputs:
         return together([start, *map(trained_on, self.teacher_folders), own])
 
     def contamination(self, keep: bool = True) -> Contamination:
-        """That text in the test sets. Every model has its clean score on the same rows, so that they compare.
-
-        Args:
-            keep: remember in the storage what was found.
-        """
+        """That text in the test sets. Every model has its clean score on the same rows, so that they compare."""
         cache = self.storage / "contamination" if keep else None
         return harness.searched(self.corpus, self.tasks, self.trained_on(), cache=cache)
 

@@ -50,9 +50,6 @@ class Option:
     Attributes:
         what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``student``.
         id: of the model, as an outcome names it; of the backbone its content id.
-        pooling: of its token vectors.
-        layers: that it pools.
-        score: on the development set that chooses.
     """
 
     what: str
@@ -72,9 +69,7 @@ class Outcome:
     """What came out of a run, by ids of runs (content ids of models without one).
 
     Attributes:
-        members: every member that finished.
         ensemble: the members whose mean is the ensemble, or the teacher of the students; empty where nothing is combined.
-        soups: the weight averages of members, by role.
         students: what came out of each distillation, with what was fitted on it.
         selected: the model that is handed over; None of an ensemble, and where nothing is trained.
         selected_by: the development set whose labels chose it: its checkpoint, it among others, or the members behind it.
@@ -148,9 +143,6 @@ def decide(
     Args:
         members: those that finished, in order; a score is that of the last stage.
         students: in order, empty before they are trained; a score is that of the distillation.
-        soups: weight averages by role; a score is that of the average.
-        select_top: how many members form the ensemble; None: all.
-        dev: the development set that the members' scores are on.
         options: where the best is handed over, whatever the system's name says: what there is to choose among.
     """
     ensemble = [members[index] for index in top([m.score for m in members], select_top)] if combine else []

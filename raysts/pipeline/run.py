@@ -36,10 +36,7 @@ def run(
 
     Args:
         plan: a plan that ``check`` has passed.
-        executor: where nodes run.
-        name: name of the run in the storage; one driver at a time may use it.
         command: the command that started this, for the report.
-        say: takes one line of progress.
         report: writes the report, of a run that failed too.
 
     Raises:

@@ -116,11 +116,7 @@ def weight_bytes(path: Path) -> int:
 
 
 def check(path: Path) -> None:
-    """Check that it can teach.
-
-    Raises:
-        InputError: it cannot be used.
-    """
+    """Check that it can teach."""
     if kind(path) == "encoder":
         pretrained.check(path)
     elif kind(path) == "vectors":
@@ -138,9 +134,6 @@ def load(
     Args:
         path: a model directory, or Parquet.
         pooling: of an encoder's token vectors; None: as its directory says.
-        layers: that are pooled, likewise.
-        prompt: before every text, a name or a text.
-        device: where it runs.
         precision: what an encoder computes in; ONNX does as its graph says.
     """
     if kind(path) == "vectors":
@@ -169,11 +162,6 @@ class EncoderTeacher:
 
 class OnnxTeacher:
     """A graph that gives ``sentence_embedding`` [B, D], or token vectors [B, T, H] that the directory says how to pool.
-
-    Args:
-        folder: with the graph and the tokenizer's files.
-        prompt: before every text, a name or a text.
-        device: ``cuda`` where onnxruntime has it.
 
     Raises:
         InputError: onnxruntime is not there, or does not run it.

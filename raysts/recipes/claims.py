@@ -47,10 +47,7 @@ class Claim(NamedTuple):
     """One claim: A is above B.
 
     Attributes:
-        source: section or table.
-        says: the claim in words.
         a: the system that is claimed to be above.
-        b: the other.
         on: test sets whose mean is compared; those of them that are there.
         printed: the paper's values, of B and of A; empty where the paper has none.
         holds: whether the paper says so; False: it says that A is not above B.

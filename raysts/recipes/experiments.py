@@ -21,8 +21,6 @@ class Point(NamedTuple):
     """One pipeline of an experiment: a system, and the settings that make it this point.
 
     Attributes:
-        system: its name.
-        settings: overrides.
         label: what it is called; empty: the system and what is different in it.
         on: the backbones that it is made of.
         searched: whether it takes what the experiment's search has found.
@@ -49,9 +47,7 @@ class Experiment(NamedTuple):
     """Several pipelines.
 
     Attributes:
-        entry: its line in ``raysts recipes``.
         paper: the paper, as ``raysts report --paper`` knows it; none: an experiment of our own, with a report of its own.
-        tables: the tables of the paper that it fills.
         points: the pipelines for a backbone of so many layers.
         usual: what else every point has that can take it, members and students for one; overrides and scales may ask for
             something else.

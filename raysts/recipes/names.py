@@ -255,7 +255,6 @@ class Own(NamedTuple):
     """A pipeline that no system's name says.
 
     Attributes:
-        made: makes it.
         scales: the scales that it has, each with what it changes beside what the scale changes everywhere.
     """
 

@@ -167,11 +167,7 @@ class _Plain(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """The value in a YAML text without aliases.
-
-    Raises:
-        yaml.YAMLError: it is none.
-    """
+    """The value in a YAML text without aliases."""
     try:
         return yaml.load(text, _Plain)  # noqa: S506 (a SafeLoader)
     except (RecursionError, ValueError) as error:  # 2020-13-45 is a date to YAML

@@ -14,9 +14,7 @@ class Composed(NamedTuple):
     """A recipe that is a search, and the system that is made with its best point.
 
     Attributes:
-        entry: its line in ``raysts recipes``.
         system: name of the pipeline that follows; it has the stage that is searched.
-        then: what follows, in words.
         overrides: the best point as overrides of the system.
     """
 

@@ -11,12 +11,7 @@ from raysts.search.trial import Trial, TrialRuntime, run_trial
 
 
 def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None) -> None:
-    """Train what is left.
-
-    Args:
-        progress: draws what trains.
-        threads: CPU threads of a trial.
-    """
+    """Train what is left."""
     metric = queue.search.objective
     while (trial := queue.next()) is not None:
 

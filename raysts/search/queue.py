@@ -24,7 +24,6 @@ class TrialQueue:
     ``num_samples``, what the sampler makes of everything that has ended so far.
 
     Args:
-        study: an open study.
         earlier: points and scores of another study that the sampler learns from.
         said: takes the record of a trial that has ended.
     """

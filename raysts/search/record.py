@@ -19,15 +19,11 @@ class Record:
     """What is remembered of a trial that has ended.
 
     Attributes:
-        point: values of the searched options.
-        seed: number of the seed, from 0.
         status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
         value: what the search goes by (``Search.metric``); of a stopped trial, the last one it reported.
         step: step of the kept model, or at which it was stopped.
         steps: steps of the whole run.
-        seconds: training time.
         curve: step and value of every evaluation.
-        finished_at: ISO time.
     """
 
     id: str

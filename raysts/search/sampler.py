@@ -94,9 +94,7 @@ class View:
     """``optuna.db``: the records of a study for Optuna's dashboard. It is never read: what is wrong with it harms nothing.
 
     Args:
-        name: name of the Optuna study.
         search: what is searched; with more than one seed a point, the seed is shown as one more parameter.
-        say: told when the file cannot be written.
     """
 
     def __init__(self, path: Path, name: str, search: Search, say: Callable[[str], None]) -> None:

@@ -113,7 +113,6 @@ def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     """What the scores show of the chosen point, in a sentence: it may be within noise of others, and not the simplest.
 
     Args:
-        mode: which way is better.
         usual: the recipe's own values of the options: the simplest point changes the fewest of them.
     """
     best = by_mean(scores, mode)

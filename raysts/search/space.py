@@ -26,10 +26,6 @@ class Dimension:
 
     Attributes:
         choices: the values, each once; empty for a range.
-        low: smallest value of a range.
-        high: largest value of a range, included.
-        log: the range is drawn from on a log scale.
-        integer: the range holds whole numbers.
     """
 
     choices: tuple[Any, ...] = ()

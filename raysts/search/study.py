@@ -59,11 +59,7 @@ class ScoreBackbone:
 
 
 class Study:
-    """The trials of a search in a storage folder. Making one reads and writes nothing.
-
-    Args:
-        plan: plan of its pipeline, whose nodes trials are made as.
-    """
+    """The trials of a search in a storage folder. Making one reads and writes nothing."""
 
     def __init__(self, search: Search, plan: Plan, name: str) -> None:
         self.search, self.plan, self.name = search, plan, name

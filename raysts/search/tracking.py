@@ -134,7 +134,6 @@ class Trackers:
         folder: its folder, in which it is remembered what has been given to whom.
         mlflow: tracking URI (``sqlite:///runs.db``, a server, a folder); the experiment is named as the study.
         wandb: project; ``WANDB_MODE=offline`` keeps it on this machine.
-        say: told about a tool that fails.
 
     Raises:
         InputError: a tool that is asked for is not installed.

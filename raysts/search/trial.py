@@ -61,12 +61,9 @@ class TrialRuntime(Runtime):
     moment costs the steps since the last one.
 
     Args:
-        device: as :class:`Runtime`.
-        threads: as :class:`Runtime`.
         metric: what is reported.
         report: takes the metric's value and the metrics line of every evaluation but the last.
         stopped: whether to stop.
-        where: for the run record.
     """
 
     saves_end = False

@@ -154,7 +154,6 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
 
     Args:
         path: the lock file; its text names the holder for the message below.
-        holder: who we are.
         wait: seconds to wait for a holder that is about to end (a dying worker of a killed driver).
 
     Raises:
@@ -206,11 +205,7 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
 
 
 def writable(folder: Path, option: str) -> Path:
-    """``folder``, made if need be, after checking that it can be written to.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """``folder``, made if need be, after checking that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / draft_name("probe")

@@ -117,8 +117,6 @@ class Bucket:
     Every method raises StoreFailed when the store does not answer after ``tries``, or refuses.
 
     Args:
-        uri: canonical.
-        tries: times that something is tried.
         guard: takes the path before every try to change an object there, and raises where that must not be.
     """
 
@@ -239,9 +237,6 @@ class Bucket:
         """Make sure that the bucket is there and answers, and, if asked, that it can be written to.
 
         That takes no time where nobody is there at all; a store that is busy is asked again.
-
-        Raises:
-            InputError: it is not, does not, or cannot.
         """
         what = f"{option} '{self.uri}'"
         try:
@@ -299,11 +294,7 @@ class Bucket:
 
 
 def check_inside(name: str, where: str, folders: bool = True) -> None:
-    """Refuse a name that leads out of its folder, or without ``folders`` into one below.
-
-    Raises:
-        InputError: it does.
-    """
+    """Refuse a name that leads out of its folder, or without ``folders`` into one below."""
     if not is_inside(name) or ("/" in name and not folders):
         raise InputError(
             f"{where} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "

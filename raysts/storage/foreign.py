@@ -17,9 +17,6 @@ def check_ordinary(path: Path, most: int | None = None) -> None:
     """Refuse what would be waited for (a pipe, a device), a folder, and a file of more than ``most`` bytes.
 
     What is not there is nobody's fault here.
-
-    Raises:
-        InputError: naming the file.
     """
     try:
         found = path.stat()
@@ -34,11 +31,7 @@ def check_ordinary(path: Path, most: int | None = None) -> None:
 
 
 def read_json(path: Path, kind: type[Any] = dict) -> Any:
-    """The JSON object (or other ``kind`` of value) in a file; None when it is not there.
-
-    Raises:
-        InputError: naming the file.
-    """
+    """The JSON object (or other ``kind`` of value) in a file; None when it is not there."""
     check_ordinary(path, MOST_JSON)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -38,12 +38,7 @@ SETTLE = 10.0
 
 
 class Lease:
-    """A lock in ``bucket`` at ``key``, a folder of claims.
-
-    Args:
-        key: path of the folder.
-        holder: who we are, for the messages of others.
-    """
+    """A lock in ``bucket`` at ``key``, a folder of claims."""
 
     def __init__(self, bucket: Bucket, key: str, holder: str) -> None:
         self.bucket, self.key, self.holder = bucket, key, holder
@@ -59,9 +54,6 @@ class Lease:
 
     def take(self, wait: float = 0.0) -> None:
         """Take the lock.
-
-        Args:
-            wait: seconds to wait for a holder that is about to end.
 
         Raises:
             InputError: another live process holds it.

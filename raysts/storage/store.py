@@ -183,7 +183,6 @@ class Store(abc.ABC):
         """Be the only one with this lock, in an object store on any machine.
 
         Args:
-            holder: who we are, for the messages of others.
             wait: seconds to wait for a holder that is about to end.
             of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a
                 lock in ``locks/``, that of a command, nothing at all. Default: the storage.
@@ -194,11 +193,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def check(self, writes: bool = False, option: str = "--storage") -> None:
-        """Make sure that the storage answers, and with ``writes`` that it can be written to, before work starts.
-
-        Raises:
-            InputError: it does not, or cannot.
-        """
+        """Make sure that the storage answers, and with ``writes`` that it can be written to, before work starts."""
 
     @contextmanager
     def scratch(self, key: Key) -> Iterator[Path]:

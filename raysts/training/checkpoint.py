@@ -25,16 +25,10 @@ class TrainState:
     """Where a run stands; everything besides weights and optimiser state that a resumed run must know.
 
     Attributes:
-        step: optimiser steps done.
         loss_sum: sum of losses since the last metrics line.
-        loss_count: steps in ``loss_sum``.
-        latest: dev scores of the last evaluation by metric.
         best: best dev score so far, by the metric that selects.
-        best_step: step of the best score.
         best_candidate: name of the best candidate encoder.
-        best_scores: its dev scores by metric.
         since_best: dev evaluations since then.
-        seconds: training time so far.
         stopped: early stopping has ended the run.
         metrics: checksum of the metrics lines up to here.
     """
@@ -141,9 +135,6 @@ def restore(
     would have.
 
     Args:
-        folder: of the checkpoints.
-        module: what is trained.
-        optimizer: its optimiser.
         metrics: checksum of the metrics lines that are there up to a step.
         by_dev: whether the best weights are kept.
     """

@@ -23,12 +23,6 @@ class Job:
     """One training run: everything ``train`` needs, picklable.
 
     Attributes:
-        id: run id.
-        recipe: the recipe.
-        seed: seed of this run.
-        folder: run folder.
-        parent: model folder to start from.
-        store: token store of the training rows.
         prompt: what stands before every text there, and before every text that the trained model reads.
         teacher: folder of teacher means, for distillation.
         to_target: the map of them to what is learnt, as :class:`raysts.data.windows.Windows` takes it.

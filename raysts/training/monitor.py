@@ -28,12 +28,7 @@ EVERY_REMOTE = 15.0
 
 
 class RunMonitor:
-    """Watches run folders: bars on a terminal; elsewhere ``say`` gets a line for each finished run, and one a minute of all.
-
-    Args:
-        say: takes progress.
-        total: runs in all.
-    """
+    """Watches run folders: bars on a terminal; elsewhere ``say`` gets a line for each finished run, and one a minute of all."""
 
     def __init__(self, say: Callable[[str], None], total: int) -> None:
         self.say, self.total = say, total

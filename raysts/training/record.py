@@ -57,11 +57,7 @@ def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, sec
     """Complete the record of a run that has come to its end.
 
     Args:
-        record: what ``begin`` opened.
-        job: the run.
-        state: where it stands.
         candidate: name of the encoder that is kept where dev does not choose.
-        seconds: since this process began with it.
     """
     by_dev = job.recipe.by_dev
     scores = state.best_scores if by_dev else state.latest

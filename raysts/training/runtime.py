@@ -30,11 +30,7 @@ class Runtime:
     """One process of a training run; this one trains alone, in the caller's process.
 
     Attributes:
-        rank: number of this process.
-        world: number of processes.
-        device: where tensors live.
         read: source of batches.
-        where: for the run record.
         shards: whether the module is spread over the processes, which then run it and ask for its state together.
         saves_end: whether a run at its end writes a checkpoint before its model, so that a kill in between costs nothing.
     """
@@ -73,8 +69,6 @@ class Runtime:
         """Take note of every metrics line, for whoever watches.
 
         Args:
-            facts: of the run, as its job has them.
-            line: as it was written.
             sentences: that an example sends through an encoder.
         """
 

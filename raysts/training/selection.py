@@ -21,11 +21,7 @@ from raysts.training.runtime import Runtime
 def evaluate(
     job: Job, runtime: Runtime, candidates: dict[str, Encoder], model: CachedTokensModel, state: TrainState
 ) -> dict[str, float]:
-    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores.
-
-    Raises:
-        RunFailed: a score is undefined.
-    """
+    """Score the candidates on dev (rank 0 does, all learn the result) and take note of the best; the best one's scores."""
     assert job.dev is not None
     scores = torch.zeros(len(candidates), len(job.dev.metrics), dtype=torch.float64)
     if not job.recipe.by_dev:

@@ -54,10 +54,6 @@ def train_stack(jobs: Sequence[Job], runtime: Callable[[Job], Runtime]) -> list[
 
     Runs that stand at different steps (a kill came between the checkpoints of two members) are trained apart. A stack
     that does not fit into the device's memory is trained in halves.
-
-    Args:
-        jobs: the runs.
-        runtime: where a run happens; of one process.
     """
     failures: dict[Path, Exception] = {}
     if len(jobs) == 1:

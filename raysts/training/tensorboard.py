@@ -19,8 +19,6 @@ def write_scalars(
     """Every number of a run at its step and its time; a folder that has these lines already stays as it is.
 
     Args:
-        folder: of the run; its name is what TensorBoard calls it.
-        metrics: the lines of ``metrics.jsonl``.
         start: when training began, Unix time.
         hparams: what the run has in the HPARAMS tab.
         kept: step and score by which that tab compares it, as the scalar ``kept``.

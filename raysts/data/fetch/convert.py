@@ -16,8 +16,6 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
     """The rows of a source that have a value in every canonical column.
 
     Args:
-        rows: as the source has them.
-        shape: one of ``SHAPES``.
         name: what the source is called in a table of several.
 
     Raises:

@@ -24,11 +24,7 @@ _SAID = 100 << 20  # bytes between two lines of progress
 
 
 def read(url: str) -> bytes:
-    """What is at an address.
-
-    Raises:
-        RuntimeError: it cannot be read.
-    """
+    """What is at an address."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             found: bytes = answer.read()
@@ -38,11 +34,7 @@ def read(url: str) -> bytes:
 
 
 def local_archive(name: str, source: str | Path) -> Path:
-    """The copy of the archive of word vectors ``name`` in a folder.
-
-    Raises:
-        InputError: it is not there.
-    """
+    """The copy of the archive of word vectors ``name`` in a folder."""
     path = Path(source) / _file(VECTORS[name])
     if not path.is_file():
         raise InputError(f"--source '{source}' does not hold {path.name}, of which {name} is a part: copy it there")

@@ -90,11 +90,9 @@ def prepare_wikipedia(
         output_root: the data folder, which every node must see under this path; made if need be.
         sample: how many sentences to draw; None for all.
         seed: of the order, and so of the sample.
-        say: called with one line of text per stage.
         block_bytes: about the bytes of text that one worker holds at a time.
         skip_bad: go on without files of a folder of shards that cannot be read: the table is that of the others, and
             ``skipped`` lists them.
-        spread: does the units of work.
 
     Returns:
         The table's entry in ``manifest.json``: rows, files, ``articles``, ``found`` (well-formed sentences),
@@ -309,9 +307,6 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
 
     Returns:
         per piece ``path``, ``groups`` (row groups), and the rows ``first`` to ``last`` of these.
-
-    Raises:
-        ShardError: a file cannot be read.
     """
     units: list[dict[str, Any]] = []
     for path in files:

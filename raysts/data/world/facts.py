@@ -80,12 +80,7 @@ def _roles(meaning: Meaning) -> list[tuple[str, Noun]]:
 
 
 class Facts:
-    """Draws and edits meanings of one split.
-
-    Args:
-        split: train, dev or test.
-        draws: where choices come from.
-    """
+    """Draws and edits meanings of one split."""
 
     def __init__(self, split: str, draws: Draws) -> None:
         assert split in SPLITS, split

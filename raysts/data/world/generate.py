@@ -79,7 +79,6 @@ def world_path(cache: Path | None = None, seed: int = 0, size: str = "default") 
 
     Args:
         cache: folder that holds worlds; default `$XDG_CACHE_HOME/raysts`, else `~/.cache/raysts`.
-        size: `default` or `small`.
     """
     path = Path(cache or cache_folder()) / f"world-{WORLD_VERSION}-{seed}-{size}"
     if not path.is_dir():

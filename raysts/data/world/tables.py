@@ -107,7 +107,6 @@ class Writer:
 
     Args:
         name: name of the table; streams of other tables are independent.
-        split: train, dev or test.
     """
 
     def __init__(self, seed: int, name: str, split: str) -> None:

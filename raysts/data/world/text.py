@@ -112,11 +112,7 @@ def all_surfaces() -> Iterator[tuple[str, str]]:
 
 
 class Realiser:
-    """Chooses wordings; `used` holds those of the last sentence, which a paraphrase may want to leave.
-
-    Args:
-        draws: where choices come from.
-    """
+    """Chooses wordings; `used` holds those of the last sentence, which a paraphrase may want to leave."""
 
     def __init__(self, draws: Draws) -> None:
         self.draws = draws
@@ -133,7 +129,6 @@ class Realiser:
         """One wording of the meaning; words to avoid only where there is no synonym, words to prefer where possible.
 
         Args:
-            meaning: what to say.
             avoid: wordings (entries of `used`) to leave.
             prefer: wordings to take.
         """

@@ -111,8 +111,6 @@ def contamination(
 
     Args:
         corpus: holds the test sets and the training tables; one that it does not hold as it was is called unknown.
-        tasks: by name.
-        trained: what the model was trained on.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
     tables = {name: task.tested(corpus) for name, task in tasks.items()}

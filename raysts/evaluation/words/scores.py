@@ -75,11 +75,6 @@ def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed:
 
     They are agglomerative with Ward's linkage, with average and with complete linkage, by cosine and by Euclidean distance,
     and the best of ten runs of k-means.
-
-    Args:
-        members: words [N].
-        classes: class of each word [N].
-        seed: of k-means.
     """
     from sklearn.cluster import AgglomerativeClustering, KMeans
 

@@ -83,7 +83,6 @@ class WordsTask(ModelTask):
 
         Args:
             layers: choices of layers; default: each layer alone, of word vectors the model's own.
-            resamples: of an interval.
 
         Raises:
             InputError: there are no sentences that show a contextual model the words.

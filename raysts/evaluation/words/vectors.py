@@ -27,7 +27,6 @@ class Words:
     """A vocabulary and its vectors.
 
     Attributes:
-        index: row of each word.
         raw_VH: the vectors, of any length; they may lie on disk.
     """
 

@@ -98,8 +98,6 @@ class Glow(nn.Module):
     Args:
         dim: D; every level halves it, so 2^levels must divide it.
         levels: L (2 in the paper's Table 7, 3 in the official code's default file).
-        depth: steps of a level.
-        width: hidden units of the coupling networks.
 
     Raises:
         ValueError: a size below 1, or a ``dim`` that the levels do not divide.

@@ -34,10 +34,7 @@ class Latent(nn.Module, ABC):
     """An MLP from token vectors to the parameters of a latent distribution.
 
     Args:
-        in_features: H.
         parameters: numbers that the MLP gives per token.
-        layers: its linear layers.
-        hidden: width between them.
     """
 
     def __init__(self, in_features: int, parameters: int, layers: int, hidden: int) -> None:
@@ -98,12 +95,7 @@ class Categorical(Latent):
     """q(z | u): V independent variables of K classes each; pooled, it is a mixture (equation 2).
 
     Args:
-        in_features: H.
-        variables: V.
-        classes: K.
         tau: temperature of the softmax of ``embed``.
-        layers: linear layers of the MLP.
-        hidden: width between them.
     """
 
     def __init__(
@@ -132,14 +124,7 @@ class Categorical(Latent):
 
 
 class Normal(Latent):
-    """q(z | u): a diagonal Gaussian in D dimensions.
-
-    Args:
-        in_features: H.
-        dims: D.
-        layers: linear layers of the MLP.
-        hidden: width between them.
-    """
+    """q(z | u): a diagonal Gaussian in D dimensions."""
 
     def __init__(self, in_features: int, dims: int, layers: int = 1, hidden: int = 768) -> None:
         super().__init__(in_features, 2 * dims, layers, hidden)
@@ -165,14 +150,7 @@ class Normal(Latent):
 
 
 class Point(Latent):
-    """The code of an autoencoder: D numbers, no distribution.
-
-    Args:
-        in_features: H.
-        dims: D.
-        layers: linear layers of the MLP.
-        hidden: width between them.
-    """
+    """The code of an autoencoder: D numbers, no distribution."""
 
     def __init__(self, in_features: int, dims: int, layers: int = 1, hidden: int = 768) -> None:
         super().__init__(in_features, dims, layers, hidden)

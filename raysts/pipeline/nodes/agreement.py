@@ -39,9 +39,7 @@ class EmbedHeldOut:
     Gives one float32 [N / 2, N / 2] for each half of the texts.
 
     Args:
-        device: where models run.
         layers: other choices of layers at which vectors are kept.
-        prompt: before every text.
     """
 
     def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:

@@ -62,7 +62,6 @@ class Subject:
 
     Attributes:
         content: what it is, for ids.
-        pooling: of the token vectors.
         model: None: the backbone, or the ensemble.
     """
 
@@ -79,8 +78,6 @@ class EmbedTexts:
     Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are.
 
     Attributes:
-        device: where models run.
-        prompt: before every text.
         held_out: those of the texts of which vectors may be kept.
     """
 
@@ -123,9 +120,7 @@ class EvaluateNode(Node):
     """The results rows of one part: of the backbone, the members with their ensemble, a weight average, or the students.
 
     Attributes:
-        role: role of the rows, but for the ensemble's.
         models: what is evaluated; none for the backbone.
-        members: the members of the pipeline, whatever is evaluated.
         agreement: what is measured beside the tasks where there are no labels to select by.
         teacher: of the students, which knows how much each member counts; None: all do alike.
     """

@@ -21,10 +21,8 @@ class Node(abc.ABC):
 
     Attributes:
         id: hash of what goes in.
-        title: what people call it.
         needs: ids of the nodes before it.
         resources: workers, cpus, gpus; of training also memory, in GB per worker.
-        sentences: sentences it sends through encoders (or tokenises).
     """
 
     kind: ClassVar[str]

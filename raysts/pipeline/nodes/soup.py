@@ -49,10 +49,6 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
     """Which models are averaged, ascending (Wortsman et al. 2022, recipe 1).
 
     The best model comes first; then, best first, each is added where the average does not score less with it.
-
-    Args:
-        scores: of every model.
-        score_of: the score of the average of some of them.
     """
     left = list(range(len(scores)))
     chosen: tuple[int, ...] = ()
@@ -71,7 +67,6 @@ class SoupNode(RunNode):
     """The weight average of members.
 
     Attributes:
-        role: which of them it averages, and the role of its results.
         members: those that there are; ``select_top`` of them may be in it.
     """
 

@@ -65,12 +65,9 @@ class Source(NamedTuple):
     """A teacher and how it reads the student's sentences.
 
     Attributes:
-        model: a folder, or Parquet.
         tokens: token store of the student's sentences as it reads them, behind its prompt.
         pooling: of the token vectors; None: the model's own.
         layers: which layers are pooled; None: the model's own.
-        prompt: what the token store has before every text.
-        precision: what an encoder computes in.
     """
 
     model: Path
@@ -96,12 +93,6 @@ class EmbedTeachers:
     """Writes a shard: what the teachers of an ensemble give of a window, combined in their order.
 
     Units are windows. Teachers that do not fit beside those before them are loaded for each window.
-
-    Args:
-        device: where they run.
-        folder: the cache.
-        target: what they are combined to.
-        resources: of the process, which say how much memory it may take.
     """
 
     def __init__(
@@ -174,9 +165,6 @@ class FitTarget:
     """Writes the map of the shards' vectors to what the student learns, fitted to some of them; the unit is its width.
 
     Args:
-        device: where the student runs.
-        path: where it is written: beside the shards.
-        shards: their number.
         reduced: whether the vectors are reduced to the student's width; otherwise they have it.
         start: the student before it learns; the target is turned to its axes. None: it is not.
     """
@@ -249,12 +237,7 @@ def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dic
 
 
 def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
-    """Why the mean of vectors of these lengths is no ensemble, or None.
-
-    Args:
-        names: of the teachers.
-        vectors: of each [N, D] of the same texts.
-    """
+    """Why the mean of vectors of these lengths is no ensemble, or None."""
     norms = [float(np.linalg.norm(of_teacher, axis=1).mean()) for of_teacher in vectors]
     if max(norms) <= MOST_APART * min(norms):
         return None

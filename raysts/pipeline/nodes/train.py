@@ -29,7 +29,6 @@ class TrainNode(RunNode):
     """A training run.
 
     Attributes:
-        asked: what its processes ask of the cluster.
         before: writes what it starts from, where that is not what another node writes.
     """
 
@@ -59,12 +58,8 @@ class TrainNode(RunNode):
         """The training run of a recipe.
 
         Args:
-            inputs: the pipeline that it belongs to.
-            stage: its name there.
-            seed: of this run.
             parent: model folder and id of what it starts from.
             member: number of the member or student; None where there is one alone.
-            role: ``member`` or ``student``.
             teacher: what is learnt from, for distillation.
             agreement: what selects where the objective's development set is not there.
             layers: layers that the written model pools; default: those it is trained with.

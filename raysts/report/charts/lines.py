@@ -19,8 +19,6 @@ class Dot:
     """One point of a line.
 
     Attributes:
-        x: where it stands.
-        y: what it is.
         text: said where it is pointed at.
         std: a bar of so much to both sides.
         singles: what ``y`` is the mean of, drawn faint.

@@ -40,7 +40,6 @@ class Agenda(NamedTuple):
     Attributes:
         claims: every claim, and why it cannot be measured; None: it can.
         pipelines: by point those that claims which can be measured are about.
-        notes: what is not measured, what is on other sets than the paper's, and what is not run, in words.
     """
 
     claims: Mapping[Claim, str | None]
@@ -128,18 +127,10 @@ class Verdict:
     """One claim and what was measured of it. Values are not times 100.
 
     Attributes:
-        a: of the system that is claimed to be above: mean over its models and the sets, or their standard deviation.
-        b: of the other.
-        models: of A and of B.
         on: the sets that were compared on; empty where it could not be compared.
-        difference: A - B.
-        low: end of its paired 95 % interval, over rows and models.
-        high: the other end.
         p: of no difference: Williams' (McNemar's) where one model meets one on one set, else the bootstrap's.
         p_holm: the same, adjusted for the claims of its table.
-        transductive: whether a system of the two was fitted on the sentences of the test sets.
         verdict: ``seen``, ``not seen``, ``contradicted``, ``as the paper says no``; None: nothing was concluded.
-        why: why nothing was.
     """
 
     claim: Claim

@@ -40,10 +40,8 @@ class Configuration:
 
     Attributes:
         regime: how they were trained.
-        seed: root seed.
         distances: between them, by the names of ``DISTANCES``.
         scores: of the models behind a system: scores of the rows of every test set.
-        dev: on the development set.
     """
 
     regime: str
@@ -79,11 +77,8 @@ class Judged:
     """What came of letting rules choose for configurations that they were not fitted on; constant choices beside them.
 
     Attributes:
-        rule: what chooses.
-        held_out: what each rule was not fitted on.
         right: of how many configurations it says the way that is best on the test sets.
         lost: mean test score below that of the best way.
-        worst: the largest such loss.
     """
 
     rule: str
@@ -98,17 +93,7 @@ class MergingData:
     """Everything the report shows.
 
     Attributes:
-        command: that made it.
-        created_at: ISO time.
-        backbone: what training started from.
-        members: of each configuration.
-        sets: the test sets that are averaged.
-        table: cells by regime and system.
         distances: mean and deviation over seeds, by regime and distance.
-        rules: by distance the rule that is fitted to every configuration.
-        judged: rules on what they were not fitted on.
-        configurations: one for each regime and seed.
-        environment: what a reader needs to judge times and numbers.
     """
 
     name: str

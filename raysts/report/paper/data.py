@@ -54,8 +54,6 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
     """Everything the page of a paper shows.
 
     Args:
-        paper: ``sed``, ``gausscse`` or ``latte-mix``.
-        storage: whose measurements.
         numbers: of the tables; without them all tables, and the figures.
 
     Raises:

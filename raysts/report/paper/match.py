@@ -55,7 +55,6 @@ class MeasuredRow:
     Attributes:
         run: name of the run in the storage, of study and trial, or else of the evaluation.
         backbone: what it started from; models of one name are told apart by their content.
-        backbone_id: content id of the backbone.
         stages: the plain recipe of each of its stages by the stage's name.
     """
 
@@ -97,9 +96,6 @@ class Source:
     """The run behind a measurement.
 
     Attributes:
-        run: its name in the storage.
-        backbone: what it started from.
-        role: member, ensemble, student or backbone.
         ids: run ids of the models (of an ensemble's members; content id of a backbone).
         remarks: labels or test sentences that were used, other data, other settings than the recipe's.
     """
@@ -126,7 +122,6 @@ class PaperTable:
     """A published table and what was measured.
 
     Attributes:
-        table: as published.
         backbones: names of the columns of measurements.
         measured: by index of row, column and metric, then by name of the column of measurements.
     """

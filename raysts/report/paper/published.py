@@ -24,17 +24,7 @@ Statistic = Literal["mean", "max", "std"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What the results rows behind a value say; None: anything.
-
-    Attributes:
-        dataset: column ``dataset`` of the results table, as all others.
-        metric: which number.
-        split: of the data set.
-        aggregation: of the subsets.
-        pooling: over tokens.
-        layers: pooled layers.
-        similarity: of two texts.
-    """
+    """What the results rows behind a value say; None: anything."""
 
     dataset: str
     metric: str
@@ -50,10 +40,7 @@ class Value:
     """One printed number.
 
     Attributes:
-        value: as printed, times 100.
-        std: the deviation printed with it.
         measures: a measurement of it is the mean over these; none where raysts has no such system.
-        statistic: over the models of the system.
         settings: how the run must have been made: dotted paths below its stages.
         remark: a misprint, or what contradicts it.
     """

@@ -33,12 +33,7 @@ class NodeSummary:
     """One node of the pipeline as it ran.
 
     Attributes:
-        kind: tokens, train, model, teacher or evaluate.
-        title: in words.
-        needs: ids of nodes before it.
-        status: done, failed or waiting.
         seconds: of work; None where it has not run.
-        detail: what it works on.
     """
 
     id: str
@@ -55,11 +50,8 @@ class RunSummary:
     """One training run.
 
     Attributes:
-        stage: of the recipe.
-        role: member or student.
         member: number; None for the only student.
         record: its ``run.json``, perhaps partial; a failed one has ``reason``.
-        metrics: the lines of its ``metrics.jsonl``.
     """
 
     id: str
@@ -89,17 +81,10 @@ class ReportData:
     """Everything the report of one pipeline shows.
 
     Attributes:
-        name: name of the pipeline as it was run.
-        command: the exact command.
-        created_at: ISO time.
-        nodes: the pipeline as it ran.
-        runs: training runs of members and student.
         teachers: names of the models that were there before, by the run id in their rows.
-        rows: results rows of backbone, members, ensemble, student and baselines.
         compare_layers: number of pooled last layers at which systems are compared.
         distributed: pooling and layers of the backbone as it was distributed.
         environment: what a reader needs to judge times and numbers (versions, machine, commit).
-        notes: what the reader must know.
         delivered: what is handed over and how it compares with the input, in a sentence; None before the run is done.
         candidates: what that was chosen among, where the best is handed over.
         dev: by stage the score of the training curves, and the rows of its development set.
@@ -128,9 +113,6 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
     """Everything the report of a plan shows.
 
     Args:
-        plan: what ran, or was to run.
-        name: of the run in the storage.
-        command: that started it.
         seconds: by node, of those that do not train.
     """
     nodes = [node for node in plan.nodes if isinstance(node, TrainNode)]

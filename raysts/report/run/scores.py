@@ -85,11 +85,8 @@ class Standing:
 
     Attributes:
         role: one of ``results.ROLES``, or of a teacher that has a name.
-        system: name, where the rows have one.
-        similarity: how pairs were compared.
         mean: by data set: the mean over its individuals, the interval of the one where there is one.
         best: by data set: the largest of the individuals, whichever that is; for the average, the best individual's.
-        individuals: by data set: each individual's value, in order of member and seed.
         remarks: what its rows say about labels or test sentences that were used.
     """
 

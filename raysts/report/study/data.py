@@ -39,20 +39,9 @@ class StudyData:
     """Everything the report of a study shows.
 
     Attributes:
-        command: the command that makes or continues it.
-        created_at: ISO time.
-        headline: what came out, a sentence each.
         winning: the command that trains the chosen point.
-        metric: what points are compared by.
-        options: searched options and the values they may take.
-        points: points that have a finished trial.
         ended: values of finished trials in the order in which they ended.
         importance: share of each option in how the scores differ; empty where it cannot be told.
-        table: head and rows of the trials.
-        outcomes: how many trials ended in which way.
-        trial_seconds: training time of all trials together.
-        facts: what a reader needs to judge it.
-        notes: what the reader must know.
         reach: ends of about the 95 % interval of the best score by the rows of the development set, not times 100; empty
             where there is none.
     """
