@@ -125,11 +125,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "the last four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
     },
     "--column": {"metavar": "NAME", "help": "the column of --text that holds the texts (default: the only one)"},
-    "--dims": {
-        "type": int,
-        "metavar": "N",
-        "help": "the first N dimensions of the vectors alone (default: all)",
-    },
+    "--dims": {"type": int, "metavar": "N", "help": "the first N dimensions of the vectors alone (default: all)"},
     "--dtype": {
         "choices": ("float32", "int8", "binary"),
         "default": "float32",

@@ -134,8 +134,5 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
     return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
 
 
-DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {
-    "sts/stsb_dev": StsDev,
-    DEV: EntailmentDev,
-}
+DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {"sts/stsb_dev": StsDev, DEV: EntailmentDev}
 """The tables that select (``Kind.dev`` names one)."""

@@ -177,11 +177,7 @@ def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples:
     rows: list[ResultRow] = []
     for metric in METRICS:
         columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]; row 0 is the value itself
-        aggregated = {
-            "all": whole[metric],
-            "mean": columns.mean(axis=1),
-            "wmean": columns @ (sizes / sizes.sum()),
-        }
+        aggregated = {"all": whole[metric], "mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
         rows += [
             {"aggregation": name, "subset": None} | value_columns(metric, values_R, len(pairs.gold))
             for name, values_R in aggregated.items()

@@ -87,8 +87,7 @@ def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, p
     write_rest(folder, backbone.config, tokenizer.backend_tokenizer)
     kind = "sentence_transformers.models.tokenizer.TransformersTokenizerWrapper" if plain else "raysts_words.Words"
     write_json(
-        folder / FOLDER / SETTINGS,
-        {"tokenizer_class": kind, "update_embeddings": False, "max_seq_length": max_length},
+        folder / FOLDER / SETTINGS, {"tokenizer_class": kind, "update_embeddings": False, "max_seq_length": max_length}
     )
     if not plain:
         shutil.copyfile(words.__file__, folder / "raysts_words.py")

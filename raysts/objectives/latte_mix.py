@@ -30,14 +30,7 @@ from raysts.objectives.kinds.latte_mix import (
 )
 from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
 from raysts.ops import collective
-from raysts.ops.variational import (
-    draw,
-    free_bits,
-    gumbel,
-    gumbel_softmax,
-    kl_to_standard_normal,
-    kl_to_uniform,
-)
+from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
 
 DECODER_LAYERS = 3
 """The paper's choice: the decoder is to be expressive (appendix A.5)."""

@@ -106,10 +106,7 @@ class Delivered:
                 f"correlation of {100 * self.agreement:.2f} (x100): so much of the ensemble it keeps. Whether it is better than "
                 f"the input, or than the ensemble, no agreement can show; scored pairs can: --test NAME=FILE."
             )
-        found, on = (
-            Difference(self.difference, self.ci_low, self.ci_high),
-            f"{TITLES.get(self.on, self.on)} test",
-        )
+        found, on = (Difference(self.difference, self.ci_low, self.ci_high), f"{TITLES.get(self.on, self.on)} test")
         if self.what == "backbone" and found.value == 0:
             why = "" if self.by == "system" else f": nothing that was trained scores higher on {self.by}"
             return f"The input itself is handed over{why}."

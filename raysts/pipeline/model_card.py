@@ -114,13 +114,7 @@ def _nested(recipe: Recipe | None) -> list[str]:
 
 
 def card_of(
-    plan: Plan,
-    outcome: Outcome,
-    model: Model,
-    folder: Path,
-    rows: Sequence[Mapping[str, Any]],
-    name: str,
-    command: str,
+    plan: Plan, outcome: Outcome, model: Model, folder: Path, rows: Sequence[Mapping[str, Any]], name: str, command: str
 ) -> str:
     """The card of the model that is handed over by the run ``name``, whose results rows are ``rows``.
 

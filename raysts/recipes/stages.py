@@ -131,10 +131,7 @@ def sed(supervised: bool = False) -> Recipe:
         batch=32,
         optim=Optim(name="adam", lr=2e-5, schedule="constant", warmup=0.1, clip=1.0),
         train=Train(
-            epochs=1.0,
-            keep="best" if supervised else "last",
-            patience=5 if supervised else None,
-            eval_first=supervised,
+            epochs=1.0, keep="best" if supervised else "last", patience=5 if supervised else None, eval_first=supervised
         ),
     )
 

@@ -35,7 +35,7 @@ COMPOSED: dict[str, Composed] = {
         search="lower-bound",
         system="sts-sed",
         then="the ensemble and its student",
-    ),
+    )
 }
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""
 

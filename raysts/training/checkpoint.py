@@ -123,11 +123,7 @@ def last(folder: Path) -> Path | None:
 
 
 def restore(
-    folder: Path,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    metrics: Callable[[int], str],
-    by_dev: bool,
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, metrics: Callable[[int], str], by_dev: bool
 ) -> TrainState:
     """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none.
 

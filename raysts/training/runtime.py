@@ -97,8 +97,5 @@ def averaged(module: nn.Module, device: torch.device) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
     return nn.parallel.DistributedDataParallel(
-        module,
-        device_ids=[device] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,
-        static_graph=True,
+        module, device_ids=[device] if device.type == "cuda" else None, gradient_as_bucket_view=True, static_graph=True
     )

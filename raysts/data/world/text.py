@@ -121,10 +121,7 @@ class Realiser:
         self.used: set[str] = set()
 
     def sentence(
-        self,
-        meaning: Meaning,
-        avoid: frozenset[str] | set[str] = _NEVER,
-        prefer: frozenset[str] | set[str] = _NEVER,
+        self, meaning: Meaning, avoid: frozenset[str] | set[str] = _NEVER, prefer: frozenset[str] | set[str] = _NEVER
     ) -> str:
         """One wording of the meaning; words to avoid only where there is no synonym, words to prefer where possible.
 

@@ -21,16 +21,7 @@ from raysts.evaluation.statistics import (
 )
 from raysts.evaluation.tasks import ModelTask
 from raysts.evaluation.words import scores
-from raysts.evaluation.words.sets import (
-    ANALOGY,
-    CATEGORIZATION,
-    DEGREES,
-    SETS,
-    WordSet,
-    absent,
-    load_sets,
-    problems_of,
-)
+from raysts.evaluation.words.sets import ANALOGY, CATEGORIZATION, DEGREES, SETS, WordSet, absent, load_sets, problems_of
 from raysts.evaluation.words.sets import relations as relations_of
 from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
