@@ -38,7 +38,7 @@ def model_folder(model: str | None) -> Path:
 
 def recipe_of(objective: str, rows: int, steps: int, precision: str) -> Recipe:
     """The objective's default recipe on ``rows`` rows for ``steps`` steps, without checkpoints on the way."""
-    recipe = RECIPES[objective]()
+    recipe = RECIPES[objective]
     return replace(
         recipe,
         data=Data(sample=rows),

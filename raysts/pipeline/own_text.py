@@ -38,9 +38,7 @@ def kept_last(pipeline: Pipeline, corpus: Corpus) -> list[str]:
     found = [
         stage
         for stage, recipe in pipeline.stages.items()
-        if RECIPES[recipe.objective]().by_dev
-        and not recipe.by_dev
-        and not corpus.files(OBJECTIVES[recipe.objective].dev)
+        if RECIPES[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(OBJECTIVES[recipe.objective].dev)
     ]
     if not found:
         return []

@@ -244,11 +244,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "77.15 for BERT-L-CT-SED-Flow, 78.32 for BERT-L-NLI-CT-SED-Flow; transfer 83.28 for BERT-L-NLI-CT-SED",
             "10 x ct, 10 x nli-ct, 2 students, a flow on every model",
         ),
-        "sed",
-        (1, 2, 7),
-        _main,
-        {"members": 10},
-        backbones=(BERT_LARGE, GLOVE),
+        "sed", (1, 2, 7), _main, {"members": 10}, (BERT_LARGE, GLOVE),
     ),
     "sed-supervised": Experiment(
         Entry(
@@ -256,12 +252,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "86.35 (BERT-L) and 88.50 (RoBERTa-L) on STS-B test; neither student nor flow is above it",
             "per backbone 20 bounds x 10 x sts, 3 students, a flow on every model",
         ),
-        "sed",
-        (4,),
-        _supervised,
-        {"members": 10, "sts.layers": 2},
-        backbones=(BERT_LARGE, "roberta-large"),
-        search="lower-bound",
+        "sed", (4,), _supervised, {"members": 10, "sts.layers": 2}, (BERT_LARGE, "roberta-large"), search="lower-bound",
     ),
     "sed-sizes": Experiment(
         Entry(
@@ -269,11 +260,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "74.91, 72.45 and 76.96 for CT-SED of BERT-distil, -base and -large",
             "3 x (10 x ct, 10 x nli-ct, 2 students, a flow on every model)",
         ),
-        "sed",
-        (5, 6),
-        _sizes,
-        {"members": 10},
-        backbones=("distilbert-base-uncased", BERT, BERT_LARGE),
+        "sed", (5, 6), _sizes, {"members": 10}, ("distilbert-base-uncased", BERT, BERT_LARGE),
     ),
     "sed-stability": Experiment(
         Entry(
@@ -281,10 +268,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "std of 10 students 0.20 (members 0.80) for BERT-L-CT-SED, 0.09 (0.32) for BERT-L-NLI-CT-SED",
             "10 x ct, 10 x nli-ct, a flow on each, 10 students of each ensemble with their flows",
         ),
-        "sed",
-        (3,),
-        _stability,
-        {"members": 10, "students": 10},
+        "sed", (3,), _stability, {"members": 10, "students": 10},
     ),
     "sed-pooling": Experiment(
         Entry(
@@ -292,10 +276,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "74.76, 75.22, 75.26 for BERT-L-CT; 76.92, 76.96, 76.77 for BERT-L-CT-SED",
             "10 x ct, 10 x nli-ct, 2 students, 3 flows on every model",
         ),
-        "sed",
-        (8,),
-        _pooling,
-        {"members": 10},
+        "sed", (8,), _pooling, {"members": 10},
     ),
     "latte-settings": Experiment(
         Entry(
@@ -303,9 +284,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "56.60 on STS-B test for 1 encoder layer, 45.22 for 2, 41.49 for 3; 47.31 for temperature 1",
             "18 x (SNLI's sentences once, 3 seeds)",
         ),
-        "latte-mix",
-        (2, 4),
-        _latte_settings,
+        "latte-mix", (2, 4), _latte_settings,
     ),
     "latte-layers": Experiment(
         Entry(
@@ -313,10 +292,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "61.47 on STS-B test for layer 1 of BERT-base (mean pooling 58.14), 56.92 for layer 12 (47.29)",
             "every layer x (SNLI's sentences once, 3 seeds)",
         ),
-        "latte-mix",
-        (7, 8, 9, 10),
-        _latte_layers,
-        backbones=(BERT, BERT_LARGE),
+        "latte-mix", (7, 8, 9, 10), _latte_layers, {}, (BERT, BERT_LARGE),
     ),
     "latte-distances": Experiment(
         Entry(
@@ -324,11 +300,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "65.84 for GloVe (mean pooling 61.54) and 56.82 for BERT-base (47.29) on STS-B test",
             "6 x (SNLI's sentences once, 3 seeds), 4 x (SNLI once, then the same, 3 seeds)",
         ),
-        "latte-mix",
-        (1, 3, 5, 6),
-        _latte_distances,
-        {"members": 3, "nli.data.sources": ["snli"]},
-        backbones=(GLOVE, SKIP_GRAM, BERT, BERT_LARGE, "roberta-base", "roberta-large"),
+        "latte-mix", (1, 3, 5, 6), _latte_distances, {"members": 3, "nli.data.sources": ["snli"]},
+        (GLOVE, SKIP_GRAM, BERT, BERT_LARGE, "roberta-base", "roberta-large"),
     ),
     "gausscse-main": Experiment(
         Entry(
@@ -336,9 +309,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "78.33 accuracy on SNLI test for ent+con, 97.09 of its directions for ent+con+rev",
             "4 x 5 seeds of 3 epochs of NLI triplets, one of Sup-SimCSE",
         ),
-        "gausscse",
-        (1, 2),
-        _gausscse,
+        "gausscse", (1, 2), _gausscse,
     ),
     "claims-sed": _claimed(
         "SED", "sed", "5 x ct, nli, nli-ct, sts, 5 students of each, a flow on every model", _claims_sed, students=5
@@ -353,10 +324,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "a table, and a rule that says from the distance how to merge",
             "3 regimes x 3 seeds x 3 members of 40 to 150 steps, 18 students",
         ),
-        None,
-        (),
-        _merging,
-        {
+        None, (), _merging, {
             "members": 3, "deliver": "best", "evaluation.layers": [1], "evaluation.compare": 1, "student_pooling": 1,
             "simcse-sup.batch": 32, "simcse-sup.pooling": "mean", "simcse-sup.settings.head": "none",
             "simcse-sup.train.keep": "last", "sed.data.sample": 6_000,

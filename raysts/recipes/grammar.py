@@ -25,7 +25,7 @@ def _words(wanted: Callable[[type[Kind]], bool]) -> dict[str, Recipe]:
     found = {}
     for name, kind in OBJECTIVES.items():
         if wanted(kind):
-            recipe = stages.RECIPES[name]()
+            recipe = stages.RECIPES[name]
             for ending, settings in kind.endings.items():
                 found[f"{name}{ending}"] = replace(recipe, settings=replace(recipe.settings, **settings))
     return found

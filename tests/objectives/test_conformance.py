@@ -84,7 +84,7 @@ def test_it_says_what_it_is(name: str) -> None:
 def test_users_can_name_it(name: str) -> None:
     """Its words are systems, its default recipe is its own, and the scales that it knows change options that it has."""
     kind = OBJECTIVES[name]
-    assert stages.RECIPES[name]().objective == name
+    assert stages.RECIPES[name].objective == name
     assert set(kind.scales) <= set(names.SCALES)
     for ending in kind.endings if "teacher" not in kind.values else ():
         system = names.pipeline(f"{name}{ending}")

@@ -173,8 +173,8 @@ def test_cached_gradients_are_those_of_all_widths(precision: str) -> None:
 
 def test_without_widths_ids_are_what_they_were() -> None:
     for recipe in stages.RECIPES.values():
-        assert to_plain(recipe())["settings"]["matryoshka"] == []
-        assert "matryoshka" not in to_plain(recipe(), identity=True)["settings"]
+        assert to_plain(recipe)["settings"]["matryoshka"] == []
+        assert "matryoshka" not in to_plain(recipe, identity=True)["settings"]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def tokens_in(batch: dict[str, Any]) -> int:
 
 def long_run(name: str, stage: Stage, folder: Path, **options: Any) -> Run:
     """A run whose lines come more than three steps apart, with the optimiser of its recipe."""
-    job = stage.job(name, folder, dev=False, epochs=2000.0, optim=RECIPES[name]().optim, **options)
+    job = stage.job(name, folder, dev=False, epochs=2000.0, optim=RECIPES[name].optim, **options)
     return Run(job, Runtime("meta"))
 
 

@@ -61,7 +61,7 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
 
 
 def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
-    recipe = stages.flow()
+    recipe = stages.RECIPES["flow"]
     with pytest.raises(ValueError, match="train.lora=4: flow is fitted on a finished model"):
         type(recipe)(objective="flow", settings=OBJECTIVES["flow"].settings_type(), batch=8, train=Train(lora=4))
     assert "lora" not in to_plain(Train(), identity=True) and to_plain(Train(lora=4), identity=True)["lora"] == 4
