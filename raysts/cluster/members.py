@@ -103,7 +103,6 @@ class RayRuntime(Runtime):
         """The driver reads ``metrics.jsonl``: nothing to send."""
 
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        """To Ray's dashboards."""
         member = facts.get("member")
         show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
 
@@ -226,7 +225,6 @@ class _Slots:
         ray.kill(self.queue)
 
     def state(self) -> QueueState:
-        """What has happened since the last look."""
         alive = any(thread.is_alive() for thread in self.threads)
         state: QueueState = ray.get(self.queue.state.remote())
         self.open -= {number for number, _ in state.ended}
@@ -352,7 +350,6 @@ class _Groups:
         """Nothing: a run ends with its member."""
 
     def state(self) -> QueueState:
-        """What has happened since the last look."""
         ended = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -398,7 +395,6 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | Non
 
 
 def _trainer(chain: list[Job], resources: Resources, seen: Seen | None) -> _TorchTrainer:
-    """One Ray Train run over the chain."""
     return _TorchTrainer(
         partial(_train_with_others, chain, resources, seen),
         torch_config=TorchConfig(backend="nccl" if resources.gpus else "gloo"),

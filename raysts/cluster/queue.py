@@ -74,11 +74,9 @@ class WorkQueue:
         return number, self.pieces.get(number, Piece())
 
     def begin(self, slot: Slot, piece: Piece) -> None:
-        """What the worker that took a piece found out about it."""
         self.pieces[self.taken[slot]] = piece
 
     def end(self, slot: Slot, outcome: Any) -> None:
-        """A piece is done, or failed for a reason of its own."""
         number = self.taken.pop(slot, None)
         if number is not None:
             self.pieces.pop(number, None)
@@ -94,7 +92,6 @@ class WorkQueue:
         self._put_back(slot)
 
     def refuse(self, why: str) -> None:
-        """A worker takes nothing, for its node is not fit for it."""
         self.refused += (why,)
 
     def release(self, run: int) -> tuple[bool, int]:

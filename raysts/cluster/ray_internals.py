@@ -337,7 +337,6 @@ class TrainPage:
         self.states = TrainStateManager() if ray_constants.env_bool(RAY_TRAIN_ENABLE_STATE_TRACKING, False) else None
 
     def begin(self, member: str, name: str) -> None:
-        """A member, known by an id, trains here."""
         if self.states is None:
             return
         train, here = get_train_context(), ray.get_runtime_context()
@@ -371,7 +370,6 @@ class TrainPage:
         self.states.update_train_run_running(member)
 
     def end(self, member: str, reason: str | None) -> None:
-        """It is done, or failed."""
         if self.states is None:
             return
         if reason is None:

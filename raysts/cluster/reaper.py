@@ -63,7 +63,6 @@ def _is_one_of(pid: int, marks: list[bytes]) -> bool:
 
 
 def _stat(folder: Path) -> tuple[str, str, str, str]:
-    """Name, state, parent and session of a process."""
     try:
         name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(") ")
         state, parent, _, session = rest.split()[:4]

@@ -205,7 +205,6 @@ def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources
 
 
 def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
-    """One Tuner over what is left."""
     study, search = queue.study, queue.search
     shared = {
         "dev": study.dev,
@@ -344,7 +343,6 @@ class _Watch(ray.tune.Callback):
         """What each actor trains, or has trained last."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing, as of :class:`_Trials`."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -95,7 +95,6 @@ def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _parts(recipe: str) -> tuple[Composed, str, Pipeline]:
-    """What a recipe is made of, with the search and the system at its scale."""
     name, at, scale = recipe.partition("@")
     entry = COMPOSED[name]
     return entry, f"{entry.search}{at}{scale}", replace(pipeline_of(f"{entry.system}{at}{scale}", None), name=name)

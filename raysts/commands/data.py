@@ -101,7 +101,6 @@ def _prepare_text(result: Result) -> str:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """``a=b,c=d`` as a mapping."""
     found = dict(item.split("=", 1) for item in text.split(",") if "=" in item)
     if len(found) != text.count(",") + 1 or not all([*found, *found.values()]):
         raise argparse.ArgumentTypeError(f"'{text}' must look like a=b,c=d")

@@ -179,7 +179,6 @@ def _of_models(
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
-    """Run ids of a run's members."""
     members: list[str] = record["members"]
     if not members:
         raise InputError(f"--from-run {record['name']}: it has no members to distil from")
@@ -208,7 +207,6 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
 def _of_study(
     study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
-    """The pipeline that distils a study's best, and the record of the study."""
     from raysts.commands.context import store_of
     from raysts.commands.study import best_models, best_point, study_record
     from raysts.recipes.names import pipeline_of

@@ -185,7 +185,6 @@ def _distances(experiment: str, plans: Mapping[str, Plan]) -> list[DistancesNode
 
 
 def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
-    """What is left out of any of the plans, once."""
     return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
 
 

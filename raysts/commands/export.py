@@ -148,7 +148,6 @@ def _check_push(repository: str) -> None:
 
 
 def _push(folder: Path, repository: str, private: bool) -> str:
-    """Send a directory to the hub; its address there."""
     from huggingface_hub import HfApi
 
     api = HfApi()

@@ -42,7 +42,6 @@ class System:
 
     @property
     def text(self) -> str:
-        """The system with how many models it has."""
         count = len(self.folders)
         if self.ensemble:
             return f"{self.name} (mean of {count} models' vectors)"
@@ -100,7 +99,6 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
     teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
     def folder_of(model: str) -> Path | None:
-        """Of a run id, or of the model that the run names as this teacher."""
         named = teachers.get(model, model)
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 

@@ -60,7 +60,6 @@ class BatchOrder:
         self.steps_per_epoch = full + (self.rest > 0)
 
     def slices(self, start: int, stop: int) -> Iterator[WindowSlice]:
-        """The slices that hold the batches of steps [start, stop)."""
         if start >= stop:
             return
         first_epoch, last_epoch = start // self.steps_per_epoch, (stop - 1) // self.steps_per_epoch
@@ -76,7 +75,6 @@ class BatchOrder:
                 first += size
 
     def rows_in(self, step: int) -> int:
-        """Rows that the batch of ``step`` reads."""
         last = (step + 1) % self.steps_per_epoch == 0
         return self.rest if last and self.rest else self.rows_per_batch
 
@@ -87,7 +85,6 @@ class BatchOrder:
         return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, kept)
 
     def part_of(self, rows: int, rank: int, world: int) -> Part:
-        """The part of one process in a batch of ``rows`` rows."""
         return _part(self.objective, rows, rank, world)
 
 

@@ -128,12 +128,10 @@ class Corpus:
         return ", ".join(dict.fromkeys([*([self.uri] if self.uri else []), *own]))
 
     def title(self, name: str) -> str:
-        """What people call a table: of the user's own the name of its file."""
         return self.own[name].title if name in self.own else name.removeprefix(TESTS)
 
     @property
     def text(self) -> Text | None:
-        """The text of the user's own, where there is one."""
         text = self.own.get(TEXT)
         return text if isinstance(text, Text) else None
 
@@ -151,7 +149,6 @@ class Corpus:
         return [shard.plain(table, self.root) for table in tables for shard in self._sound.get(table, ([], []))[1]]
 
     def tables(self) -> list[str]:
-        """Names of the canonical tables that are present."""
         of_sets = (f"retrieval/{name}/{part}" for name in self.retrieval_sets() for part in RETRIEVAL)
         return [*(name for name in TABLES if self.files(name)), *self.tests(), *filter(self.files, of_sets)]
 
@@ -163,7 +160,6 @@ class Corpus:
         return [name for name in named if any(self.files(f"retrieval/{name}/{part}") for part in RETRIEVAL)]
 
     def tests(self) -> list[str]:
-        """Names of the tables that are test sets of the user's own."""
         folder = self.root / TESTS
         held = () if self.empty else self.store.list(folder)
         names = {f"{TESTS}{path.stem}" for path in held if path.suffix == ".parquet"}
@@ -238,7 +234,6 @@ class Corpus:
         return self._derived[name]
 
     def _derived_rows(self, name: str) -> int:
-        """Number of rows, which a second plan knows without making the table."""
         if name in self._derived or any(source in self._kept for source in self.sources(name)):
             return self._derive(name).num_rows
         known = Known("rows", name, self.fingerprint(name))
@@ -292,7 +287,6 @@ class Corpus:
             return True  # whoever checks its rows says what is wrong with the file
 
     def rows(self, name: str) -> int:
-        """Number of rows, from the Parquet footers."""
         if own := self.own.get(name):
             return own.rows
         return sum(group.rows for group in self.row_groups(name))
@@ -310,7 +304,6 @@ class Corpus:
         return table.filter(pa.array(self._kept[name])) if name in self._kept else table
 
     def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The named columns of a table, as its files hold them."""
         if own := self.own.get(name):
             yield from own.batches(columns)
             return

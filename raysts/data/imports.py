@@ -129,7 +129,6 @@ class Import:
             )
 
     def _chosen(self, table: str, files: Sequence[Path]) -> list[Column]:
-        """The columns of the table that are written."""
         known = table_columns(table)
         problems = [
             f"--columns {name}=...: no column of {table}, which has {', '.join(c.name for c in known)}"
@@ -276,8 +275,6 @@ class _Found(Exception):  # noqa: N818
 
 
 def _present(files: Sequence[Path]) -> list[str]:
-    """The columns of the first file."""
-
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         raise _Found(list(present))
 

@@ -135,13 +135,11 @@ class Text:
             yield pa.record_batch({"sentence": pa.array(texts, pa.string())})
 
     def facts(self) -> dict[str, Any]:
-        """As plans and records show it."""
         counts = {"rows": self.scan.rows, "empty": self.scan.empty, "repeated": self.scan.repeated}
         return {"name": self.title, **counts, "held_out": self.held, "sha256": self.sha256}
 
     @property
     def line(self) -> str:
-        """What was read, for people."""
         parts = [f"text {self.title}: {self.scan.rows:,} texts"]
         if self.scan.empty:
             parts.append(f"{self.scan.empty:,} empty rows left out")
@@ -313,7 +311,6 @@ def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, Own
 
 
 def _is_folder(where: str) -> bool:
-    """Whether a place is no single file."""
     if "://" in where:
         return not where.startswith(HUB) and format_of(Path(where)) not in TABLES
     return Path(where).is_dir()
@@ -472,7 +469,6 @@ class Own:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any] | None) -> Own:
-        """As :meth:`as_plain` wrote it; of an older record there is none."""
         return cls(**(plain or {}))
 
     def open(self) -> dict[str, OwnTable]:
@@ -513,11 +509,9 @@ class Own:
         return {**tables, DEV: joined(devs)} if devs else tables
 
     def as_plain(self) -> dict[str, Any]:
-        """As records hold it."""
         return {"text": self.text, "column": self.column, "dev": dict(self.dev), "test": dict(self.test)}
 
     def arguments(self) -> list[str]:
-        """As a command line has it."""
         line = ["--text", self.text] if self.text else []
         line += ["--column", self.column] if self.column else []
         return line + [

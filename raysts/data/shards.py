@@ -223,5 +223,4 @@ def _narrow(values: pa.Array) -> pa.Array:
 
 
 def _line(error: Exception) -> str:
-    """An error of Arrow on one line."""
     return " ".join(str(error).split())

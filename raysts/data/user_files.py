@@ -234,7 +234,6 @@ def _text_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def _whole_lines(path: Path, file: IO[str]) -> Iterator[str]:
-    """The lines of a file, none of which is too long to be held."""
     for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), start=1):
         if len(line) == LONGEST:
             raise InputError(f"{path}: line {number} has {LONGEST:,} characters or more; break it, or leave it out")

@@ -229,7 +229,6 @@ class Windows:
         return int(self.sizes.sum())
 
     def read(self, window: int) -> pa.Table:
-        """The rows of one window in stored order."""
         name, index = self._places[window]
         _bring(self.storage, self.folder / name)
         with pa.memory_map(str(self.folder / name)) as source:

@@ -85,10 +85,8 @@ class AgreementPairs:
         return len(self.pairs.gold)
 
     def scores(self, model: Model) -> dict[str, float]:
-        """As a development set: Spearman and Pearson over all pairs."""
         return StsDev(self.pairs, AGREEMENT).scores(model)
 
     def rows(self, represent: Represent, similarities: Similarities, resamples: int) -> list[ResultRow]:
-        """As a task: the correlation rows of every similarity."""
         rows = rows_of(self.pairs, self.split, represent(self.sentences), similarities, resamples)
         return [row for row in rows if row["aggregation"] == "all"]

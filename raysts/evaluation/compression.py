@@ -67,7 +67,6 @@ class Cost:
         )
 
     def as_plain(self) -> dict[str, Any]:
-        """Fields of the JSON line."""
         return {"on": self.on, "before": self.before, "after": self.after}
 
 

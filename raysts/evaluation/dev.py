@@ -67,7 +67,6 @@ class StsDev:
 
     @property
     def parts(self) -> list[Pairs]:
-        """What correlations are of."""
         return self.pairs.parts() if self.each else [self.pairs]
 
     def checked(self) -> Self:
@@ -86,7 +85,6 @@ class StsDev:
         return self
 
     def scores(self, model: Model) -> dict[str, float]:
-        """Spearman and Pearson over all pairs, or their means over the subsets."""
         own = next(iter(model.similarities.values()))
         representation = model.represent(self.pairs.sentences)
         found = [correlations_of(part, representation, own) for part in self.parts]

@@ -156,7 +156,6 @@ class InferenceTask(ComparableTask):
         return self.tables(corpus)[:1]
 
     def problems(self, corpus: Corpus) -> list[str]:
-        """Tables without a pair of a class that the task needs."""
         return [problem for table in self.tables(corpus) for problem in self.problems_of(self.load(corpus, table))]
 
     def sentences(self, corpus: Corpus) -> list[str]:
@@ -186,7 +185,6 @@ class TwoWayTask(InferenceTask):
         return {self.name: DEV, **own}
 
     def needs(self, corpus: Corpus) -> tuple[str, ...]:
-        """Its table, and those that thresholds come from."""
         return (self.table, *self.thresholds(corpus).values())
 
     def expected(self) -> tuple[str, ...]:
@@ -204,7 +202,6 @@ class TwoWayTask(InferenceTask):
     def score(
         self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """accuracy, auc_pr and average_precision of every similarity."""
         rows: list[ResultRow] = []
         pairs = {needed: self.load(corpus, needed) for needed in self.needs(corpus)}
         found = {needed: represent(its.sentences) for needed, its in pairs.items()}

@@ -214,7 +214,6 @@ def evaluate_pairs(
 def _representations(
     model: Model, texts: list[str], layers: Sequence[Layers] | None
 ) -> list[tuple[dict[str, Any], Representation]]:
-    """Each representation of ``texts`` with the columns that say which it is."""
     if isinstance(model, LayeredModel):
         fitting = [k for k in LAYERS if k <= model.depth]
         choices = tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers]))

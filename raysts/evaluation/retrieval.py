@@ -153,7 +153,6 @@ class OfTwo:
         return dict([next(iter(self.queries.similarities.items()))])
 
     def problems(self) -> list[str]:
-        """Why the two cannot be measured together."""
         own, known = next(iter(self.similarities)), [name for name, _ in SIMILARITIES.values()]
         found = []
         if self.queries.dim != self.documents.dim:
@@ -172,7 +171,6 @@ class OfTwo:
         return self.represent_layers(texts, (self.layers,))[self.layers]
 
     def represent_layers(self, texts: list[str], layers: tuple[Layers, ...]) -> dict[Layers, Representation]:
-        """As the two models do."""
         is_document = np.array([isinstance(text, Asked) and text.kind == "document" for text in texts])
         queries, documents = ([texts[row] for row in np.flatnonzero(of)] for of in (~is_document, is_document))
         vectors = self.documents.represent(documents)["vectors"]
@@ -282,7 +280,6 @@ class RetrievalTask(ComparableTask):
         return rows
 
     def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        """Every metric of every query."""
         found = []
         for name in self._sets(corpus):
             judged = _load(corpus, name)
@@ -316,7 +313,6 @@ class RetrievalDev:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Queries, then documents."""
         return list(dict.fromkeys([*self.judged.queries, *self.judged.documents]))
 
     @property
@@ -324,7 +320,6 @@ class RetrievalDev:
         return len(self.judged.queries)
 
     def scores(self, model: Model) -> dict[str, float]:
-        """Every metric's mean over the queries."""
         of = lookup(self.sentences, model.represent(self.sentences))
         own = next(iter(model.similarities.values()))
         try:
@@ -335,7 +330,6 @@ class RetrievalDev:
 
 
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
-    """The tables of a set by part, ids as text."""
     names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
     return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
 

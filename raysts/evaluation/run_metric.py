@@ -47,12 +47,10 @@ class RunMetric:
 
     @property
     def factor(self) -> int:
-        """Scores are shown times 100."""
         return 1 if self.name == LOSS else 100
 
     @property
     def label(self) -> str:
-        """How a line of text names it."""
         return self.key.replace("_", " ")
 
     @property
@@ -62,7 +60,6 @@ class RunMetric:
 
     @property
     def described(self) -> str:
-        """What it is, in full."""
         return "training loss at the end" if self.name == LOSS else f"{self.name} of the kept model on {self.table}"
 
     def of_line(self, line: Mapping[str, Any]) -> float | None:

@@ -48,11 +48,9 @@ class Pairs:
     subset: np.ndarray
 
     def members(self) -> list[np.ndarray]:
-        """The rows of each subset."""
         return [np.flatnonzero(self.subset == index) for index in range(len(self.subsets))]
 
     def parts(self) -> list[Pairs]:
-        """The pairs of each subset, of the same sentences."""
         return [
             replace(self, left=self.left[rows], right=self.right[rows], gold=self.gold[rows], subset=self.subset[rows])
             for rows in self.members()
@@ -239,7 +237,6 @@ class StsTask(ComparableTask):
         return rows_of(pairs, "test", represent(pairs.sentences), similarities, resamples)
 
     def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        """The similarity of every pair beside its score."""
         pairs = self._pairs(corpus)
         found = predictions(pairs, represent(pairs.sentences), similarities)
         return [RowScores(self.name, "test", pairs.sha256, called, found[called], pairs.gold) for called in found]

@@ -72,12 +72,10 @@ class TransferSet:
 
     @property
     def split(self) -> str:
-        """What the results table calls the rows that are measured."""
         return "test" if self.train else "cv"
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Every table of the set, that of training first."""
         return tuple(table for table in (self.train, self.dev, self.test) if table)
 
     def missing(self, corpus: Corpus) -> list[str]:
@@ -86,7 +84,6 @@ class TransferSet:
         return [table for table in self.tables if not there(table) or table in corpus.own]
 
     def load(self, corpus: Corpus, table: str) -> Part:
-        """The rows of one of its tables, checked before."""
         texts = [column.name for column in TABLES[table] if column.kind == "text"]
         found = corpus.read(table, [*texts, "score" if self.scores else "label"])
         return Part(table, tuple(found.column(name).to_pylist() for name in texts), _gold(found, table))
@@ -174,7 +171,6 @@ class TransferTask(Task):
         return tuple(dict.fromkeys(table for probe_set in self.sets for table in probe_set.tables))
 
     def present(self, corpus: Corpus) -> list[TransferSet]:
-        """The sets whose tables are all there."""
         return [probe_set for probe_set in self.sets if not probe_set.missing(corpus)]
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
@@ -204,7 +200,6 @@ class TransferTask(Task):
     def score(
         self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
     ) -> list[ResultRow]:
-        """accuracy, or pearson and spearman, of every set that is there."""
         rows: list[ResultRow] = []
         for probe_set in self.present(corpus):
             parts = [probe_set.load(corpus, table) for table in probe_set.tables]

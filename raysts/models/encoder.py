@@ -104,7 +104,6 @@ class Encoder(nn.Module):
 
     @property
     def in_int8(self) -> bool:
-        """Whether the weights of its layers are bytes."""
         return any(isinstance(module, int8.Linear) for module in self.backbone.modules())
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
@@ -149,7 +148,6 @@ class Encoder(nn.Module):
         return arrays
 
     def followed_by(self, head: Head) -> Encoder:
-        """This encoder, sharing its modules, with one more head."""
         assert head.reads == "pooled" or not len(self.heads), "tokens are read before anything else"
         pooling = self.pooling if head.reads == "pooled" else "mean"
         heads, special_ids = (*self.heads, head), self.special_ids
@@ -184,7 +182,6 @@ class Encoder(nn.Module):
         return table if isinstance(table, nn.Embedding) else None
 
     def layer_list(self) -> Iterable[Any]:
-        """The backbone's layers; word vectors have none."""
         return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:

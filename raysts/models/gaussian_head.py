@@ -79,7 +79,6 @@ class GaussianHead(Head):
         }
 
     def save(self, folder: Path) -> None:
-        """Write the Dense module of mu and, beside it, ``log_var.safetensors``."""
         self.mu.save(folder)
         state = {name: value.detach().cpu().contiguous() for name, value in self.log_var.state_dict().items()}
         save_file(state, folder / LOG_VAR, metadata={"similarity": self.kind})

@@ -63,7 +63,6 @@ class Head(nn.Module, ABC):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what ``save`` wrote."""
         config = read_json(folder / "config.json") or {}
         head = cls(**config)
         head.load_state_dict(load_file(folder / "model.safetensors"))

@@ -131,7 +131,6 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
 
 
 def _of_the_model(path: Path, pooled: bool) -> dict[str, Any]:
-    """What ``config_sentence_transformers.json`` says."""
     config = config_of(path) or {}
     if not isinstance(config.get("prompts") or {}, dict):
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")

@@ -146,7 +146,6 @@ class SentenceModel:
         return vectors[0] if single else vectors
 
     def represent(self, texts: Sequence[str], prompt: str | None = None) -> Representation:
-        """The representation that ``similarity`` compares."""
         return self.represent_layers(texts, (self.layers,), prompt)[self.layers]
 
     def represent_layers(

@@ -43,7 +43,6 @@ class WordVectorsConfig:
     model_type: str = MODEL_TYPE
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``config.json`` has it."""
         return asdict(self)
 
 

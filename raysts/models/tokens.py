@@ -31,7 +31,6 @@ class Tokens(NamedTuple):
         return len(self.offsets) - 1
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Tokens:
-        """The texts ``rows``, in that order."""
         rows = np.asarray(rows, dtype=np.int64)
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])

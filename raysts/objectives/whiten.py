@@ -91,7 +91,6 @@ class Whiten(WhitenKind, _Moments):
 
     @staticmethod
     def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
-        """:func:`whitening_matrix`."""
         return whitening_matrix(covariance_DD, kept)
 
 
@@ -100,5 +99,4 @@ class Centre(CentreKind, _Moments):
 
     @staticmethod
     def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
-        """The identity."""
         return torch.eye(kept).to(covariance_DD)

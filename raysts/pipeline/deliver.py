@@ -55,7 +55,6 @@ class Difference:
 
     @property
     def interval(self) -> str:
-        """``[1.13, 2.31]``, times 100."""
         return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
 
     def over(self, name: str) -> str:
@@ -96,7 +95,6 @@ class Delivered:
 
     @property
     def sentence(self) -> str:
-        """What people must know of it."""
         who = "The input itself" if self.what == "backbone" else f"The {self.what}"
         if self.on is None or self.difference is None:
             if self.agreement is None:
@@ -148,7 +146,6 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
 
 
 def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> float | None:
-    """The agreement of a model with the ensemble, by its own similarity."""
     found = (
         row["value"]
         for row in plan.rows_on_record()
@@ -160,7 +157,6 @@ def _agreement(plan: Plan, role: str, model: str | None, choice: Choice) -> floa
 
 
 def _handed_over(plan: Plan, outcome: Outcome) -> tuple[str, Choice, str, ModelScores] | None:
-    """What is handed over, its pooling, what chose it, and its scores of rows."""
     if chosen := outcome.chosen:
         choice = chosen.pooling, str(chosen.layers)
         kept = "backbone" if chosen.what == "backbone" else chosen.id

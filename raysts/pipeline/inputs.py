@@ -100,7 +100,6 @@ class Inputs:
 
     @cached_property
     def worker_gigabytes(self) -> float:
-        """Main memory that a worker is estimated to take."""
         asked = self.pipeline.resources
         return memory.worker_gigabytes(self.start, asked.stack or 1, bool(asked.gpus))
 
@@ -129,7 +128,6 @@ class Inputs:
 
     @cached_property
     def prompt(self) -> str:
-        """What stands before every text that members and students read."""
         if self.pipeline.backbone == TINY:
             return Prompts().resolve(self.pipeline.prompt)
         return describe(self.backbone).prompts.resolve(self.pipeline.prompt)
@@ -163,7 +161,6 @@ class Inputs:
 
     @property
     def target(self) -> Target:
-        """What the members or teachers are combined to."""
         return distilled.target if (distilled := self.distilled) else "mean"
 
     @property
@@ -231,7 +228,6 @@ class Inputs:
         return replace(recipe, data=replace(recipe.data, sources=sources))
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
-        """What the record of every run says."""
         named = Path(self.pipeline.backbone)
         return {
             "system": self.pipeline.name,
@@ -249,7 +245,6 @@ class Inputs:
         return self.corpus.title(table) if table in self.corpus.own else None
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
-        """The token store that a recipe trains on."""
         recipe = self.resolved(recipe)
         objective = OBJECTIVES[recipe.objective]
         return StoreSpec(
@@ -281,13 +276,11 @@ class Inputs:
         return {spec.id: spec for spec in specs}
 
     def groups(self, spec: StoreSpec) -> list[Group]:
-        """The rows of a token store by Parquet row group."""
         if spec.id not in self._groups:
             self._groups[spec.id] = select(self.corpus, spec.table, spec.data)
         return self._groups[spec.id]
 
     def text_notes(self) -> list[str]:
-        """What there is to know of the text of the user's own."""
         return [self.corpus.text.line, *kept_last(self.pipeline, self.corpus)] if self.corpus.text else []
 
     def cut(self) -> list[str]:

@@ -89,7 +89,6 @@ def _on_hub(name: str) -> bool:
 
 
 def _licence(folder: Path) -> str | None:
-    """What the card of a model's folder says of its licence."""
     path = folder / "README.md"
     with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
         found = ModelCard.load(path, ignore_metadata_errors=True).data.license if path.is_file() else None

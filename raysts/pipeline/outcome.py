@@ -39,7 +39,6 @@ class Candidate:
 
     @classmethod
     def of(cls, model_id: str, run: Mapping[str, Any]) -> Candidate:
-        """The candidate behind a run record (empty where there is none)."""
         return cls(model_id, (run.get("dev") or {}).get("kept"), run.get("selected_by"))
 
 

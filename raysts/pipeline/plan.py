@@ -44,7 +44,6 @@ class Plan(Inputs):
 
     @cached_property
     def chains(self) -> list[list[TrainNode]]:
-        """Per member its training stages in order."""
         return [self._chain(member) for member in range(self.pipeline.members)] if self.pipeline.stages else []
 
     def _chain(self, member: int) -> list[TrainNode]:
@@ -64,7 +63,6 @@ class Plan(Inputs):
 
     @property
     def left_out(self) -> list[dict[str, Any]]:
-        """The members that are left out, each with the reason it failed."""
         left_out = []
         for member in sorted(self.without):
             records = [node.record for node in self.chains[member]]
@@ -86,12 +84,10 @@ class Plan(Inputs):
 
     @cached_property
     def teacher(self) -> TeacherNode | None:
-        """Mean embeddings of the selected members on the student's sentences."""
         return TeacherNode.of(self, self.pipeline.sed, self.members) if self.pipeline.sed else None
 
     @cached_property
     def agreement(self) -> AgreementNode | None:
-        """What judges without labels, where none are there."""
         return AgreementNode.of(self, self.members) if self.by_agreement and self.members else None
 
     @property
@@ -130,7 +126,6 @@ class Plan(Inputs):
         return chains
 
     def _student_parent(self, teacher: TeacherNode) -> tuple[Path, str]:
-        """Folder and id of what the student starts from."""
         start = self.pipeline.student_start
         if start == "backbone":
             return self.start, self.backbone_id
@@ -163,12 +158,10 @@ class Plan(Inputs):
 
     @property
     def models(self) -> list[Model]:
-        """Every model that may be handed over, beside the backbone."""
         return [*self.outcomes, *self.soups, *self.members]
 
     @property
     def outcome(self) -> Outcome:
-        """What has come out of what is done so far."""
         done = all(node.is_done(self.store) for node in self.outcomes)
         students = [Candidate.of(chain[-1].id, chain[0].record) for chain in (self.student_chains if done else [])]
         records = {soup.role: (soup.id, soup.record) for soup in self.soups}
@@ -218,7 +211,6 @@ class Plan(Inputs):
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """Every node in an order in which it can run."""
         trained = [node for chain in self.chains for node in chain]
         teacher = [self.teacher] if self.teacher is not None else []
         students = [node for chain in self.student_chains for node in chain]

@@ -115,7 +115,6 @@ class _Driver:
         return {node.id for node in self.plan.nodes if node.id in read and not node.is_sound(self.store, deep=True)}
 
     def _run_batch(self, batch: list[Node]) -> list[str]:
-        """Run nodes of one kind; why some failed."""
         if batch[0].together:
             return batch[0].run_all(batch, self.executor, self.store, self.say)
         with self.executor.keeping():

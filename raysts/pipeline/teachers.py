@@ -275,7 +275,6 @@ class PrecomputedVectors:
 
     @cached_property
     def table_RD(self) -> np.ndarray:
-        """All vectors, float32."""
         parts: list[np.ndarray] = []
         for part in self._read(VECTORS):
             try:
@@ -298,11 +297,9 @@ class PrecomputedVectors:
 
     @property
     def dim(self) -> int:
-        """D."""
         return int(self.table_RD.shape[1])
 
     def missing(self, texts: Sequence[str]) -> int | None:
-        """Which of the texts comes first of those that have no vector."""
         return next((number for number, text in enumerate(texts) if text not in self.numbers), None)
 
     def rows_of(self, texts: Sequence[str], **_: Any) -> dict[str, list[list[int]]]:

@@ -99,7 +99,6 @@ def check(inputs: Inputs) -> None:
 
 
 def _misfits(inputs: Inputs) -> list[str]:
-    """Settings that do not fit the width of what they are fitted on."""
     pipeline = inputs.pipeline
     width = tiny_config()["hidden_size"] if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
     distilled = inputs.distilled
@@ -154,7 +153,6 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
 
 
 def _word_vector_problems(pipeline: Pipeline) -> list[str]:
-    """What cannot be done with word vectors, which are frozen."""
     trained = [name for name, recipe in pipeline.recipes.items() if not OBJECTIVES[recipe.objective].post]
     fitted = ", ".join(name for name, kind in OBJECTIVES.items() if kind.post)
     problems = [
@@ -170,7 +168,6 @@ def _word_vector_problems(pipeline: Pipeline) -> list[str]:
 
 
 def _teacher_problems(inputs: Inputs) -> list[str]:
-    """What is wrong with the teachers, or with what they are combined to."""
     pipeline, settings = inputs.pipeline, inputs.distilled
     if settings is None:
         return []
@@ -213,7 +210,6 @@ def _teacher_problems(inputs: Inputs) -> list[str]:
 
 
 def _teachers(inputs: Inputs) -> tuple[list[int], list[str]]:
-    """The widths of the models named as teachers, and what is wrong with these."""
     dims, problems = [], []
     for name, path in zip(inputs.pipeline.teachers, inputs.teacher_folders, strict=True):
         try:

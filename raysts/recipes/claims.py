@@ -69,7 +69,6 @@ class Claim(NamedTuple):
 
     @property
     def marked(self) -> str:
-        """The claim in words, and on which sets where those are not the paper's."""
         return f"{self.says} ({self.stands_in})" if self.in_place_of else self.says
 
     @property

@@ -104,7 +104,6 @@ def _supervised(depth: int) -> list[Point]:
 
 
 def _sizes(depth: int) -> list[Point]:
-    """Members, a flow on each, their student, and a flow on it."""
     return [Point(members + rest) for members in ("ct", "nli-ct") for rest in ("-flow", "-sed", "-sed-flow")]
 
 
@@ -150,7 +149,6 @@ def _latte_settings(depth: int) -> list[Point]:
 
 
 def _latte_layers(depth: int) -> list[Point]:
-    """Latte-Mix on every layer alone; the backbone itself is measured there too."""
     return [
         Point("latte", {"latte.layers": f"only-{layer}", **_measured_at(f"only-{layer}")})
         for layer in range(1, depth + 1)
@@ -192,7 +190,6 @@ OTHER_TEXT = {"data.table": "nli/sentences", "data.sample": 10_000}
 
 
 def _fitted(kind: str, alone: bool) -> list[Point]:
-    """Fitted on the sentences of the test sets, and on other text."""
     other = {f"{kind}.{key}": value for key, value in OTHER_TEXT.items()}
     return [Point(kind, alone=alone), Point(kind, other, f"{kind}.other-text", alone=alone)]
 
@@ -232,7 +229,6 @@ def _measured_at(layers: int | str) -> dict[str, Any]:
 
 
 def _claimed(title: str, paper: str, cost: str, points: Callable[[int], list[Point]], **students: int) -> Experiment:
-    """What is run for the claims of a paper."""
     entry = Entry(f"{title}: what 'raysts claims {paper}' runs", "which claims of the paper are seen", cost)
     return Experiment(entry, None, (), points, {"members": 5, **students}, claims=paper)
 

@@ -106,7 +106,6 @@ def parse(name: str, examples: tuple[str, ...] = ()) -> Parsed:
 
 
 def _split(name: str) -> list[str]:
-    """The words of a name; some have hyphens."""
     words, parts, known = [], name.split("-"), {*STAGES, *POST, *COMBINE}
     while parts:
         taken = next((n for n in range(len(parts), 1, -1) if "-".join(parts[:n]) in known), 1)

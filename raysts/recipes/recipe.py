@@ -278,7 +278,6 @@ class Recipe:
 
     @property
     def stackable(self) -> bool:
-        """Whether several members may be trained as one."""
         return OBJECTIVES[self.objective].stackable and not self.alone
 
     @property
@@ -380,7 +379,6 @@ class Resources:
 
     @property
     def selector(self) -> dict[str, str]:
-        """The label selector as Ray takes it."""
         return {key: value for key, _, value in (label.partition("=") for label in self.label_selector)}
 
     @property
@@ -557,12 +555,10 @@ class Pipeline:
 
     @property
     def compared(self) -> Layers:
-        """The choice of layers at which systems are compared."""
         return self.delivered if self.evaluation.compare is None else self.evaluation.compare
 
     @property
     def measured(self) -> tuple[Layers, ...]:
-        """The choices of layers at which every model is measured."""
         return tuple(dict.fromkeys([*self.evaluation.layers, self.delivered]))
 
     def _require_alike(self, ways: Sequence[Mapping[str, Recipe]]) -> None:

@@ -65,7 +65,6 @@ class TrialQueue:
         return self.search.concurrency is not None and len(self.running) >= self.search.concurrency
 
     def next(self) -> Trial | None:
-        """The next trial; None when there is none left."""
         while not self.ready:
             if not self._ask():
                 return None
@@ -98,7 +97,6 @@ class TrialQueue:
     # -- points ------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> bool:
-        """Get the next point's trials ready; False when there is no next point."""
         if not self._first and not self._new:
             return False
         name, point = self._propose()

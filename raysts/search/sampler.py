@@ -17,7 +17,6 @@ from raysts.search.space import Point
 
 
 def _optuna() -> Any:
-    """Optuna without its chatter."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -46,7 +45,6 @@ class Sampler:
         self.trials: dict[str, Any] = {}
 
     def suggest(self, name: str) -> Point:
-        """The next point, to be called so."""
         self.trials[name] = self.study.ask(self.space)
         return dict(self.trials[name].params)
 

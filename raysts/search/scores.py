@@ -43,7 +43,6 @@ class PointScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean value of the finished trials; None where there is none."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
@@ -53,12 +52,10 @@ class PointScores:
 
     @property
     def std(self) -> float | None:
-        """Standard deviation (ddof 1); None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def remark(self) -> str:
-        """What a reader of the mean must know."""
         parts = []
         stopped = [record for record in self.records if record.status == "stopped"]
         infeasible = [record for record in self.records if record.status == "infeasible"]

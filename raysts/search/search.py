@@ -117,7 +117,6 @@ class Search:
 
     @property
     def usual(self) -> Point:
-        """The searched options as the recipe has them."""
         known = leaves(to_plain(self.pipeline.stages))
         return {key: known.get(key, known.get(f"{self.stage}.{key}")) for key in self.space}
 

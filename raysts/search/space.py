@@ -77,7 +77,6 @@ class Dimension:
 
     @property
     def text(self) -> str:
-        """What ``of`` reads back."""
         if self.choices:
             return ",".join(f"{value}" for value in self.choices)
         kind = ("logint" if self.integer else "log") if self.log else ("int" if self.integer else "uniform")

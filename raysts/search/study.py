@@ -146,7 +146,6 @@ class Study:
 
     @property
     def complete(self) -> bool:
-        """Whether every point that is to be tried has all of its seeds."""
         return sum(not scores.missing for scores in self.scores()) >= self.search.points
 
     def reuse_grid(self) -> None:
@@ -207,7 +206,6 @@ class Study:
 
     @property
     def dev(self) -> Dev | None:
-        """The development set of the trials; none where the data has no such table."""
         return self.plan.dev(self.kind.dev)
 
     # -- what trials read --------------------------------------------------------------------------------------------
@@ -373,7 +371,6 @@ class Study:
         return grouped(self.records.values(), self.search.seeds)
 
     def scores_of(self, point: Point) -> PointScores | None:
-        """The scores of one point; None before its first trial has ended."""
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
 
 

@@ -118,7 +118,6 @@ def _fitted(name: str, record: Record) -> str:
 
 
 def _span(record: Record) -> tuple[float, float]:
-    """When it began to train, and when it ended, as Unix time."""
     end = datetime.fromisoformat(record.finished_at).timestamp()
     return end - (record.seconds or 0.0), end
 

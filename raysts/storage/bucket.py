@@ -127,8 +127,6 @@ class Bucket:
         self.prefix = "/".join(part for part in (self.bucket, parts.path.strip("/")) if part)
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of an object; None where there is none."""
-
         def action() -> bytes:
             with self._files.open_input_stream(self._key(path)) as stream:
                 content: bytes = stream.read()
@@ -191,12 +189,10 @@ class Bucket:
             raise OSError(f"{path} was written while it was read")
 
     def entry(self, path: str) -> Entry | None:
-        """An object's size and time; None where there is none."""
         info = self._tried("look for", path, lambda: self._files.get_file_info(self._key(path)))
         return Entry(info.size, info.mtime_ns / 1e9) if info.is_file else None
 
     def has(self, *paths: str) -> bool:
-        """Whether there is an object at one of the paths."""
         keys = [self._key(path) for path in paths]
         return any(info.is_file for info in self._tried("look for", paths[0], lambda: self._files.get_file_info(keys)))
 
@@ -210,7 +206,6 @@ class Bucket:
         return {name: Entry(info.size, info.mtime_ns / 1e9) for name, info in infos.items() if info.is_file}
 
     def names(self, folder: str) -> list[str]:
-        """Names of the objects and folders in a folder."""
         return list(self._infos(folder))
 
     def _infos(self, folder: str, recursive: bool = False) -> dict[str, Any]:
@@ -229,7 +224,6 @@ class Bucket:
             self._changed("remove", path, lambda: self._files.delete_file(self._key(path)))
 
     def delete_folder(self, folder: str) -> None:
-        """Remove every object below a folder."""
         with contextlib.suppress(FileNotFoundError):
             self._changed("remove", folder, lambda: self._files.delete_dir(self._key(folder)))
 

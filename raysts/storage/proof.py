@@ -50,7 +50,6 @@ class Proof:
         return None
 
     def answered(self, answer: str) -> bool:
-        """Whether an answer has arrived."""
         return not self.name or (Store.open(self.uri).root / f"{self.name}-{answer}").exists()
 
 

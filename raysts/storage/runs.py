@@ -62,7 +62,6 @@ class Upload(threading.Thread):
             self._error = error
 
     def arrive(self) -> None:
-        """Wait for it; what went wrong is raised."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -167,7 +166,6 @@ class RunFolder:
         write_record(self.path / "run.json", record)
 
     def finished(self) -> dict[str, Any] | None:
-        """The record of a run that is done and has its model whole."""
         record = self.record()
         return record if record.get("status") == "done" and self.store.whole(self.path / "model") else None
 

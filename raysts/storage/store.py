@@ -115,7 +115,6 @@ class Store(abc.ABC):
         return FolderStore(path)
 
     def path(self, key: Key) -> Path:
-        """Where a key lies on this machine."""
         return self.root / key
 
     @abc.abstractmethod
@@ -461,7 +460,6 @@ class BucketStore(Store):
                 lease.check()
 
     def _download(self, path: Path) -> bool:
-        """Bring an object; whether there is one."""
         with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
             self.bucket.download(self.now(path), draft)
             return True

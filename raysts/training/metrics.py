@@ -25,7 +25,6 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append one line, visible at once."""
         text = json.dumps(line) + "\n"
         self._file.write(text)
         self._file.flush()
@@ -37,7 +36,6 @@ class MetricsLog:
         return self._checksum.hexdigest()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def seal(self) -> None:
@@ -65,7 +63,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A metrics line; None where it is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

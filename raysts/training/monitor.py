@@ -100,7 +100,6 @@ class RunMonitor:
             self.say(self.status())
 
     def status(self) -> str:
-        """How all of it stands, in a line."""
         running = [(job, self.lines[job.id]) for job in self.watched.values() if job.id in self.lines]
         parts = [f"{len(self.finished)} of {self.total} runs done", f"{len(running)} training, {self.waiting} waiting"]
         for name, scale, digits in (("loss", 1, 4), ("dev", 100, 2)):

@@ -59,7 +59,6 @@ class ByRows(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         tables = [
             (g, p, p.grad) for g in self.param_groups for p in g["params"] if p.grad is not None and p.grad.is_sparse
         ]
@@ -114,7 +113,6 @@ class UncorrectedAdamW(AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None and not self.state[p]:
@@ -142,7 +140,6 @@ class RMSprop(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             assert group["weight_decay"] == 0.0, "RMSprop has no weight decay here"
             parameters = []

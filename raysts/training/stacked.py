@@ -108,7 +108,6 @@ def _train_groups(jobs: Sequence[Job], runtime: Callable[[Job], Runtime], failur
 
 
 def _shape(run: Run) -> Hashable:
-    """What runs must have in common to be trained as one."""
     shapes = tuple((name, parameter.shape) for name, parameter in run.objective.named_parameters())
     alone = None if run.objective.encoder.family.packed else run.job.folder  # transformers' own attention knows no vmap
     return run.job.recipe, run.state.step, run.order.rows, run.precision, shapes, alone
@@ -127,7 +126,6 @@ class Stack:
         self.optimizer: torch.optim.Optimizer
 
     def update(self, runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
-        """One step of every run."""
         if self.runs != list(runs):
             self._form(list(runs))
         first = self.runs[0]

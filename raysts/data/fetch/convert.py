@@ -32,7 +32,6 @@ def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
 
 
 def _column(rows: pa.Table, *names: str) -> pa.ChunkedArray:
-    """The first of these columns that is there."""
     found = next((name for name in names if name in rows.column_names), None)
     if found is None:
         raise KeyError(f"column '{names[-1]}' is missing (columns found: {', '.join(rows.column_names)})")
@@ -45,7 +44,6 @@ def _text(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _paragraphs(values: pa.ChunkedArray) -> pa.Array:
-    """As :func:`_text`, line by line."""
     texts = ([" ".join(line.split()) for line in _normal(text).splitlines()] for text in values.to_pylist())
     return pa.array(["\n".join(filter(None, lines)) or None for lines in texts], pa.string())
 

@@ -72,7 +72,6 @@ def fetch(
 
 
 def _select(tables: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The tables and the word vectors that are wanted."""
     if tables is None:
         return list(SOURCES), []
     known = [*SOURCES, *VECTORS]
@@ -183,7 +182,6 @@ def _write_shards(folder: Path, batches: Iterator[pa.Table]) -> None:
 
 
 def _shard(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The batches of one shard, taken from those that are left."""
     yield first
     size = first.nbytes
     while size < SHARD_BYTES and (batch := next(others, None)) is not None:

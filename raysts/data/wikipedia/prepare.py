@@ -348,7 +348,6 @@ def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int) -> pa.T
 
 
 def _blocks(piece: dict[str, Any], block_bytes: int) -> Iterator[pa.Table]:
-    """The articles of a piece, in tables of about ``block_bytes``."""
     file, first, last = open_shard(piece["path"], remedy(ARTICLES)), piece["first"], piece["last"]
     held: list[pa.RecordBatch] = []
     size = row = 0

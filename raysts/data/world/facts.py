@@ -74,7 +74,6 @@ _MANY = tuple(count for count in COUNTS if count != "one")
 
 
 def _roles(meaning: Meaning) -> list[tuple[str, Noun]]:
-    """The participants by role."""
     agent = ("agent", meaning.agent)
     return [agent] if meaning.patient is None else [agent, ("patient", meaning.patient)]
 

@@ -25,7 +25,6 @@ WORLD_VERSION = "3870a7d0e3f5"
 
 
 def _tables(seed: int, size: str) -> Iterator[tuple[str, list[Row]]]:
-    """Every table of the world: canonical name and rows."""
     sizes = SIZES[size]
     articles, sentences = Writer(seed, "wikipedia", "train").articles(sizes.articles, sizes.sentences_per_article)
     yield "wikipedia/articles", articles

@@ -55,7 +55,6 @@ class _Scribe(Writer):
                 return meaning, patient
 
     def judged(self, level: str) -> str:
-        """A fact about goods of the quality."""
         meaning, patient = self.product()
         kept = tuple(other for other in patient.properties if DIMENSION_OF[other] not in ("quality", "dirt"))[:1]
         properties = tuple(sorted((*kept, level), key=DIMENSION_OF.__getitem__))
@@ -73,14 +72,12 @@ class _Scribe(Writer):
         return f"{opinion} {phrase} {'are' if many else 'is'} {'not ' if denied else ''}{adjective}."
 
     def phrase(self, level: str) -> str:
-        """A noun phrase with the quality."""
         _, patient = self.product()
         kept = tuple(other for other in patient.properties if DIMENSION_OF[other] not in ("quality", "dirt"))[:1]
         return self.realiser.noun(replace(patient, properties=tuple(sorted((*kept, level)))))[0]
 
 
 def _distinct(rows: int, draw: Iterator[Row]) -> list[Row]:
-    """The first `rows` rows whose text did not come before."""
     found: dict[str, Row] = {}
     for row in draw:
         found.setdefault(row["text"], row)
@@ -223,7 +220,6 @@ def _word_analogy(seed: int, rows: int) -> list[Row]:
 
 
 def _word_categorization() -> list[Row]:
-    """Nouns by the top of their taxonomy."""
     rows: list[Row] = []
     for top in children("kind", ROOT):
         for leaf in leaves("kind", top):

@@ -41,7 +41,6 @@ class Draws:
         self._block: Iterator[float] = iter(())
 
     def uniform(self) -> float:
-        """The next number in [0, 1)."""
         for value in self._block:
             return value
         self._block = iter(self._rng.random(16_384).tolist())
@@ -51,11 +50,9 @@ class Draws:
         return self.uniform() < probability
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options, all equally likely."""
         return options[int(self.uniform() * len(options))]
 
     def shuffled(self, options: Sequence[T]) -> list[T]:
-        """The options in random order."""
         order = list(options)
         for last in range(len(order) - 1, 0, -1):
             other = int(self.uniform() * (last + 1))

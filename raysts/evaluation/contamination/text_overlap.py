@@ -160,7 +160,6 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
 
 
 def _unused(corpus: Corpus) -> list[dict[str, str]]:
-    """Of a folder on this machine, the files that nothing reads."""
     if corpus.empty or not isinstance(corpus.store, FolderStore):
         return []
     read = {path for name in corpus.tables() for path in corpus.files(name)}

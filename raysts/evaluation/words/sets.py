@@ -45,7 +45,6 @@ class WordSet:
 
     @property
     def words(self) -> list[str]:
-        """Its distinct words in order of first appearance."""
         named = ("word", "word1", "word2", *"abcd")
         return list(dict.fromkeys(word for name in named for word in self.columns.get(name, ())))
 

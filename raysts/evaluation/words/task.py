@@ -46,7 +46,6 @@ class WordsTask(ModelTask):
         return tuple(SETS)
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        """The tables of words that are there, and those of sentences."""
         tables = tuple(table for table in SETS if corpus.files(table))
         return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
 
@@ -55,7 +54,6 @@ class WordsTask(ModelTask):
         return tuple(table for table in self.tables(corpus) if table in TEST_TABLES and table in SENTENCES)
 
     def problems(self, corpus: Corpus) -> list[str]:
-        """Sets that cannot be scored, or none at all."""
         sets = load_sets(corpus)
         if not sets:
             return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]

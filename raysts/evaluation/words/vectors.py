@@ -57,7 +57,6 @@ class Words:
 
     @cached_property
     def mean_H(self) -> np.ndarray:
-        """The mean of the vocabulary's vectors of unit length."""
         total_H = np.zeros(self.raw_VH.shape[1])
         words = 0
         for _, block_RH in self.blocks():

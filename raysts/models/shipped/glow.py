@@ -133,7 +133,6 @@ class Glow(nn.Module):
         return torch.cat([*left, x_BD], -1)
 
     def inverse(self, z_BD: Tensor) -> Tensor:
-        """The x of which ``encode`` makes z."""
         sizes = [self.dim >> level for level in range(1, len(self.levels) + 1)]
         *left, x_BD = z_BD.split([*sizes, sizes[-1]], -1)
         for steps, leaving in zip(reversed(self._steps), reversed(left), strict=True):
@@ -170,11 +169,9 @@ class Glow(nn.Module):
         return features | {"sentence_embedding": self.encode(features["sentence_embedding"])}
 
     def get_embedding_dimension(self) -> int:
-        """D."""
         return self.dim
 
     def config(self) -> dict[str, int]:
-        """Arguments of the constructor."""
         return {"dim": self.dim, "levels": len(self.levels), "depth": self.depth, "width": self.width}
 
     def save(self, folder: str | Path) -> None:
@@ -189,7 +186,6 @@ class Glow(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Glow:
-        """Read what ``save`` wrote."""
         flow = cls(**json.loads(Path(folder, "config.json").read_text(encoding="utf-8")))
         flow.load_state_dict(load_file(Path(folder, "model.safetensors")))
         return flow

@@ -69,7 +69,6 @@ class Latent(nn.Module, ABC):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """W, as sentence-transformers asks for it."""
         return self.dim
 
     def save(self, folder: str | Path, safe_serialization: bool = True) -> None:
@@ -84,7 +83,6 @@ class Latent(nn.Module, ABC):
 
     @classmethod
     def load(cls, folder: str | Path) -> Latent:
-        """Read what ``save`` wrote."""
         place = Path(folder)
         module = cls(**json.loads((place / "config.json").read_text(encoding="utf-8")))
         module.load_state_dict(load_file(place / "model.safetensors"))
@@ -118,7 +116,6 @@ class Categorical(Latent):
         return torch.softmax(self.logits(u_NH) / self.tau, dim=-1).flatten(-2)
 
     def config(self) -> dict[str, Any]:
-        """Arguments of the constructor."""
         names = ("in_features", "variables", "classes", "tau", "layers", "hidden")
         return {name: getattr(self, name) for name in names}
 
@@ -145,7 +142,6 @@ class Normal(Latent):
         return self.gaussians(u_NH)[0]
 
     def config(self) -> dict[str, Any]:
-        """Arguments of the constructor."""
         return {name: getattr(self, name) for name in ("in_features", "dims", "layers", "hidden")}
 
 
@@ -166,5 +162,4 @@ class Point(Latent):
         return self.encode(u_NH)
 
     def config(self) -> dict[str, Any]:
-        """Arguments of the constructor."""
         return {name: getattr(self, name) for name in ("in_features", "dims", "layers", "hidden")}

@@ -30,5 +30,4 @@ class Words(PreTrainedTokenizerFast):
 
     @staticmethod
     def load(folder: str | Path) -> Words:
-        """The tokenizer in ``folder``."""
         return Words(tokenizer_file=str(Path(folder) / "tokenizer.json"), pad_token=PADDING)

@@ -71,17 +71,14 @@ class DistillationSettings(Settings):
 
     @property
     def matched(self) -> Loss:
-        """The loss that is meant."""
         return self.loss or ("similarity" if self.target == "similarity" else "mse")
 
     @property
     def in_batch(self) -> bool:
-        """Whether an example's loss depends on the others of its batch."""
         return self.matched in ("similarity", "infonce")
 
     @property
     def reduced(self) -> bool:
-        """Whether the target is reduced to the student's width."""
         return self.target == "concat" and self.matched != "similarity" and self.projection is None
 
     @property
@@ -103,7 +100,6 @@ class DistillationKind(VectorKind):
 
     @classmethod
     def adds_head(cls, settings: DistillationSettings) -> bool:
-        """The projection, where the student keeps it."""
         return settings.projection is not None and settings.target != "concat"
 
     @classmethod

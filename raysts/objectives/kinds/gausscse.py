@@ -44,7 +44,6 @@ class GaussCSEKind(ContrastiveKind):
 
     @classmethod
     def adds_head(cls, settings: GaussCSESettings) -> bool:
-        """The Gaussian head."""
         return True
 
     @classmethod

@@ -47,7 +47,6 @@ class SupervisedSimCSEKind(SimCSEKind):
 
     @classmethod
     def adds_head(cls, settings: SimCSESettings) -> bool:
-        """The dense head, where it is kept."""
         return settings.head == "tanh"
 
 

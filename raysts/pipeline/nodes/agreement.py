@@ -112,7 +112,6 @@ class AgreementNode(Node):
         return self.inputs.storage / "agreements" / self.id
 
     def kept(self, member: Model) -> Path:
-        """The file of a member's vectors of :attr:`texts`."""
         return self.folder / f"{member.id}.npz"
 
     @property
@@ -123,12 +122,10 @@ class AgreementNode(Node):
 
     @property
     def dev(self) -> AgreementPairs:
-        """The half that selects."""
         return AgreementPairs(self.path, self.id, SPLITS[0])
 
     @property
     def test(self) -> AgreementPairs:
-        """The half that is reported on."""
         return AgreementPairs(self.path, self.id, SPLITS[1])
 
     def is_done(self, store: Store) -> bool:

@@ -208,7 +208,6 @@ class EvaluateNode(Node):
         return [self.inputs.storage / "evaluations" / self.id, *kept]
 
     def rows(self) -> list[Row]:
-        """The rows that were written; none before."""
         return results.read_part(self.inputs.storage, self.id)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
@@ -321,13 +320,11 @@ class EvaluateNode(Node):
         return self.inputs.storage / "row_scores" / f"{self._id_of(subject, every)}.parquet"
 
     def _missing(self, store: Store, subject: Subject) -> list[str]:
-        """The parts that nobody has measured."""
         found = {part: [self._rows_of(subject, part)] for part in self._parts}
         found[ALL].append(self._row_scores_of(subject))
         return [part for part, paths in found.items() if not all(map(store.get, paths))]
 
     def _kept(self, store: Store, subject: Subject) -> list[Row]:
-        """The rows of all parts; none of a model that gave nothing."""
         return [row for part in self._parts for row in results.read_rows(self._rows_of(subject, part))]
 
     def _keep(
@@ -338,7 +335,6 @@ class EvaluateNode(Node):
         representations: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
     ) -> None:
-        """Measure some parts, and keep what was measured."""
         inputs, resamples = self.inputs, self.inputs.pipeline.evaluation.resamples
         rows: dict[str, list[Row]] = {part: [] for part in parts}
         scores: dict[Choice, row_scores.ModelScores] = {}
@@ -364,7 +360,6 @@ class EvaluateNode(Node):
             results.write_rows(self._rows_of(subject, part), found)
 
     def _weights(self, store: Store) -> dict[str, float]:
-        """Of the models that form the ensemble, by their ids."""
         found = self.teacher.weights(store) if self.teacher else [1.0] * len(self.chosen)
         return dict(zip((model.id for model in self.chosen), found, strict=True))
 
@@ -399,7 +394,6 @@ class EvaluateNode(Node):
 
     @property
     def dev(self) -> Dev | None:
-        """The development set on which these models are scored, if they are."""
         return self.inputs.chooser if scored_on_dev(self.inputs.pipeline, self.role) else None
 
     def row_scores(self, model: str) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, float]]:
@@ -426,7 +420,6 @@ class EvaluateNode(Node):
 
     @cached_property
     def chosen(self) -> list[Model]:
-        """The members that form the ensemble."""
         return selected(self.members, self.inputs.pipeline.select_top)
 
     @cached_property

@@ -49,7 +49,6 @@ class RunNode(Node):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run record; empty before it has begun."""
         return RunFolder(self.folder).record()
 
     def written(self, store: Store) -> list[Path]:
@@ -65,7 +64,6 @@ class ModelNode(Node):
 
     @classmethod
     def of(cls, inputs: Inputs, name: str, folder: Path) -> ModelNode:
-        """The node of the model that the pipeline calls ``name``."""
         return cls(
             id=teachers.content(folder),
             title=f"model {name}",
@@ -77,7 +75,6 @@ class ModelNode(Node):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run record behind the model; empty where there is none."""
         return record_of(self.model)
 
     def is_done(self, store: Store) -> bool:

@@ -68,11 +68,9 @@ class Node(abc.ABC):
         return []
 
     def status(self, store: Store) -> str:
-        """``done``, ``failed`` or ``waiting``."""
         return "done" if self.is_done(store) else "waiting"
 
     def describe(self, store: Store) -> dict[str, Any]:
-        """The node as plain data."""
         return {
             "id": self.id,
             "kind": self.kind,

@@ -126,7 +126,6 @@ class SoupNode(RunNode):
             store.write_json(self.folder / "run.json", record | more)
 
         def score(averages: Sequence[tuple[int, ...]]) -> list[Score]:
-            """The scores that choose, of averages of some of the members."""
             if dev is None:
                 return [None for _ in averages]
             left = [average for average in averages if name(average) not in known]

@@ -300,7 +300,6 @@ class TeacherNode(Node):
 
     @property
     def settings(self) -> DistillationSettings:
-        """What is asked of the distillation."""
         assert isinstance(self.recipe.settings, DistillationSettings)
         return self.recipe.settings
 
@@ -324,7 +323,6 @@ class TeacherNode(Node):
         return bool(self._manifest(store)) and self.is_sound(store)
 
     def sources(self, chosen: Sequence[Model]) -> list[Source]:
-        """The teachers that were chosen, as they read."""
         specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
         return [
             self._source(member.model, specs.get(member.model), as_trained=not foreign(self.inputs, member))

@@ -149,7 +149,6 @@ class TrainNode(RunNode):
 
     @classmethod
     def run_all(cls, nodes: Sequence[TrainNode], executor: Executor, store: Store, say: Say) -> list[str]:
-        """Train chains of runs, the chains concurrently where the executor can."""
         for node in nodes:
             if node.before is not None:
                 node.before(store)

@@ -33,11 +33,9 @@ class Scale:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, wanted: int) -> list[float]:
-        """About ``wanted`` round values inside the scale."""
         return _log_ticks(self.low, self.high, wanted) if self.log else _linear_ticks(self.low, self.high, wanted)
 
     def marks(self, wanted: int) -> Marks:
-        """The ticks with their pixels."""
         return [(self(value), tick_text(value)) for value in self.ticks(wanted)]
 
 

@@ -110,7 +110,6 @@ def _stood_in(claim: Claim, corpus: Corpus) -> Claim:
 def _obstacle(
     claim: Claim, points: Collection[str], tasks: Collection[str], corpus: Corpus, backbone: str
 ) -> str | None:
-    """Why a claim cannot be measured, whatever is trained."""
     if claim.backbone and not re.fullmatch(BACKBONES[claim.backbone], Path(backbone).name.lower()):
         return f"the paper says it of {claim.backbone}"
     for side in (claim.a, claim.b):
@@ -273,13 +272,10 @@ def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:
 
 
 def _outcome(plan: Plan) -> str:
-    """The role of what comes out of a pipeline."""
     return "student" if plan.outcomes else plan.soups[0].role if plan.soups else "member"
 
 
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
-    """The model with the highest mean over the sets."""
-
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
         return fmean(r.values.mean() if r.gold is None else CORRELATIONS["spearman"](r.values, r.gold) for r in rows)

@@ -51,7 +51,6 @@ class Configuration:
     dev: Mapping[str, float]
 
     def test(self, system: str) -> float:
-        """Mean rank correlation over models and test sets."""
         rows = [found for model in self.scores[system] for found in model.values()]
         return fmean(CORRELATIONS["spearman"](each.values, each.gold) for each in rows if each.gold is not None)
 
@@ -147,7 +146,6 @@ def merging_data(plans: Mapping[str, Plan], name: str, command: str) -> MergingD
 
 
 def _configuration(regime: str, plans: Mapping[str, Plan]) -> Configuration:
-    """One regime and seed; both plans have the same members."""
     plan = plans["sed"]
     layers, evaluations = str(plan.pipeline.compared), {node.role: node for node in plan.evaluations}
 

@@ -83,7 +83,6 @@ class MeasuredRow:
         return f"{self.backbone}, {OTHER_DATA}" if other else self.backbone
 
     def setting(self, path: str) -> Any:
-        """The value at a dotted path of its stages; None where there is none."""
         return _at(self.stages, path)
 
 
@@ -132,7 +131,6 @@ class PaperTable:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Every run behind a measurement, in order of appearance."""
         return tuple(dict.fromkeys(value.source for values in self.measured.values() for value in values.values()))
 
 

@@ -63,7 +63,6 @@ class RunSummary:
 
     @property
     def name(self) -> str:
-        """``member 3``, ``student``."""
         return self.role if self.member is None else f"{self.role} {self.member}"
 
     @property
@@ -72,7 +71,6 @@ class RunSummary:
 
     @property
     def steps(self) -> int | None:
-        """How many it made; None where nothing says it."""
         return self.record.get("steps") or (self.metrics[-1]["step"] if self.metrics else None)
 
 

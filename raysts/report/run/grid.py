@@ -88,7 +88,6 @@ def _box(node: NodeSummary, title: Sequence[str], x: float, y: float, height: fl
 
 
 def _title(text: str) -> list[str]:
-    """A title in one or two lines."""
     if len(text) <= _LETTERS:
         return [text]
     # Break after a space, comma or slash; a title without one is broken anywhere.

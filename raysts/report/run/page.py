@@ -75,7 +75,6 @@ def render(data: ReportData) -> str:
 
 
 def _chips(data: ReportData) -> list[tuple[str, str]]:
-    """What the run comes to in few words, each with its class."""
     counts = Counter(node.status for node in data.nodes)
     bad_runs = sum(run.failed for run in data.runs)
     done = "done" if counts["done"] == len(data.nodes) else ""

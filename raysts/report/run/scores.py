@@ -45,7 +45,6 @@ class View:
 
     @property
     def described(self) -> str:
-        """In words, as a table's caption."""
         parts = [
             f"{METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
             AGGREGATIONS.get(self.aggregation or "", self.aggregation),
@@ -119,7 +118,6 @@ class Table:
 
     @property
     def plotted(self) -> list[Standing]:
-        """Every system once: of the backbone the one as it was distributed."""
         backbone = self.first("backbone")
         return [standing for standing in self.standings if standing.role != "backbone" or standing is backbone]
 
