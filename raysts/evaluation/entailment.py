@@ -125,6 +125,8 @@ class EntailmentDev:
 class InferenceTask(ComparableTask):
     """What both tasks of inference share: the pairs of a labelled table."""
 
+    entailed: ClassVar[bool] = False
+    """Whether the pairs of entailment alone are used."""
     name: str
     table: str
     unasked: bool = True
@@ -132,13 +134,12 @@ class InferenceTask(ComparableTask):
     def by_default(self, corpus: Corpus) -> bool:
         return self.unasked
 
-    @abstractmethod
     def needs(self, corpus: Corpus) -> tuple[str, ...]:
         """The tables that it reads, if they are there: its own first."""
+        return (self.table,)
 
-    @abstractmethod
     def load(self, corpus: Corpus, table: str) -> Pairs:
-        """The pairs of a table that the task uses."""
+        return load_entailment(corpus, table, self.entailed)
 
     @abstractmethod
     def problems_of(self, pairs: Pairs) -> list[str]:
@@ -189,9 +190,6 @@ class TwoWayTask(InferenceTask):
 
     def expected(self) -> tuple[str, ...]:
         return self.table, DEV
-
-    def load(self, corpus: Corpus, table: str) -> Pairs:
-        return load_entailment(corpus, table)
 
     def problems_of(self, pairs: Pairs) -> list[str]:
         entailed, size = int(pairs.gold.sum()), len(pairs.gold)
@@ -246,11 +244,7 @@ class DirectionTask(InferenceTask):
     Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong.
     """
 
-    def needs(self, corpus: Corpus) -> tuple[str, ...]:
-        return (self.table,)
-
-    def load(self, corpus: Corpus, table: str) -> Pairs:
-        return load_entailment(corpus, table, entailed=True)
+    entailed: ClassVar[bool] = True
 
     def problems_of(self, pairs: Pairs) -> list[str]:
         return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
