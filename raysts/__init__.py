@@ -5,8 +5,6 @@
 ``import raysts`` stays cheap.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

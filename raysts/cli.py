@@ -1,7 +1,5 @@
 """The ``raysts`` command: what it is called with, how it ends, and what it never prints."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

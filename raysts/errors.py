@@ -1,7 +1,5 @@
 """The two ways a raysts command ends badly: the user's input is wrong, or a run failed."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """Named seeds and content ids: everything random or cached in raysts is a function of what went in."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

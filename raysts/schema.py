@@ -4,8 +4,6 @@ The canonical data layout is a folder of Parquet tables; a table is a file ``<na
 Parquet shards. Extra columns are ignored.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

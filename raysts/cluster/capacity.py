@@ -1,7 +1,5 @@
 """What the nodes of the connected cluster hold, what an autoscaler could add, and what is said while workers wait for it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The connection to a Ray cluster: the one we run in, the one that is named or running, else a private local one."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Training batches streamed through Ray Data, in the same order as in-process. No torch here: the tasks that read import it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

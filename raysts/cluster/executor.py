@@ -1,7 +1,5 @@
 """The executor on Ray: actors that units of work are given to, and training runs of the members."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence

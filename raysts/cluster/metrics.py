@@ -1,7 +1,5 @@
 """What Ray's dashboards, and Prometheus behind them, show of training: ``ray_raysts_*`` at every node's metrics port."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

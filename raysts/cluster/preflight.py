@@ -1,7 +1,5 @@
 """Before work starts, and on each node that joins: a node sees what the driver sees, and runs the same versions."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import platform

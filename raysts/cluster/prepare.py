@@ -1,7 +1,5 @@
 """Units of work of ``raysts.data.wikipedia.prepare`` on a cluster, with Ray Data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

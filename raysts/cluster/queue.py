@@ -3,8 +3,6 @@
 No torch here: the queue is a process on the head.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

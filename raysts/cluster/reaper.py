@@ -5,8 +5,6 @@ dead head first, and workers that were just starting wait as long. Run as a file
 first line of its input says how Ray's processes are called (``raysts.cluster.ray_internals``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

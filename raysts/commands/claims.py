@@ -1,7 +1,5 @@
 """``raysts claims``: what is seen of the claims of the papers, and of the baselines that they must be held against."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``raysts compare``: two systems on the same rows, from models or from what the storage knows."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recipes that begin with a search: it, the choice of its best point, and the system that is made with that."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """``raysts data``: fetch public sets, import files of one's own, prepare Wikipedia's sentences, check what is there."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Experiments, the papers' and our own: their pipelines one after the other, and the report of all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

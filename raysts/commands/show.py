@@ -1,7 +1,5 @@
 """``raysts show``: the resolved tree of a recipe."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

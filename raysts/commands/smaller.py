@@ -1,7 +1,5 @@
 """What ``export`` and ``embed`` say of smaller vectors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What commands do with a study: plan it, run its trials, and read what the storage remembers of it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

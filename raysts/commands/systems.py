@@ -1,7 +1,5 @@
 """What a comparison compares: the models that a name means, and what they make of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

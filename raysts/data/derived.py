@@ -3,8 +3,6 @@
 A data folder may hold any of them itself; then that one is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ standard error there is 0.05. Only texts that agree in one of 16 bands of four m
 one in 5,000 is missed. Memory is some 300 bytes a row, whatever its length.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import islice

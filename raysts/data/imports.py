@@ -4,8 +4,6 @@ The file is read once to check every row and to find duplicates, and once more t
 is known to be usable. Memory is a few bytes a row for exact duplicates, some 300 for near ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """What was found out about files and tables, kept on this machine, so that what is the same is not read again."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path

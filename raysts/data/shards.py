@@ -5,8 +5,6 @@ must decode, agree with their checksums where the writer left some, and hold val
 page without a checksum decodable and its text valid cannot be seen.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

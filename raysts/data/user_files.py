@@ -4,8 +4,6 @@ What is in a file is not known before it is read: whatever is wrong with it is o
 whose name ends in ``.gz`` is unpacked while it is read (Parquet is not).
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import gzip

@@ -5,8 +5,6 @@ its own similarities with these scores. It says how much of the ensemble a model
 ensemble, or than what it started from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

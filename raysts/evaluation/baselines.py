@@ -1,7 +1,5 @@
 """What needs no model, and what a model's score must be held against: words in common, and the longer sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

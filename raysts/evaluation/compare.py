@@ -4,8 +4,6 @@ A system is one model, or several that differ in their seeds; its value is then 
 R resamples, M models of a system.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

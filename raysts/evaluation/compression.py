@@ -3,8 +3,6 @@
 Shapes: N texts, D dimensions, E dimensions that are kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """What selects: the scores of a model on a development set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol, Self

@@ -5,8 +5,6 @@ that is entailment is right when sim(hypothesis || premise) > sim(premise || hyp
 larger variance. Shapes: N pairs, R resamples.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self

@@ -1,7 +1,5 @@
 """Evaluation of a model on every task at once: each distinct sentence is embedded once, for all tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path

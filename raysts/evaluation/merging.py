@@ -3,8 +3,6 @@
 Shapes: M members, N sentences, D dimensions, C configurations (members trained in some way), W ways of merging.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Results of the STS tasks as files of MTEB's format (``mteb.TaskResult``), so that MTEB's tools read them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

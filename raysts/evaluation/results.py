@@ -1,7 +1,5 @@
 """The results table of a storage, and the summary of it that people look at."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

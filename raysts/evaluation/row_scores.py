@@ -4,8 +4,6 @@
 set (by the model's own similarity), and the model's score on the development set where that was asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

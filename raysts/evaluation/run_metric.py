@@ -1,7 +1,5 @@
 """One number of a training run, by which runs are compared: a score on the development set, or the training loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ that of all rows of a set instead of the mean of the folds' rounded ones, and a 
 Shapes: N rows, D features and one that is 1, B rows of a batch, R penalties, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

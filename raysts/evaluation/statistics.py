@@ -6,8 +6,6 @@ A resample of N rows is kept as how often each row was drawn (counts [N, R]). Th
 then cumulative sums of counts in the order of the full sample, so that no resample is ever sorted.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Sequence

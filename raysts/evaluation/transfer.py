@@ -8,8 +8,6 @@ another grid of penalties, for features that are not standardised.
 Shapes: N rows, D dimensions.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What must be known of an encoder's family: one entry each, read wherever model types differ."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Shapes: B texts, N pairs, H hidden, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shapes: B texts, N tokens, D dimensions in, E dimensions out.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path

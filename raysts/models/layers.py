@@ -1,7 +1,5 @@
 """Which layers' token vectors are pooled, and how."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, get_args

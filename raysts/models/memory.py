@@ -1,7 +1,5 @@
 """Main memory that a worker takes, estimated before it is there."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from pathlib import Path

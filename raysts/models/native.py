@@ -1,7 +1,5 @@
 """``native.cpp``: what torch has no kernel for on CPUs, compiled when it is first needed."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Shapes: B texts, T tokens, H hidden, D embedding dimensions.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import shutil

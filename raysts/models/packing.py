@@ -8,8 +8,6 @@ is known to the host: it never waits for a GPU.
 Shapes: B texts, N tokens of the packed row, R texts of a group, T tokens of its longest, A heads, E values a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A model as users and evaluation see it: sentences in, representations out, its own similarity, its directory."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import shutil

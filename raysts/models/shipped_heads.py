@@ -5,8 +5,6 @@ How the mixtures of two texts compare is Latte-Mix, section 2.
 Shapes: B texts, N tokens, H hidden dimensions, W numbers per token, D dimensions of a vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

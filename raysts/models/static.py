@@ -3,8 +3,6 @@
 Shapes: V words and the padding, H hidden dimensions.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

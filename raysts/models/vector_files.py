@@ -3,8 +3,6 @@
 Shapes: R words of a block, H dimensions.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import sys

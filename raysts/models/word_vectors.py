@@ -6,8 +6,6 @@ of the words that occur are read.
 Shapes: B texts, T tokens, V words and the padding, H hidden dimensions.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Shapes: B examples, V views of an example (anchor, positive, hard negative), T t
 numbers of a text's embedding, K examples of all processes, N candidates.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import numpy as np

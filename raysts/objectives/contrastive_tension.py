@@ -1,7 +1,5 @@
 """Contrastive Tension (Carlsson et al. 2021; SED B.2): two encoders pulled together on identical sentences only."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

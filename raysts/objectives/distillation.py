@@ -3,8 +3,6 @@
 Shapes: B examples of this process, K of all processes, D dimensions.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

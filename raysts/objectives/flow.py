@@ -3,8 +3,6 @@
 Shapes: B texts, D dimensions.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

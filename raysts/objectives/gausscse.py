@@ -3,8 +3,6 @@
 Shapes: B examples, V views of an example, R texts, T tokens, D dimensions, K examples of all processes.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ Shapes: B texts, T tokens of the longest, N tokens of all texts, H hidden dimens
 K classes, W numbers of a token's code.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from abc import abstractmethod

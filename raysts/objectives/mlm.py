@@ -3,8 +3,6 @@
 Shapes: B texts, T tokens of the longest, N masked tokens of all texts, H hidden dimensions, V vocabulary.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

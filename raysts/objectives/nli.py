@@ -1,7 +1,5 @@
 """Siamese classification of natural language inference pairs (Sentence-BERT; SED B.1)."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

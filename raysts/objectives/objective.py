@@ -1,7 +1,5 @@
 """What an objective is: one module that owns everything trainable and knows how its batches are made."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name

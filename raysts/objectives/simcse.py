@@ -3,8 +3,6 @@
 Shapes: B examples, V views of an example (anchor, positive, hard negative), T tokens, D embedding dimensions.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Regression of similarity scores with a lower bound on the target (Sentence-BERT; SED 5.5)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from raysts.objectives.kinds.sts_regression import STSRegressionKind

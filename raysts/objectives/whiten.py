@@ -3,8 +3,6 @@
 Shapes: B texts, D dimensions, E dimensions kept.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

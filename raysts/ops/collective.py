@@ -1,7 +1,5 @@
 """Communication between the processes of one training run; the identity when there is one process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

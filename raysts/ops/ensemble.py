@@ -3,8 +3,6 @@
 Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions of the student.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

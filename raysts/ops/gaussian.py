@@ -3,8 +3,6 @@
 Shapes: B rows of this process, K candidates (the rows of all processes), D dimensions, N rows of a block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 

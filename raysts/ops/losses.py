@@ -4,8 +4,6 @@ Shapes: B examples, D embedding dimensions, C classes, N candidates. Means over 
 ``collective.mean``, which knows how many examples there are on all ranks.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

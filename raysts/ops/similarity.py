@@ -3,8 +3,6 @@
 Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: B texts, N tokens, V latent variables, K classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

@@ -5,8 +5,6 @@ The input is the backbone as it was distributed. A difference is that of a paire
 again, and whoever asks later gets the same numbers. What the interval does not show is not said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Nodes are made of this, and what would stop them is looked for in this. Nothing 
 :meth:`Inputs.write_backbone`.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

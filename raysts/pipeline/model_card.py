@@ -1,7 +1,5 @@
 """The model card: README.md of a model directory."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -1,7 +1,5 @@
 """A pipeline as it is run on text of the user's own, with what else there is: what its recipes read, and what selects."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

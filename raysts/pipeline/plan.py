@@ -1,7 +1,5 @@
 """A Pipeline planned into nodes: what is done, what is left, and every id known before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Runs a plan: every node that is not done, in order, on an executor; killed anywhere and run again, it goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """What would stop a pipeline later, found before it starts and said in one message."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 A claim that does not hold in its paper (``holds`` False) stands here too: that a method does not help is a result.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 PAPERS = ("sed", "gausscse", "latte-mix")

@@ -4,8 +4,6 @@ What they train is shared by content: between the points of an experiment, betwe
 their own names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard

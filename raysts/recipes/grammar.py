@@ -7,8 +7,6 @@ or ``-boom`` (a soup of members on bootstrap samples of the data), then optional
 (``flow``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple

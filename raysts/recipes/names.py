@@ -1,7 +1,5 @@
 """The pipelines that have a name: every sensible name of a system, those of our own, and YAML files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

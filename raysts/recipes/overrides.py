@@ -1,7 +1,5 @@
 """Overrides ``a.b=value`` of a pipeline, and pipelines as YAML."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import is_dataclass

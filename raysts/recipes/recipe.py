@@ -1,7 +1,5 @@
 """A Recipe determines one training run; a Pipeline is a named graph of recipes. Both are frozen, typed trees."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -15,8 +15,6 @@ The learning rate of Latte-Mix rises linearly from 2e-5 "to 1" and falls back; w
 as the shape of the schedule, and the peak is a setting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

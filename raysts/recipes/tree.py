@@ -1,7 +1,5 @@
 """Frozen dataclass trees as plain data: checked construction from YAML or JSON, and typed overrides ``a.b=value``."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -3,8 +3,6 @@
 A page is one self-contained file that needs neither network nor scripts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

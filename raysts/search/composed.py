@@ -1,8 +1,6 @@
 """The recipes that begin with a search. They stand apart from the searches, which import what evaluates, since whoever looks for
 a recipe's name asks here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 

@@ -1,7 +1,5 @@
 """How much disk a study takes at most: said before its first trial, when another --storage can still be chosen."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterable

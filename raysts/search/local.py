@@ -1,7 +1,5 @@
 """Runs the trials of a search in this process, one after the other."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ Sources: lower-bound: SED 5.5; latte-mix: Latte-Mix, appendix A.5 and Table 4, i
 gausscse: GaussCSE, appendix A and Table 3, whose best values lie on the edge of its grid, so this one is wider.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

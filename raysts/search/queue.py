@@ -1,7 +1,5 @@
 """Which trial is next: points as a sampler proposes them, each with all of its seeds, none twice."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Sequence

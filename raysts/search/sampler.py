@@ -1,7 +1,5 @@
 """Optuna: proposes the points of a search, says how much its options matter, and shows the study in its dashboard."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import math

@@ -1,7 +1,5 @@
 """Scores of points over their seeds, the two ways to choose among them, and the table that shows both."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A Search: a pipeline of one training stage, the space of what varies, and how it is gone through."""
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

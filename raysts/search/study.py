@@ -5,8 +5,6 @@ the driver alone: the truth. ``optuna.db`` and ``trials.parquet`` are views of i
 other: its folder is ``runs/<id>/``, and one that is there already is not trained again.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import asdict, replace
 from datetime import UTC, datetime

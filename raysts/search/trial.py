@@ -1,7 +1,5 @@
 """One trial: a training run whose end, however it comes, is a result."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

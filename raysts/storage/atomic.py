@@ -1,7 +1,5 @@
 """Files that are complete or absent: written aside, then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -3,8 +3,6 @@
 An object appears when its upload has ended, not before, so that a killed process leaves none that is torn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

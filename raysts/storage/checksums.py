@@ -6,8 +6,6 @@ checksum (of an older version, or from elsewhere) is taken as it is. That of a f
 lists its files: an object store needs it too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Files that others wrote: read when they are ordinary files of a size that can be right, and hold what they should."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -10,8 +10,6 @@ request which it was sending when it was stopped. So who breaks the claim of a p
 arrives late is written where nobody looks any more. The client library knows no conditional writes, nor do all stores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

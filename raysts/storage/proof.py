@@ -1,7 +1,5 @@
 """Whether another machine sees a storage: it finds there what was just left, and leaves an answer."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

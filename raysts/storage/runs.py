@@ -11,8 +11,6 @@ run is its last checkpoint with its metrics, or, once ``run.json`` says done, it
     run.record()                            # anybody: the record as it is now, with recipe and metrics beside it
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Checkpoints of a training run: complete or absent, bounded in number, exact."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field

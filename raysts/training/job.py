@@ -1,7 +1,5 @@
 """One training run as a value: what it is made of, where it is kept, whether it is done."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``metrics.jsonl``: what a run says of its steps, and whoever follows it reads, without torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

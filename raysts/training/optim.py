@@ -1,7 +1,5 @@
 """Optimisers and learning-rate schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """``run.json``: how and where a run was trained, and how it ended."""
 
-from __future__ import annotations
-
 import contextlib
 from datetime import UTC, datetime
 from pathlib import Path

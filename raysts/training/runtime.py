@@ -1,7 +1,5 @@
 """Where a training run happens: in this process, as a Ray Train worker, as a Tune trial. The loop need not know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any

@@ -4,8 +4,6 @@ What is on disk knows nothing of it: states are gathered when they are written, 
 they are read, so that a run goes on with another number of processes, or whole.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

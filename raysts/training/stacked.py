@@ -16,8 +16,6 @@ The members' texts are packed into common shapes (``raysts.models.packing``). Te
 and 1.10).
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Callable, Hashable, Sequence

@@ -1,7 +1,5 @@
 """Training runs as TensorBoard reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

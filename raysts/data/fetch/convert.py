@@ -1,7 +1,5 @@
 """From the columns of public data sets to canonical ones: per shape of source which is which, applied batch by batch."""
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

@@ -5,8 +5,6 @@ into canonical columns. Everything is streamed, written aside and renamed; ``man
 written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 They are read from there or from a local copy of the repository.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Iterator

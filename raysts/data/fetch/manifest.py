@@ -1,7 +1,5 @@
 """``manifest.json`` of a data folder: which tables raysts made there, from what, and what their files should be."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import hashlib

@@ -1,7 +1,5 @@
 """Where the public data sets are: repository, commit, split (or file) and number of rows, by canonical table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Files from the web: read whole, or downloaded with resumption; archives of word vectors made into text files."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import urllib.error

@@ -4,8 +4,6 @@ Anybody may have written the markup: every step takes time linear in its length 
 pattern looks for a partner that may be missing, and no pattern can begin inside the run of characters that it begins with.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from bisect import bisect_left

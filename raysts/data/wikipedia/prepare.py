@@ -13,8 +13,6 @@ Memory is that of a block or of a range per worker, whatever the size of the cor
 the text. (A Ray Data groupby would send the whole corpus through the object store instead, and order it by layout.)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -4,8 +4,6 @@ What a *sentence* is here, rule by rule, is stated at ``split_sentences``; the s
 ``dedup_key``.
 """
 
-from __future__ import annotations
-
 import bz2
 import hashlib
 import re

@@ -4,8 +4,6 @@ Every core (agent kind, action, patient kind) belongs to exactly one of train, d
 of the world, so a model trained on one world never saw a fact of another world's test set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

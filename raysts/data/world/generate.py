@@ -5,8 +5,6 @@ entailment follow from meaning and not from shared words. It is the default data
 random-initialised BERT for its vocabulary. Nothing in it is copied from any corpus.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ two concepts. Trees (`KINDS`, `ACTIONS`, `PLACES`) give each concept its parent,
 leaves below it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

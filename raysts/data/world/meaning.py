@@ -6,8 +6,6 @@ their disjointness, both decided dimension by dimension. Numerals are exact ("tw
 inference, both sentences of a pair speak of the same situation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

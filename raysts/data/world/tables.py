@@ -1,7 +1,5 @@
 """Tables of the embedded world: articles, NLI pairs, graded STS and SICK pairs, all computed from the meanings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transfer and word tasks of the embedded world: classes and word relations that follow from the meanings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations

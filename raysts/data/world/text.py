@@ -1,7 +1,5 @@
 """Sentences of the embedded world: the words there are, and how a meaning becomes one of its many wordings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TypeVar

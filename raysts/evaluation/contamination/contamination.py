@@ -11,8 +11,6 @@ What is fitted on the sentences of test sets on purpose (table ``targets``) is m
 not counted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a model was trained on, as the records of the runs behind it say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain

@@ -5,8 +5,6 @@ white space collapsed to one blank. Pairs are the same in either order. Memory i
 tables are streamed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

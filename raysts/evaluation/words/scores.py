@@ -3,8 +3,6 @@
 Shapes: N rows, V words, R of a block, H dimensions, Q questions of a block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The benchmarks of words in the canonical tables, set by set, and what in them cannot be scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is known of the contrastive objectives (:mod:`raysts.objectives.contrastive`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

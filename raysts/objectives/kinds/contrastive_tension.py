@@ -1,7 +1,5 @@
 """What is known of ``ct`` (:mod:`raysts.objectives.contrastive_tension`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """What is known of ``sed`` (:mod:`raysts.objectives.distillation`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What is known of ``flow`` (:mod:`raysts.objectives.flow`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raysts.objectives.kinds.kind import MOST_WIDE, Kind, Settings

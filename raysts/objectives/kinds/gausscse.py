@@ -1,7 +1,5 @@
 """What is known of ``gausscse`` (:mod:`raysts.objectives.gausscse`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

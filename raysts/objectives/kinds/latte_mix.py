@@ -1,7 +1,5 @@
 """What is known of ``latte`` and its baselines (:mod:`raysts.objectives.latte_mix`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

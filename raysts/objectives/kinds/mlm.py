@@ -1,7 +1,5 @@
 """What is known of ``mlm`` (:mod:`raysts.objectives.mlm`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raysts.objectives.kinds.kind import Kind, Settings

@@ -1,7 +1,5 @@
 """What is known of ``simcse-sup`` and ``simcse-unsup`` (:mod:`raysts.objectives.simcse`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

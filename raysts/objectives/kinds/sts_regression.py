@@ -1,7 +1,5 @@
 """What is known of ``sts`` (:mod:`raysts.objectives.sts_regression`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from raysts.objectives.kinds.kind import Settings, VectorKind

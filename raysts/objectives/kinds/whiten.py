@@ -1,7 +1,5 @@
 """What is known of ``whiten`` and ``centre`` (:mod:`raysts.objectives.whiten`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -3,8 +3,6 @@
 A new kind of node is a class in a file of its own here, and the line of ``Plan.nodes`` that makes one.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Axes of the charts: scales with round ticks, and the frame around what is drawn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Forest plot: differences with their intervals beside each other, and the line where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Lines and bars: training curves, a study's scores against an option, the papers' figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

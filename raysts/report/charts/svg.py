@@ -1,7 +1,5 @@
 """Elements of SVG drawings from Python values; every text and attribute is escaped."""
 
-from __future__ import annotations
-
 from markupsafe import Markup
 
 

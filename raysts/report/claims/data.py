@@ -1,7 +1,5 @@
 """What was seen of a paper's claims: of each the difference of two systems with its paired interval, and a verdict."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

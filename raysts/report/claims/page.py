@@ -1,7 +1,5 @@
 """The page about a paper's claims: a forest plot and a table, and the table as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

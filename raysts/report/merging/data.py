@@ -4,8 +4,6 @@ A configuration is the members of one regime and one seed. A rule is fitted to s
 the test sets of configurations that it was not fitted on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

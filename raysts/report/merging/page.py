@@ -1,7 +1,5 @@
 """The page about merging, and its tables as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the page of a paper shows, read from the storage: results rows, and of each its run, backbone and settings."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math

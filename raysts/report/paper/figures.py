@@ -1,7 +1,5 @@
 """The papers' figures from what a storage holds: scores by layer (Latte-Mix 2 and 3), ratios of lengths (GaussCSE 3)."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ are rarely at hand; it has a column of its own. In a table that has rows of that
 alone, and word vectors and encoders never stand in for each other.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The page of one paper's tables and figures: what was published, and what was measured beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 The files are ``papers/*.yaml``; values are times 100, as printed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache

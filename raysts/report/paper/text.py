@@ -1,7 +1,5 @@
 """The papers' tables as text for the terminal, and the words that the page shares with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

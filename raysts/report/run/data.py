@@ -1,7 +1,5 @@
 """What the report of a run shows, read from the storage."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Dot plot of one data set: every individual a dot, means and intervals, drawn as static SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup

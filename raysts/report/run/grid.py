@@ -1,7 +1,5 @@
 """The pipeline as it ran: a row for each member, a column for each stage, then teacher, student and evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

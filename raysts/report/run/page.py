@@ -1,7 +1,5 @@
 """The page of a run."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

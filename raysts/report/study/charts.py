@@ -1,7 +1,5 @@
 """Charts of a study: its scores by options, and the best so far; axes of scores span the interval of the best (``reach``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the report of a study shows, from its records."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping, Sequence

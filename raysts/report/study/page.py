@@ -1,7 +1,5 @@
 """The page of a study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from markupsafe import Markup
