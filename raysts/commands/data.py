@@ -176,13 +176,14 @@ def import_table(
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates, near_duplicates.
     """
     from raysts.data.imports import Import
+    from raysts.evaluation.harness import TASKS
     from raysts.storage.store import FolderStore
 
     root = on_this_machine(data, "--data").absolute()
     FolderStore(root).check(writes=True, option="--data")
     wanted = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
-        split=split, force=force,
+        split=split, force=force, taken=TASKS,
     )  # fmt: skip
     return {"status": "done", "data": str(root), **wanted.run()}
 

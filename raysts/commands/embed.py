@@ -1,4 +1,4 @@
-"""``raysts embed``: a column of Parquet files into Parquet shards of vectors."""
+"""``raysts embed``: a column of files of texts into Parquet shards of vectors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from raysts.models.precision import PRECISIONS
 if TYPE_CHECKING:
     from raysts.evaluation.compression import Dtype
 
-HELP = "embed a column of Parquet files, resumable by shard"
+HELP = "embed a column of texts, resumable by shard"
 EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     add(command, "model")
-    command.add_argument("--input", required=True, metavar="FILE_OR_DIR", help="a Parquet file or a folder of them")
+    command.add_argument(
+        "--input",
+        required=True,
+        metavar="FILE_OR_DIR",
+        help="Parquet, CSV, TSV, JSONL, plain lines (.txt, column 'text'), .gz of the last four, a folder of them (where it "
+        "holds Parquet, of that alone), or a folder that datasets saved",
+    )
     command.add_argument("--column", required=True, metavar="NAME", help="the text column")
     command.add_argument(
         "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
@@ -53,11 +59,12 @@ def embed(
     address: str | None = None,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
-    """Embed a text column of Parquet files into Parquet shards, streaming; a killed job goes on shard by shard.
+    """Embed a text column of files into Parquet shards, streaming; a killed job goes on shard by shard.
 
     Args:
         model: a MODEL.
-        input: a Parquet file or a folder of them.
+        input: Parquet, CSV, TSV, JSON lines, plain lines (column ``text``), a folder of them (where it holds Parquet, of that
+            alone), or a folder that ``datasets`` saved.
         column: the text column.
         output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
         storage: where run ids are looked up.
@@ -112,7 +119,7 @@ def embed(
         waiting = [work for work in shards.items() if not bulk.is_done(*work)]
         finished = len(units) - len(waiting)
         say(f"embed: {len(units)} shards, {finished} done")
-        ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" else None
+        ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" and units else None
         cost = measured_cost(loaded, whole, dtype, ranges, data, dev, say)
         if waiting:
             with executor(address) as chosen:

@@ -140,7 +140,7 @@ def evaluate(
     if pairs is not None and test:
         raise InputError("--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too")
     if pairs is not None:
-        scored_pairs, corpus = load_pairs_file(Path(pairs)), None
+        scored_pairs, corpus = load_pairs_file(pairs), None
         if mteb is not None:
             raise InputError(
                 "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out"

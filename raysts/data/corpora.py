@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -162,8 +162,8 @@ class Corpus:
     def tests(self) -> list[str]:
         folder = self.root / TESTS
         held = () if self.empty else self.store.list(folder)
-        names = {f"{TESTS}{path.stem}" for path in held if path.suffix == ".parquet"}
-        return sorted(names | {name for name in self.own if name.startswith(TESTS)})
+        names = {f"{TESTS}{path.name.removesuffix('.parquet')}" for path in held}
+        return sorted({*filter(self.files, names)} | {name for name in self.own if name.startswith(TESTS)})
 
     def sources(self, name: str) -> list[str]:
         """The tables that ``name`` is derived from; none when the folder holds it, or when it is not derived."""
@@ -297,10 +297,9 @@ class Corpus:
         if own := self.own.get(name):
             table = pa.Table.from_batches(list(own.batches(columns)))
         else:
-            table = pa.concat_tables(
-                [pa.Table.from_batches(list(batches(path, name, columns))) for path in self.files(name)],
-                promote_options="permissive",
-            )
+            parts = (list(batches(path, name, columns)) for path in self.files(name))
+            tables = [pa.Table.from_batches(part) for part in parts if part]  # a shard may have no rows
+            table = pa.concat_tables(tables, promote_options="permissive")
         return table.filter(pa.array(self._kept[name])) if name in self._kept else table
 
     def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -368,7 +367,7 @@ class Corpus:
         Each message names file, row (0-based within the file) and column. At most ``most`` are returned.
         """
         tables = [name for name in names if name not in self.own]  # whose rows were checked when they were opened
-        every = (problem for name in tables for path in self.files(name) for problem in _file_problems(path, name))
+        every = (problem for name in tables for problem in _table_problems(self.files(name), name))
         return list(islice(every, most))
 
     def check(self, names: Iterable[str]) -> None:
@@ -396,12 +395,22 @@ def _write_streamed(own: OwnTable, path: Path) -> None:
             writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
 
 
-def _file_problems(path: Path, name: str) -> Iterator[str]:
+def _table_problems(files: Sequence[Path], name: str) -> Iterator[str]:
+    rows = 0
+    for path in files:
+        rows += yield from _file_problems(path, name)
+    if files and not rows:
+        problem = "the table has no rows; a table that is there must hold data"
+        yield str(unreadable(files[0], problem, remedy(name)))
+
+
+def _file_problems(path: Path, name: str) -> Generator[str, None, int]:
+    """What is wrong with a file; returns the number of its rows, 1 where nobody knows."""
     try:
         file = open_shard(path, remedy(name))
         if wrong := footer_problem(name, file):
             yield str(unreadable(path, wrong, remedy(name)))
-            return
+            return 1
         columns = [column for column in table_columns(name) if column.name in file.schema_arrow.names]
         first = 0
         for batch in pages(path, file, [column.name for column in columns], remedy(name)):
@@ -409,8 +418,10 @@ def _file_problems(path: Path, name: str) -> Iterator[str]:
                 for row, message in _column_problems(batch.column(column.name), column):
                     yield f"{path}: row {first + row}, column '{column.name}': {message}"
             first += batch.num_rows
+        return first
     except ShardError as error:
         yield str(error)
+        return 1
 
 
 def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ is known to be usable. Memory is a few bytes a row for exact duplicates, some 30
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -45,6 +45,7 @@ class Import:
         columns: the file's column by canonical name; a canonical column that is not named has its own name.
         name: of the test set or retrieval set, or a canonical table of that kind; default: the file's.
         labels: an NLI label, or ``drop``, by the file's own word for it.
+        taken: names of public tasks, which no test set can have.
     """
 
     file: str
@@ -56,6 +57,7 @@ class Import:
     drop: Literal["exact", "near"] | None = None
     split: bool = False
     force: bool = False
+    taken: Collection[str] = ()
 
     def run(self) -> dict[str, Any]:
         """Write the table.
@@ -118,6 +120,8 @@ class Import:
                 )
             return own[self.kind]
         self._check_name(name)
+        if name.lower() in self.taken:
+            raise InputError(f"--name '{name}': is the name of a public task; name your own set otherwise with --name")
         return f"{TESTS}{name.lower()}"
 
     def _check_name(self, name: str) -> None:
@@ -268,20 +272,19 @@ class Import:
         return ~(again | near), int((near & ~again).sum())
 
 
-class _Found(Exception):  # noqa: N818
-    """Carries the columns of a file out of its reader."""
-
-
 def _present(files: Sequence[Path]) -> list[str]:
-    def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
-        raise _Found(list(present))
+    """The columns that any of the files has; of JSON lines those of any line."""
+    found: dict[str, None] = {}
 
-    try:
-        for _ in rows_of(files[0], choose):
-            pass
-    except _Found as found:
-        return list(found.args[0])
-    return []
+    def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
+        found.update(dict.fromkeys(present))
+        return ["text"] if format_of(path) == LINES else []
+
+    for path in files:
+        for _ in rows_of(path, choose):
+            if format_of(path) != ".jsonl":
+                break
+    return list(found)
 
 
 def kind_of(columns: Sequence[str]) -> str:

@@ -108,7 +108,8 @@ def pages(
         except (pa.ArrowException, OSError) as error:
             where = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
             raise unreadable(path, f"its pages{where} cannot be read ({_line(error)})", remedy) from error
-        yield batch
+        if batch.num_rows:
+            yield batch
 
 
 def source_column(path: Path, file: pq.ParquetFile, row_group: int, remedy: str) -> pa.ChunkedArray | None:
@@ -144,14 +145,13 @@ def columns_of(name: str, file: pq.ParquetFile) -> list[str]:
 
 def footer_problem(name: str, file: pq.ParquetFile) -> str | None:
     """Why a file cannot be one of table ``name``, as far as its footer tells; one line with everything."""
-    if file.metadata.num_rows == 0:
-        return "the table has no rows; a table that is there must hold data"
     schema = file.schema_arrow
     wrong = [
         f"column '{column.name}' has type {schema.field(column.name).type}; {rule}"
         for column in table_columns(name)
         if column.name in schema.names and (rule := type_rule(schema.field(column.name).type, column))
     ]
+    wrong = wrong if file.metadata.num_rows else []  # who writes a shard without rows may not know their types
     return "; ".join(filter(None, [_missing(name, schema.names), *wrong])) or None
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
 from raysts.storage.foreign import check_ordinary
-from raysts.storage.store import Store
+from raysts.storage.store import FolderStore, Store
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 """Formats whose columns have names."""
@@ -75,10 +75,10 @@ def files_of(where: str | Path, option: str, formats: Sequence[str] = (*TABLES, 
             raise InputError(f"{option} '{text}': there is no such file, and none below it of {known}")
         return tuple(path for path in sorted(filter(None, brought)))
     path = Path(text)
-    if _is_saved(path):
+    if is_saved(path):
         return (path,)
     if path.is_dir():
-        inside = sorted(file for file in path.rglob("[!.]*") if file.is_file())
+        inside = FolderStore(path).list(recursive=True)
         readable = tuple(file for file in inside if format_of(file) in formats)
         if not readable:
             held = ", ".join(file.name for file in inside[:5]) or "nothing"
@@ -98,7 +98,7 @@ def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
     Raises:
         InputError: naming the file, and of a text file the line: it cannot be read, or ``choose`` refuses it.
     """
-    if str(path).startswith("hf:") or _is_saved(path):
+    if str(path).startswith("hf:") or is_saved(path):
         return _saved(path, choose)
     readers: dict[str, Callable[[Path, Choose], Iterator[Row]]] = {
         ".parquet": _parquet,
@@ -128,7 +128,8 @@ def _called(path: Path) -> str:
     return HUB + text.removeprefix("hf:").lstrip("/") if text.startswith("hf:") else text
 
 
-def _is_saved(path: Path) -> bool:
+def is_saved(path: Path) -> bool:
+    """Whether a folder is one that ``datasets`` saved."""
     return any((path / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
 
 
@@ -202,7 +203,8 @@ def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3
 
 
 def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
-    columns: Sequence[str] | None = None
+    columns: Sequence[str] = ()
+    present: dict[str, None] | None = None  # a line may lack what has no value there, the first one too
     for number, line in _text_lines(path):
         try:
             row = json.loads(line)
@@ -212,7 +214,9 @@ def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
             raise InputError(f"{path}: line {number} is not JSON ({error}); one object a line") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number} is not an object with named fields, but {row!r:.40}")
-        columns = choose(path, list(row)) if columns is None else columns
+        if present is None or not row.keys() <= present.keys():
+            present = {**(present or {}), **dict.fromkeys(row)}
+            columns = choose(path, list(present))
         yield f" (line {number})", {name: row.get(name) for name in columns}
 
 

@@ -58,9 +58,10 @@ def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs
     gold = label_codes(found.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
     columns = {"sentence1": found.column(hypothesis), "sentence2": found.column(premise), "score": pa.array(gold * 1.0)}
     if "entailment_ba" in found.column_names:
-        # "B_entails_A" in the original release
-        back = pc.match_substring(found.column("entailment_ba").cast(pa.string()), "entail", ignore_case=True)
-        columns["subset"] = pc.if_else(pc.fill_null(back, False), "two-way", ONE_WAY)
+        back = found.column("entailment_ba")  # "B_entails_A" in the original release; or a class, by name or code
+        named = pc.match_substring(back.cast(pa.string()), "entail", ignore_case=True)
+        coded = pa.array(label_codes(back, NLI_LABELS) == NLI_LABELS.index("entailment"))
+        columns["subset"] = pc.if_else(pc.or_(pc.fill_null(named, False), coded), "two-way", ONE_WAY)
     rows = np.flatnonzero(gold) if entailed else np.arange(len(gold))
     return pairs_from_table(pa.table(columns).take(rows), table, corpus.fingerprint(table))
 

@@ -1,4 +1,5 @@
-"""Bulk embedding: Parquet in, Parquet out, one shard per row group, each complete or absent.
+"""Bulk embedding: files of texts in, Parquet out, one shard per row group (of what is no Parquet: per ``READ_ROWS`` rows), each
+complete or absent.
 
 ``job.json`` says of what content the shards are, file by file: a file that changed is embedded again, and it alone.
 ``manifest.json``, written last, lists the shards with their rows and checksums.
@@ -7,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysts.data.shards import ShardError, open_shard, pages, type_rule
+from raysts.data.shards import READ_ROWS, open_shard, pages, type_rule
+from raysts.data.user_files import files_of, format_of, is_saved, missing, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
+from raysts.ids import folder_id
 from raysts.models.layers import Layers
 from raysts.models.precision import Precision
 from raysts.models.pretrained import load
@@ -35,21 +39,28 @@ ROWS = 8_192
 ADDED = "embedding"
 """Name of the column that is added."""
 
+KINDS = {
+    frozenset({int}): pa.int64(), frozenset({float}): pa.float64(), frozenset({int, float}): pa.float64(),
+    frozenset({bool}): pa.bool_(),
+}  # fmt: skip
+"""Columns of what is no Parquet by what their values are; the others are text, with JSON for what is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One row group of one input file, which becomes one output shard."""
+    """One row group of one input file, which becomes one output shard; with a ``schema`` that of a file that is no Parquet."""
 
     source: str
     row_group: int
     rows: int
+    schema: pa.Schema | None = None
 
 
 def units(source: Path, column: str, output: Path) -> list[Unit]:
     """The units of a job in the order of its input, after checking that it can be done.
 
     Raises:
-        InputError: no Parquet there, the column is missing or no text, or would be overwritten.
+        InputError: nothing there that can be read, the column is missing or no text, or would be overwritten.
     """
     if output.is_relative_to(source):
         raise InputError(
@@ -57,15 +68,15 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         )
     if output.exists() and not output.is_dir():
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
-    files = sorted(source.glob("**/*.parquet")) if source.is_dir() else [source]
-    if not files or not files[0].exists():
-        raise InputError(f"--input '{source}': no Parquet file there; give a .parquet file or a folder that holds some")
     found, problems = [], []
-    for path in files:
+    for path in sorted(source.glob("**/*.parquet")) or files_of(source, "--input"):
         try:
+            if is_saved(path) or format_of(path) != ".parquet":
+                found += _blocks(path, column)
+                continue
             file = open_shard(path, "write it again, or take it out of --input")
-        except ShardError as error:
-            problems.append(str(error))
+        except InputError as error:
+            problems += error.problems
             continue
         names = file.schema_arrow.names
         if column not in names:
@@ -85,6 +96,30 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     if problems:
         raise InputError(problems)
     return found
+
+
+def _blocks(path: Path, column: str) -> list[Unit]:
+    """The units of a file that is no Parquet, or of a saved data set, which is read from end to end."""
+
+    def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
+        missing(path, [column], present, "--column must name the one that holds the text")
+        if ADDED in present:
+            raise InputError(
+                f"{path} has a column '{ADDED}' already, which is the name of the column to add; rename it"
+            )
+        return present
+
+    count, types = 0, dict[str, set[type]]()
+    for where, row in rows_of(path, choose):
+        count += 1
+        if not isinstance(row[column], str | None):
+            raise InputError(f"{path}{where}: column '{column}' holds {row[column]!r:.40}, which is no text")
+        for name, value in row.items():
+            wide = isinstance(value, int) and value.bit_length() > 63
+            types.setdefault(name, set()).add(object if wide else type(value))
+    schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
+    firsts = range(0, count, READ_ROWS)
+    return [Unit(str(path), number, min(READ_ROWS, count - first), schema) for number, first in enumerate(firsts)]
 
 
 def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> dict[Unit, Path]:
@@ -112,9 +147,9 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
     files: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(unit.source for unit in units):
         number = before[name]["number"] if name in before else next(free)
-        files[name] = {"number": number, "sha256": checksum(Path(name))}
+        files[name] = {"number": number, "sha256": _content(Path(name))}
     shards = {unit: output / f"part-{files[unit.source]['number']:05d}-{unit.row_group:05d}.parquet" for unit in units}
-    if files != before:
+    if known is None or files != before:
         store.delete("manifest.json")
         same = {entry["number"] for name, entry in files.items() if before.get(name) == entry}
         for shard in output.glob("part-*.parquet"):
@@ -122,6 +157,10 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
                 store.delete(shard)
         store.write_json("job.json", {**spec, "files": files})
     return shards
+
+
+def _content(path: Path) -> str:
+    return folder_id(path) if path.is_dir() else checksum(path)
 
 
 def is_done(unit: Unit, shard: Path) -> bool:
@@ -200,10 +239,27 @@ def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
 def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
     do = "write the file again and run the same command: finished shards are kept"
     try:
+        if unit.schema is not None:
+            yield from _rows(unit, unit.schema)
+            return
         file = open_shard(unit.source, do)
         yield from pages(unit.source, file, file.schema_arrow.names, do, [unit.row_group], ROWS)
-    except ShardError as error:
+    except InputError as error:
         raise RunFailed(str(error)) from None
+
+
+def _rows(unit: Unit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    first = unit.row_group * READ_ROWS
+    rows = itertools.islice(rows_of(Path(unit.source), lambda _, present: present), first, first + unit.rows)
+    while some := [row for _, row in itertools.islice(rows, ROWS)]:
+        columns = [pa.array([_as(row.get(field.name), field.type) for row in some], field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as(value: Any, kind: pa.DataType) -> Any:
+    if value is None or isinstance(value, str) or kind != pa.string():
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def close_output(
@@ -216,7 +272,7 @@ def close_output(
     """
     store = FolderStore(output)
     files = store.read_json("job.json")["files"]
-    if changed := [name for name, entry in files.items() if checksum(Path(name)) != entry["sha256"]]:
+    if changed := [name for name, entry in files.items() if _content(Path(name)) != entry["sha256"]]:
         raise RunFailed(
             f"{changed[0]}: was changed while it was embedded; run the same command again: it is embedded as it is then"
         )

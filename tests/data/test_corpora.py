@@ -48,6 +48,27 @@ def test_a_table_is_a_file_or_a_folder_of_shards(tmp_path: Path) -> None:
     assert corpus.head("sts/stsb_dev", "sentence1", 1) == ["x"]
 
 
+def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
+    """As Spark and pandas write some, which know no types then."""
+    write(tmp_path, "nli/train", {name: pa.array([], pa.null()) for name in NLI}, "0.parquet")
+    write(tmp_path, "nli/train", NLI, "1.parquet")
+    write(tmp_path, "nli/train", {name: [] for name in NLI}, "2.parquet")
+    for corpus in (Corpus(tmp_path), Corpus(tmp_path, skip_bad=True)):
+        corpus.check(["nli/train"])
+        assert corpus.read("nli/train").to_pydict() == NLI and corpus.skipped(["nli/train"]) == []
+        assert corpus.head("nli/train", "premise", 9) == NLI["premise"]
+        assert [group.rows for group in corpus.row_groups("nli/train") if group.rows] == [len(NLI["premise"])]
+    (tmp_path / "nli" / "train" / "1.parquet").unlink()
+    assert ["no rows" in problem for problem in Corpus(tmp_path).problems(["nli/train"])] == [True]
+
+
+def test_a_test_set_of_ones_own_may_be_shards(tmp_path: Path) -> None:
+    write(tmp_path, "tests/faq", STS, "0.parquet")
+    write(tmp_path, "tests/help", STS)
+    (tmp_path / "tests" / "notes").mkdir()
+    assert Corpus(tmp_path).tests() == ["tests/faq", "tests/help"]
+
+
 def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     prints = []
     for place, part in (("one", None), ("two", None), ("three", "0.parquet")):

@@ -62,12 +62,14 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
     assert table("triplets", "anchor=a,positive=b") == "nli/pairs"  # without negatives
     assert table("pairs", "sentence1=a,sentence2=b,score=n") == "tests/mine"
     assert table("pairs", "sentence1=a,sentence2=b,score=n", name="sts/stsb_dev") == "sts/stsb_dev"
+    lines(file, [*rows[:2], {**rows[2], "title": "Third"}])
     assert table("retrieval", "doc_id=n,text=a", name="faq") == "retrieval/faq/corpus"
     assert table("retrieval", "query_id=n,text=b", name="faq") == "retrieval/faq/queries"
     assert table("retrieval", "query_id=n,doc_id=n,score=n", name="faq") == "retrieval/faq/qrels"
     corpus = Corpus(data)
     corpus.check(corpus.tables())
     assert {"tests/mine", "nli/pairs", "retrieval/faq/qrels"} <= {*corpus.tables()}
+    assert corpus.read("retrieval/faq/corpus").column("title").to_pylist() == [None, None, "Third"]
     assert corpus.read("nli/pairs").column("negative").to_pylist() == [None] * 3
 
     prose = lines(tmp_path / "prose.jsonl", [{"text": "Dr. Who came. He left! Why?"}, {"text": None}])
@@ -93,6 +95,7 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
             "holds 'ent'; must be a finite number",
         ),
         ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
+        ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),
         ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
         (
             "sentences",

@@ -12,7 +12,7 @@ import pytest
 from raysts.commands.options import RunOptions
 from raysts.data import user_files
 from raysts.data.corpora import Corpus
-from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_text
+from raysts.data.own import DEV, HELD_OUT, TEXT, Own, open_pairs, open_retrieval, open_text
 from raysts.errors import InputError, RunFailed
 
 TEXTS = ["A first, text", "", 'He said "no"', "A first, text", "  ", "Über uns"]
@@ -83,6 +83,28 @@ def test_refused(tmp_path: Path, name: str, content: bytes, column: str | None, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         open_text(tmp_path / name, column)
+
+
+def test_a_line_of_json_may_lack_what_has_no_value_there(tmp_path: Path) -> None:
+    """The first one too: columns are those of all lines."""
+    documents = [{"doc_id": 1, "text": "a"}, {"doc_id": 2, "text": "b", "title": "B"}]
+    rows = {"corpus": documents, "queries": [{"query_id": 1, "text": "q"}]}
+    rows["qrels"] = [{"query_id": 1, "doc_id": 2, "score": 1}]
+    for part, of_part in rows.items():
+        (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_part))
+    found = open_retrieval(tmp_path, "--test x", "x")
+    assert found["corpus"].table.column("title").to_pylist() == [None, "B"]
+    (tmp_path / "t.jsonl").write_text('{"body": "a"}\n{"body": "b", "other": "c"}\n')
+    with pytest.raises(InputError, match="--column NAME .* there are: body, other"):
+        open_text(tmp_path / "t.jsonl", None)
+    assert open_text(tmp_path / "t.jsonl", "body").rows == 2
+
+
+def test_what_is_hidden_is_no_text(tmp_path: Path) -> None:
+    """What editors keep beside a file in a folder of their own would be the same texts again."""
+    whole = open_text(write(tmp_path, "in/docs.csv").parent, "body").sha256
+    write(tmp_path, "in/.ipynb_checkpoints/docs-checkpoint.csv")
+    assert open_text(tmp_path / "in", "body").sha256 == whole
 
 
 def test_a_line_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from raysts.evaluation.statistics import UndefinedCorrelationError, best_thresho
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian_head import similarity
 from raysts.ops.similarity import cosine
+from raysts.schema import NLI_LABELS
 
 LABELS = np.array(["entailment", "neutral", "contradiction"])
 SIMILARITIES = {
@@ -235,8 +236,11 @@ HYPOTHESES = ["a b", "f e", "a b c d", "b", "g h i j k l m n o p q r s t u v w x
 SPREAD = {"a b c d": 3.0, "a b": 1.0, "e f": 2.0, "f e": 2.0, "a": 1.0, "b": 0.0, "g h i": 9.0}
 
 
-@pytest.fixture
-def by_spread(tmp_path: Path) -> Corpus:
+BACK = ["neutral", "contradiction", "neutral", "neutral", "entailment", "entailment"]
+
+
+@pytest.fixture(params=[str, NLI_LABELS.index], ids=["names", "codes"])
+def by_spread(request: pytest.FixtureRequest, tmp_path: Path) -> Corpus:
     """Five pairs of entailment, the last of them not one-way, and one that is not."""
     write_table(
         tmp_path,
@@ -244,7 +248,7 @@ def by_spread(tmp_path: Path) -> Corpus:
         {
             "sentence1": [*PREMISES, "z"], "sentence2": [*HYPOTHESES, "y"], "score": [3.0] * 6,
             "label": ["entailment"] * 5 + ["neutral"],
-            "entailment_ba": ["neutral", "contradiction", "neutral", "neutral", "entailment", "entailment"],
+            "entailment_ba": [request.param(label) for label in BACK],
         },
     )  # fmt: skip
     return Corpus(tmp_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -94,6 +95,51 @@ def test_null_and_empty_texts_get_a_vector(tiny_backbone: Path, tmp_path: Path) 
     vectors = vectors_of(table)
     assert np.isfinite(vectors).all()
     np.testing.assert_allclose(vectors[1:], np.repeat(load(tiny_backbone).encode([""]), 3, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.txt", "saved"])
+def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shards have so many rows each, and all of its columns with the types that their values have."""
+    monkeypatch.setattr(bulk, "READ_ROWS", 2)
+    path, texts = tmp_path / name, [*WORDS[:3], None, WORDS[4]]
+    rows = [{"text": text, "id": i, "half": i / 2, "list": [i, i]} for i, text in enumerate(texts)]
+    if name == "saved":
+        import datasets
+
+        datasets.Dataset.from_list(rows).save_to_disk(path)
+    elif name == "t.jsonl":  # a line may lack a column, and a number be whole
+        path.write_text(
+            "".join(
+                json.dumps({**row, "half": row["half"] or 0} if row["id"] else {"text": texts[0]}) + "\n"
+                for row in rows
+            )
+        )
+    elif name == "t.csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+    else:
+        path.write_text("\n".join(text or "" for text in texts) + "\n")
+    found = embed(tiny_backbone, path, tmp_path / "out")
+    table = read(tmp_path / "out")
+    assert (found["rows"], found["shards"]) == (5, 3)
+    given = [text or "" for text in table.column("text").to_pylist()]
+    assert given == [text or "" for text in texts]
+    np.testing.assert_allclose(vectors_of(table), load(tiny_backbone, device="cpu").encode(given), atol=1e-6)
+    number, half, nested = (pa.string(),) * 3 if name == "t.csv" else (pa.int64(), pa.float64(), pa.string())
+    if name != "t.txt":
+        assert table.schema.names == ["text", "id", "half", "list", "embedding"]
+        assert [table.schema.field(column).type for column in ("id", "half", "list")] == [number, half, nested]
+        assert table.column("list")[4].as_py() == "[4, 4]"
+    assert embed(tiny_backbone, path, tmp_path / "out") == found
+    (tmp_path / "out" / "part-00000-00001.parquet").unlink()
+    embed(tiny_backbone, path, tmp_path / "out")
+    assert read(tmp_path / "out").equals(table)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_no_rows_have_no_shards(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    found = embed(tiny_backbone, write(tmp_path / "none.parquet", 0), tmp_path / "out", "--dtype", dtype)
+    assert (found["rows"], found["shards"]) == (0, 0)
 
 
 def test_a_row_group_larger_than_memory_allows_is_read_in_pieces(
@@ -291,11 +337,16 @@ def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
     assert "a.parquet" in both and "b.parquet" in both and "did you mean 'text'?" in both
     assert "has type int64; it must be text" in refused(tiny_backbone, source, "id", output)
     assert "has type list" in refused(tiny_backbone, source, "extra", output)
-    assert "no Parquet file there" in refused(tiny_backbone, tmp_path / "none", "text", output)
+    assert "no such file or folder" in refused(tiny_backbone, tmp_path / "none", "text", output)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"id": 1, "text": "a", "embedding": 1}\n')
+    assert "has a column 'embedding' already" in refused(tiny_backbone, lines, "text", output)
+    lines.write_text('{"id": 1, "text": "a"}\n{"id": 2}\n{"text": "b", "id": "c"}\n')
+    assert "(line 1): column 'id' holds 1, which is no text" in refused(tiny_backbone, lines, "id", output)
     (tmp_path / "empty").mkdir()
-    assert "no Parquet file there" in refused(tiny_backbone, tmp_path / "empty", "text", output)
-    (tmp_path / "a.csv").write_text("text\nx\n", encoding="utf-8")
-    assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.csv", "text", output)
+    assert "the folder has no file of .parquet, .csv" in refused(tiny_backbone, tmp_path / "empty", "text", output)
+    (tmp_path / "a.parquet").write_text("text\nx\n", encoding="utf-8")
+    assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.parquet", "text", output)
     assert "layers=9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
     assert "layers=0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
     assert not output.parent.exists()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS
@@ -192,7 +193,7 @@ def _kept(corpus: Corpus, table: str, clean: np.ndarray) -> np.ndarray:
     columns = corpus.read(table)
     if "subset" not in columns.column_names or "score" not in columns.column_names:
         return clean
-    subset = np.array(columns.column("subset").fill_null("").to_pylist())
+    subset = np.array(columns.column("subset").cast(pa.string()).fill_null("").to_pylist())
     score = np.array(columns.column("score").to_pylist(), float)
     kept = clean.copy()
     for name in np.unique(subset):

@@ -95,16 +95,17 @@ def test_only_the_selected_rows_were_trained_on(corpus: Corpus) -> None:
     assert whole == FIRST and 0 < drawn <= 10
 
 
-def test_subsets_with_too_few_clean_rows_are_left_out(corpus: Corpus) -> None:
+@pytest.mark.parametrize(("trained", "free"), [("trained", "free"), (1, 2)])
+def test_subsets_with_too_few_clean_rows_are_left_out(trained: Any, free: Any, corpus: Corpus) -> None:
     table = corpus.read("sts/stsb_test").to_pydict()
-    names = ["trained"] * (FIRST + 4) + ["free"] * (60 - FIRST - 4)
+    names = [trained] * (FIRST + 4) + [free] * (60 - FIRST - 4)
     write_table(corpus.root, "sts/stsb_test", table | {"subset": names})
     again = Corpus(corpus.root)
     found = searched(again, text_of(again, "sts/stsb_train"))
     assert found.tasks["stsb"].clean == 60 - FIRST - 4
     rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
     assert {row["n"] for row in rows if row["rows"] == "clean"} == {36}
-    assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, "trained", "free"}
+    assert {row["subset"] for row in rows if row["rows"] == "all"} == {None, str(trained), str(free)}
 
 
 def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> None:
