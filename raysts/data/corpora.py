@@ -299,7 +299,7 @@ class Corpus:
         else:
             parts = (list(batches(path, name, columns)) for path in self.files(name))
             tables = [pa.Table.from_batches(part) for part in parts if part]  # a shard may have no rows
-            table = pa.concat_tables(tables, promote_options="permissive")
+            table = pa.concat_tables(_as_text_together(tables), promote_options="permissive")
         return table.filter(pa.array(self._kept[name])) if name in self._kept else table
 
     def batches(self, name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -382,6 +382,17 @@ class Corpus:
             raise InputError(problems)
         for kept in filter(None, unknown.values()):
             kept.add(sound=True)
+
+
+def _as_text_together(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Shards of a table; classes and ids that are text in one of them are text in all."""
+    texts = {field.name for table in tables for field in table.schema if field.type == pa.string()}
+    return [
+        table.cast(
+            pa.schema([field.with_type(pa.string()) if field.name in texts else field for field in table.schema])
+        )
+        for table in tables
+    ]
 
 
 def _write_streamed(own: OwnTable, path: Path) -> None:

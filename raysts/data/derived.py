@@ -25,11 +25,13 @@ class Derived(NamedTuple):
 
 
 def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
-    """Class labels given as strings or as integer codes -> int64 codes; -1 where a label is unknown."""
+    """Class labels given as strings or as codes (integers, or these as text) -> int64 codes; -1 where a label is unknown."""
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
     if not pa.types.is_integer(values.type):
-        values = pc.index_in(pc.utf8_lower(values.cast(pa.string())), value_set=pa.array(labels))
+        known = pa.array([*labels, *map(str, range(len(labels)))])
+        found = pc.index_in(pc.utf8_lower(values.cast(pa.string())), value_set=known)
+        values = pc.if_else(pc.less(found, len(labels)), found, pc.subtract(found, len(labels)))
     # cast first: unsigned types have no -1
     codes = pc.fill_null(values.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return np.where((codes >= 0) & (codes < len(labels)), codes, -1)

@@ -217,7 +217,9 @@ def _narrow(values: pa.Array) -> pa.Array:
         values = values.dictionary_decode()
     if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
         return values.cast(pa.string())
-    return values.cast(pa.int64()) if pa.types.is_integer(values.type) else values
+    if pa.types.is_decimal(values.type):
+        return values.cast(pa.float64())
+    return values.cast(pa.int64()) if pa.types.is_integer(values.type) and values.type != pa.uint64() else values
 
 
 def _line(error: Exception) -> str:

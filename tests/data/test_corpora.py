@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,22 @@ def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:
     table = corpus.read("nli/train")
     assert table.column_names == ["premise", "hypothesis", "label"] and table.num_rows == 2
     assert table.schema.field("premise").type == pa.string() and table.schema.field("label").type == pa.int64()
+
+
+def test_shards_may_say_the_same_in_other_types(tmp_path: Path) -> None:
+    """Classes by name or code, ids as text or numbers, scores as decimals: the tables read as if they had one."""
+    for part, label, score in (("0", [1, 0], [Decimal("0.5"), Decimal(2)]), ("1", ["1", "Entailment"], [0.5, 2.0])):
+        write(tmp_path, "nli/train", {**NLI, "label": label}, f"{part}.parquet")
+        write(tmp_path, "sts/stsb_dev", {**STS, "score": score, "subset": label}, f"{part}.parquet")
+        corpus_of_set = {"doc_id": pa.array([2**63 + int(part)], pa.uint64()), "text": ["a"]}
+        write(tmp_path, "retrieval/x/corpus", corpus_of_set, f"{part}.parquet")
+    corpus = Corpus(tmp_path)
+    corpus.check(corpus.tables())
+    assert label_codes(corpus.read("nli/train").column("label"), NLI_LABELS).tolist() == [1, 0] * 2
+    found = corpus.read("sts/stsb_dev")
+    assert found.column("score").to_pylist() == [0.5, 2.0] * 2
+    assert found.column("subset").to_pylist() == ["1", "0", "1", "Entailment"]
+    assert corpus.read("retrieval/x/corpus").column("doc_id").to_pylist() == [2**63, 2**63 + 1]
 
 
 def test_dictionary_columns(tmp_path: Path) -> None:
