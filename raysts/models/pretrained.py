@@ -310,7 +310,7 @@ def find(model: str | Path) -> Path:
     """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot."""
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
-    folder = Store.of(Path(model)).get_dir(Path(model)) or Path(model)
+    folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
     if folder.is_file():
         return vector_files.converted(folder)
     if folder.is_dir():

@@ -174,6 +174,16 @@ def test_layers_that_are_not_there(layers: int, tiny_backbone: Path) -> None:
         load(tiny_backbone, layers=layers, device="cpu")
 
 
+def test_a_folder_of_its_own_name_inside_is_another(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(tiny_backbone, pooling="max")
+    model.save(tmp_path / "enc")
+    load(tiny_backbone, pooling="cls").save(tmp_path / "enc" / "enc")
+    monkeypatch.chdir(tmp_path)
+    assert load("enc").pooling == "max"
+
+
 def test_places_where_no_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no config.json"):
