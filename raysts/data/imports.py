@@ -231,7 +231,7 @@ class Import:
             return str(value)
         number = math.nan
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
+            number = math.nan if "_" in str(value) else float(value)  # Python reads 1_000
         low, high = column.low, column.high
         if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
             rule = "a finite number" if low is None else f"a number from {low:g} to {high:g}"

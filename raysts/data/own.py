@@ -353,7 +353,7 @@ def _checked(value: Any, column: Column) -> Any:
     """A value as the table holds it; None where it says nothing of a row."""
     if column.kind == "number":
         number = math.nan
-        if value is not None and not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool) and "_" not in str(value):  # Python reads 1_000
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 number = float(value)
         if not math.isfinite(number):

@@ -30,7 +30,9 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def nli(folder: Path) -> Path:
-    return lines(folder / "mine.jsonl", [dict(zip(("q", "a", "gold"), row, strict=True)) for row in NLI])
+    return lines(
+        folder / "mine.jsonl", [{**dict(zip(("q", "a", "gold"), row, strict=True)), "n": "1_0"} for row in NLI]
+    )
 
 
 @pytest.mark.parametrize(("drop", "written", "near"), [(None, 4, 0), ("exact", 3, 0), ("near", 2, 1)])
@@ -93,6 +95,11 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
             "pairs",
             {"columns": {"sentence1": "q", "sentence2": "a", "score": "gold"}},
             "holds 'ent'; must be a finite number",
+        ),
+        (
+            "pairs",
+            {"columns": {"sentence1": "q", "sentence2": "a", "score": "n"}},
+            "holds '1_0'; must be a finite number",
         ),
         ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
         ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),

@@ -50,7 +50,7 @@ def test_formats_agree(tmp_path: Path, suffix: str) -> None:
 
 def test_bad_rows_are_named_together(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
-    path.write_text('sentence1,sentence2,score\n"two\nlines",b,1\n,b,2\na,b,high\na,b,nan\na,b,"1,5"\nc,d,3\n')
+    path.write_text('sentence1,sentence2,score\n"two\nlines",b,1\n,b,2\na,b,high\na,b,nan\na,b,"1,5"\nc,d,1_000\n')
     with pytest.raises(InputError) as caught:
         load_pairs_file(path)
     assert [problem.split("':")[0].removeprefix(str(path)) for problem in caught.value.problems] == [
@@ -58,6 +58,7 @@ def test_bad_rows_are_named_together(tmp_path: Path) -> None:
         ": row 2 (line 5), column 'score",
         ": row 3 (line 6), column 'score",
         ": row 4 (line 7), column 'score",
+        ": row 5 (line 8), column 'score",
     ]
     assert "'high' must be a finite number" in caught.value.problems[1]
 
