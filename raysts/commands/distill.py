@@ -94,6 +94,7 @@ def distill(
 
     if from_study is not None and (models or from_run):
         raise InputError("distill: --from-study NAME says whose models to take; leave MODEL and --from-run out")
+    models = [str(models)] if isinstance(models, str | Path) else models
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
     own = Own.of(text, column, dev, test)

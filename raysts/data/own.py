@@ -373,11 +373,12 @@ def _checked(value: Any, column: Column) -> Any:
 
 def joined(sets: Sequence[OwnRows]) -> OwnRows:
     """Several development sets as one, each a subset."""
+    tables = [one.table.select([column.name for column in PAIR]) for one in sets]  # their own subsets play no part
     if len(sets) == 1:
-        return sets[0]
+        return replace(sets[0], table=tables[0])
     parts = [
-        one.table.select([c.name for c in PAIR]).append_column("subset", pa.array([one.title] * one.rows, pa.string()))
-        for one in sets
+        table.append_column("subset", pa.array([one.title] * one.rows, pa.string()))
+        for table, one in zip(tables, sets, strict=True)
     ]
     sha256 = hashlib.sha256("".join(one.sha256 for one in sets).encode()).hexdigest()
     return OwnRows("+".join(one.title for one in sets), sets[0].path, sha256, pa.concat_tables(parts))
@@ -455,6 +456,8 @@ class Own:
             raise InputError(f"--column '{column}': says which column of --text PATH holds the text; give that too")
         for option, sets in (("--dev", dev or {}), ("--test", test or {})):
             for name in sets:
+                if [other.lower() for other in sets].count(name.lower()) > 1:
+                    raise InputError(f"{option} {name}: is given twice, in capitals and not; take two names")
                 if not NAME.fullmatch(name):
                     raise InputError(
                         f"{option} {name}=...: a name has up to 100 letters, digits and '_', '.', '-', '+'"

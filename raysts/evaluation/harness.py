@@ -76,7 +76,7 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
     Raises:
         InputError: an unknown task, a named task without files, no task at all, or rows that cannot be used.
     """
-    known = tasks_of(corpus)
+    known, names = tasks_of(corpus), [names] if isinstance(names, str) else names
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise InputError(

@@ -123,7 +123,7 @@ class SentenceModel:
             show_progress: draw a bar on stderr.
 
         Raises:
-            InputError: there is no such prompt.
+            InputError: there is no such prompt, or what is no text among the texts.
             ValueError: no such precision, or ``batch_size`` is not positive.
         """
         if precision not in get_args(Precision):
@@ -156,6 +156,11 @@ class SentenceModel:
         Args:
             texts: the texts; queries and documents (``prompts.Asked``) each behind the model's prompt for their kind.
         """
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):  # of None there are no tokens, and their mean would be no number
+                raise InputError(
+                    f"texts[{number}] is {text!r:.40}: must be text; leave it out, or give '' in its place"
+                )
         if len(self.encoder.heads):
             layers = (self.layers,)
         kinds = [text.kind if isinstance(text, Asked) else None for text in texts]

@@ -180,6 +180,9 @@ def test_several_development_sets_are_one(tmp_path: Path) -> None:
     own = Own.of(dev={"A": tmp_path / "a.csv", "b": tmp_path / "b.csv"})
     corpus = Corpus(None, own=own)
     assert corpus.title(DEV) == "a+b" and corpus.read(DEV).column("subset").to_pylist() == ["a", "a", "b", "b"]
+    (tmp_path / "parts.csv").write_text("sentence1,sentence2,score,subset\nx,y,1,one\nx,z,2,two\n")
+    alone = Corpus(None, own=Own.of(dev={"d": tmp_path / "parts.csv"}))  # as that of a data folder
+    assert "subset" not in alone.read(DEV).column_names
     assert Own.from_plain(own.as_plain()) == own
     assert own.arguments() == ["--dev", f"a={tmp_path / 'a.csv'}", "--dev", f"b={tmp_path / 'b.csv'}"]
     with pytest.raises(InputError, match="column 'score' is missing.*raysts data import .* --columns sentence1=A"):
@@ -189,6 +192,8 @@ def test_several_development_sets_are_one(tmp_path: Path) -> None:
             Own.of(test={"x": nothing}).open()
     with pytest.raises(InputError, match="--column 'c': .* --text PATH"):
         Own.of(column="c")
+    with pytest.raises(InputError, match="--test A: is given twice"):
+        Own.of(test={"A": "x", "a": "y"})
     with pytest.raises(InputError, match="two different names"):
         Own.of(dev={"a": "x"}, test={"a": "y"})
 

@@ -174,6 +174,12 @@ def test_layers_that_are_not_there(layers: int, tiny_backbone: Path) -> None:
         load(tiny_backbone, layers=layers, device="cpu")
 
 
+@pytest.mark.parametrize("nothing", [None, float("nan"), 5])
+def test_what_is_no_text_has_no_vector(nothing: Any, tiny_backbone: Path) -> None:
+    with pytest.raises(InputError, match=r"texts\[1\] is .*: must be text"):
+        load(tiny_backbone).encode(["a dog", nothing])
+
+
 def test_a_folder_of_its_own_name_inside_is_another(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
