@@ -171,7 +171,7 @@ def open_text(where: str | Path, column: str | None) -> Text:
 
 def _scan(files: tuple[Path, ...], column: str | None) -> Scan:
     """What is known of the files as they are, else what one pass over them finds."""
-    times = tuple(file.stat().st_mtime_ns for file in files if file.exists())
+    times = tuple(each.stat().st_mtime_ns for file in files if file.exists() for each in (file, *file.rglob("*")))
     if not all(file.is_file() for file in files):  # a data set, of whose files nothing is known here
         return _read_through(files, column, times)
     known = Known("text", SCAN_VERSION, column, files=files)
@@ -294,7 +294,8 @@ def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, Own
         InputError: as :func:`open_pairs`, or a table is not there.
     """
     files = files_of(folder, option, TABLES)
-    parts = {part: [f for f in files if part in (title_of(f.name), f.parent.name)] for part in RETRIEVAL}
+    named = {f: name if (name := title_of(f.name)) in RETRIEVAL else f.parent.name for f in files}
+    parts = {part: [f for f in files if named[f] == part] for part in RETRIEVAL}
     if absent := [part for part, of_part in parts.items() if not of_part]:
         raise InputError(
             f"{option} '{folder}': name one file of scored pairs, or the folder of a retrieval set with "

@@ -69,7 +69,8 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     if output.exists() and not output.is_dir():
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
     found, problems = [], []
-    for path in sorted(source.glob("**/*.parquet")) or files_of(source, "--input"):
+    parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix == ".parquet"]
+    for path in parquet or files_of(source, "--input"):
         try:
             if is_saved(path) or format_of(path) != ".parquet":
                 found += _blocks(path, column)

@@ -90,9 +90,11 @@ def test_a_line_of_json_may_lack_what_has_no_value_there(tmp_path: Path) -> None
     documents = [{"doc_id": 1, "text": "a"}, {"doc_id": 2, "text": "b", "title": "B"}]
     rows = {"corpus": documents, "queries": [{"query_id": 1, "text": "q"}]}
     rows["qrels"] = [{"query_id": 1, "doc_id": 2, "score": 1}]
+    folder = tmp_path / "corpus"  # the name of a part is no part's where its files say what they are
+    folder.mkdir()
     for part, of_part in rows.items():
-        (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_part))
-    found = open_retrieval(tmp_path, "--test x", "x")
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_part))
+    found = open_retrieval(folder, "--test x", "x")
     assert found["corpus"].table.column("title").to_pylist() == [None, "B"]
     (tmp_path / "t.jsonl").write_text('{"body": "a"}\n{"body": "b", "other": "c"}\n')
     with pytest.raises(InputError, match="--column NAME .* there are: body, other"):
@@ -128,6 +130,21 @@ def test_a_saved_data_set_that_is_torn(tmp_path: Path) -> None:
     arrow.write_bytes(content)
     with pytest.raises(InputError, match="cannot be read to its end"):
         open_text(tmp_path / "saved", "body")
+
+
+def test_a_saved_data_set_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    import datasets
+
+    place = saved(tmp_path)
+    before = open_text(place, "body").sha256
+    datasets.Dataset.from_dict({"body": ["other", "texts"]}).save_to_disk(tmp_path / "new")
+    for file in (tmp_path / "new").iterdir():  # in place: the folder's own time stays
+        (place / file.name).write_bytes(file.read_bytes())
+    text = open_text(place, "body")
+    assert text.sha256 != before and [row for b in text.batches() for row in b.column(0).to_pylist()] == [
+        "other",
+        "texts",
+    ]
 
 
 def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:

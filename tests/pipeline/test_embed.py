@@ -61,6 +61,7 @@ def test_one_shard_per_row_group_in_the_order_of_the_input(tiny_backbone: Path, 
     folder = tmp_path / "in"
     write(folder / "b" / "second.parquet", 30, first=70)
     write(folder / "a.parquet", 70, row_group_size=32)
+    write(folder / ".ipynb_checkpoints" / "a-checkpoint.parquet", 70)  # what editors keep is no input
     found = embed(tiny_backbone, folder, tmp_path / "out")
     model = load(tiny_backbone)
     assert found == {
