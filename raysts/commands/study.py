@@ -128,10 +128,10 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
 @contextlib.contextmanager
 def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
     """Where trials train, for the length of the block, with the data and the backbone made ready."""
-    cpus = study.search.pipeline.resources.cpus
     if address == IN_PROCESS:
-        _prepare(study, LocalExecutor(threads=cpus), 1, say)
-        yield lambda queue, progress: run_locally(queue, progress, cpus)
+        asked = study.search.pipeline.resources
+        _prepare(study, LocalExecutor(threads=asked.cpus), 1, say)
+        yield lambda queue, progress: run_locally(queue, progress, asked)
         return
     with on_ray(address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity

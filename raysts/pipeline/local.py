@@ -52,7 +52,7 @@ class LocalExecutor:
 
     Args:
         threads: CPU threads; none: leave torch's setting.
-        device: default: the first GPU if there is one.
+        device: default: the first GPU if there is one, and the resources asked for are not without.
     """
 
     def __init__(self, threads: int | None = None, device: str | None = None) -> None:
@@ -62,7 +62,7 @@ class LocalExecutor:
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
         """As :meth:`Executor.map`; errors are those of the worker."""
-        work = worker(self.device, *args) if units else None
+        work = worker(self.device or resources.device, *args) if units else None
         for unit in units:
             assert work is not None
             yield work(unit)
@@ -76,12 +76,13 @@ class LocalExecutor:
         from raysts.training.runtime import Runtime
         from raysts.training.stacked import stacks
 
-        gpus = 1 if Runtime(self.device).device.type == "cuda" else 0
+        device = self.device or resources.device
+        gpus = 1 if Runtime(device).device.type == "cuda" else 0
         reasons: dict[int, str | None] = {}
         for stack in stacks(chains, resources.most_stacked(len(chains), gpus)):
             of_stack = train_chains(
                 [chains[index] for index in stack],
-                lambda job: Runtime(self.device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")),
+                lambda job: Runtime(device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")),
             )
             reasons |= dict(zip(stack, of_stack, strict=True))
         return [reasons[index] for index in range(len(chains))]

@@ -380,6 +380,12 @@ class Resources:
         return {key: value for key, _, value in (label.partition("=") for label in self.label_selector)}
 
     @property
+    def device(self) -> str | None:
+        """Where it computes without Ray, which would not show it a GPU: on CPUs where none is asked for; None: on one if it is
+        there."""
+        return "cpu" if self.gpus == 0 else None
+
+    @property
     def bundle(self) -> dict[str, float]:
         """What a worker asks of its node, GPUs decided; memory in bytes."""
         asked = {"CPU": float(self.cpus), "GPU": self.gpus or 0.0, "memory": 1e9 * (self.memory or 0.0)}

@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Any
 
+from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
 from raysts.search.trial import Trial, TrialRuntime, run_trial
 
 
-def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None) -> None:
+def run_locally(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
     """Train what is left."""
     metric = queue.search.objective
     while (trial := queue.next()) is not None:
@@ -20,5 +21,6 @@ def run_locally(queue: TrialQueue, progress: SearchProgress, threads: int | None
         def report(value: float, line: dict[str, Any], run_id: str = trial.id) -> None:
             queue.report(run_id, value, line["step"])
 
-        runtime = partial(TrialRuntime, threads=threads, metric=metric, report=report, stopped=looked)
+        place = partial(TrialRuntime, resources.device, threads=resources.cpus)
+        runtime = partial(place, metric=metric, report=report, stopped=looked)
         queue.done(trial.id, run_trial(trial.job, metric, runtime))

@@ -328,6 +328,17 @@ def test_what_computes_again_in_backward_is_not_stacked(option: dict[str, Any], 
         Pipeline(name="stacked", stages={"simcse-sup": recipe}, resources=Resources(stack=2))
 
 
+def test_a_gpu_that_is_not_asked_for_is_left_alone(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # whoever uses it fails
+    jobs = members(stage, tmp_path, "nli", epochs=0.5, dev=False)[:1]
+    here, none = LocalExecutor(threads=1), Resources(gpus=0)
+    assert here.train([jobs], none, lambda text: None) == [None]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], none, lambda text: None)] == ["cpu"]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], Resources(), lambda text: None)] == [None]
+
+
 def test_members_of_two_stages_here(stage: Stage, tmp_path: Path) -> None:
     first, second = (members(stage, tmp_path / name, name, epochs=1.0, dev=False) for name in ("nli", "ct"))
     chains = [[a, without(b, parent=a.folder / "model")] for a, b in zip(first, second, strict=True)]
