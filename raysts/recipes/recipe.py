@@ -13,7 +13,7 @@ from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.kinds.kind import Settings, VectorKind
-from raysts.recipes.tree import build, has_path, paths, set_path, to_plain
+from raysts.recipes.tree import build, has_path, misfits, paths, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -223,6 +223,12 @@ class Recipe:
     def __post_init__(self) -> None:
         _require_objective(self.objective)
         kind = OBJECTIVES[self.objective]
+        _require(
+            isinstance(self.settings, kind.settings_type),
+            f"settings={self.settings!r:.40} must be {kind.settings_type.__name__}, those of {self.objective}",
+        )
+        if wrong := misfits(self):
+            raise ValueError("; ".join(wrong))
         _require(self.batch > 0, f"batch={self.batch} must be positive")
         problem = kind.problem(self.batch)
         _require(problem is None, f"batch={self.batch} {problem}")

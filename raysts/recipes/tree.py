@@ -145,6 +145,17 @@ def _hints(cls: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
+def misfits(tree: Any, path: str = "") -> list[str]:
+    """What in a tree that was made by hand has not the type that its class says, each with its dotted path."""
+    problems: list[str] = []
+    for name, kind in field_types(type(tree), {}).items():
+        value = getattr(tree, name)
+        convert(kind, value, problems, f"{path}{name}")
+        if dataclasses.is_dataclass(value):
+            problems += misfits(value, f"{path}{name}.")
+    return problems
+
+
 def parse_value(text: str) -> Any:
     """The value in ``--set key=value``, read as YAML (``none`` and ``null`` are None)."""
     if text.strip().lower() == "none":

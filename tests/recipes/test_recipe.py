@@ -9,6 +9,10 @@ import yaml
 
 from raysts.errors import InputError
 from raysts.objectives import OBJECTIVES
+from raysts.objectives.kinds.gausscse import GaussCSESettings
+from raysts.objectives.kinds.kind import Settings
+from raysts.objectives.kinds.nli import NLISettings
+from raysts.objectives.kinds.simcse import SimCSESettings
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
 from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Train
@@ -321,6 +325,22 @@ def test_values_out_of_range(cls: type, wrong: dict[str, Any]) -> None:
 def test_infinite_values(cls: type, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         cls(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "message"),
+    [
+        ("gausscse", GaussCSESettings(loss="x"), "settings.loss='x': must be one of ent, ent.con"),  # type: ignore[arg-type]
+        ("simcse-sup", SimCSESettings(head="relu"), "settings.head='relu': must be one of tanh, none"),  # type: ignore[arg-type]
+        ("simcse-sup", SimCSESettings(grad_cache=2.5), "settings.grad_cache=2.5: must be a whole number"),  # type: ignore[arg-type]
+        ("gausscse", SimCSESettings(), "settings=.* must be GaussCSESettings, those of gausscse"),
+    ],
+)
+def test_settings_made_by_hand_are_checked_as_those_of_a_file(objective: str, settings: Settings, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Recipe(objective=objective, settings=settings)
+    with pytest.raises(ValueError, match=r"optim.name='sgd': must be one of adamw.*pooling='x'"):
+        Recipe(objective="nli", settings=NLISettings(), optim=Optim(name="sgd"), pooling="x")  # type: ignore[arg-type]
 
 
 def test_rmsprop_has_no_weight_decay() -> None:
