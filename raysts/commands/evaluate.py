@@ -11,6 +11,7 @@ from raysts.commands.options import Command, Result, add, add_layers, on_this_ma
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from raysts.data.corpora import Corpus
     from raysts.models.layers import Layers
     from raysts.models.sentence_model import SentenceModel
     from raysts.ops.similarity import Similarity
@@ -120,72 +121,38 @@ def evaluate(
     from raysts.commands.context import corpus_of, locate, store_of
     from raysts.data.own import Own
     from raysts.evaluation import harness, mteb_results, results, retrieval
-    from raysts.evaluation.contamination.contamination import Contamination
     from raysts.evaluation.contamination.lineage import together, trained_on
     from raysts.evaluation.sts import load_pairs_file
-    from raysts.evaluation.transfer import PROBE, PROBES
+    from raysts.evaluation.transfer import PROBE
     from raysts.ids import content_id, folder_id
     from raysts.models import pretrained
     from raysts.models.layers import EVERY_LAYER, single_layers
-    from raysts.recipes.recipe import resamples_problem
     from raysts.storage.atomic import remove_drafts
     from raysts.storage.runs import record_of
     from raysts.storage.store import FolderStore
 
     store = store_of(storage)
-    if problem := resamples_problem(resamples):
-        raise InputError(f"--{problem}")
-    if probe is not None and probe not in PROBES:
-        raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
-    if pairs is not None and test:
-        raise InputError("--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too")
-    if pairs is not None:
-        scored_pairs, corpus = load_pairs_file(pairs), None
-        if mteb is not None:
-            raise InputError(
-                "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out"
-            )
-        if documents_by is not None:
-            raise InputError("--documents-by is of retrieval, and --pairs has no documents; leave one of the two out")
-        if probe is not None:
-            raise InputError("--probe is of transfer, and --pairs has no labels; leave one of the two out")
-    else:
-        corpus = corpus_of(data, own=Own.of(test=test))
-        if documents_by is not None:
-            others = [name for name in tasks or () if name.partition(":")[0] != retrieval.NAME]
-            if others:
-                raise InputError(
-                    f"--documents-by: {', '.join(others)} has no documents; name {retrieval.NAME} or {retrieval.NAME}:NAME"
-                )
-            tasks = tasks or [retrieval.NAME]
-        tasks = harness.check_tasks(corpus, tasks)
-        if probe is not None and "transfer" not in tasks:
-            raise InputError(f"--probe is of transfer, and what is measured is {', '.join(tasks)}; leave it out")
-        for line in harness.left_out(corpus, tasks):
-            say_on_stderr(line)
-    path = locate(model, store)
-    contamination = Contamination()
+    _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
+    scored_pairs = None if pairs is None else load_pairs_file(pairs)
+    corpus = corpus_of(data, own=Own.of(test=test)) if scored_pairs is None else None
+    tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
+    path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:
-        assert tasks is not None
-        known = [trained_on(path), *([trained_on(locate(documents_by, store))] if documents_by is not None else [])]
-        contamination = harness.searched(corpus, tasks, together(known))
+        contamination = harness.searched(corpus, tasks, together(map(trained_on, filter(None, (path, teacher)))))
         problems = contamination.refuse(f"'{model}'") if strict_contamination else []
-        if mteb is not None:
-            problems += mteb_results.problems(tasks, similarity)
+        problems += [] if mteb is None else mteb_results.problems(tasks, similarity)
         if problems:
             raise InputError(problems)
     if mteb is not None:
         FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers, prompt=prompt)
-    record = record_of(path)
-    content = folder_id(path)
+    record, content = record_of(path), folder_id(path)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.OfTwo = loaded
     asked = [] if prompt is None else [loaded.prompts.resolve()]
     by = _similarities(loaded, similarity)
-    if documents_by is not None:
-        teacher = locate(documents_by, store)
+    if teacher is not None:
         measured = retrieval.OfTwo(loaded, pretrained.load(teacher))
         if problems := measured.problems():
             raise InputError(problems)
@@ -199,20 +166,12 @@ def evaluate(
             f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
-    if corpus is None:
-        rows = harness.evaluate_pairs(loaded, scored_pairs, chosen, context, resamples, similarities=by)
-        return {**result, "results": rows}
-    rows = harness.evaluate(
-        measured,
-        corpus,
-        tasks,
-        chosen,
-        context,
-        resamples=resamples,
-        similarities=by,
-        contaminated=contamination,
-        probe=probe or PROBE,
-    )
+    how: dict[str, Any] = {"resamples": resamples, "similarities": by}
+    if scored_pairs is not None:
+        return {**result, "results": harness.evaluate_pairs(loaded, scored_pairs, chosen, context, **how)}
+    assert corpus is not None
+    how |= {"contaminated": contamination, "probe": probe or PROBE}
+    rows = harness.evaluate(measured, corpus, tasks, chosen, context, **how)
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
     part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])
     try:
@@ -220,14 +179,52 @@ def evaluate(
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
     except OSError as error:  # what was measured is shown all the same
         say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
-    result["results"] = rows
-    result["contamination"] = contamination.entries(str(model))
-    result["notes"] = contamination.lines(str(model)) + _silent(tasks or (), rows)
+    result |= {"results": rows, "contamination": contamination.entries(str(model))}
+    result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if mteb is not None:
         revision = str(record.get("run_id") or content)
         files = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
         result["mteb"] = [str(file) for file in files]
     return result
+
+
+def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, others: Mapping[str, Any]) -> None:
+    """Check what needs no data, and that nothing is asked for which ``--pairs`` has no place."""
+    from raysts.evaluation.transfer import PROBES
+    from raysts.recipes.recipe import resamples_problem
+
+    if problem := resamples_problem(resamples):
+        raise InputError(f"--{problem}")
+    if probe is not None and probe not in PROBES:
+        raise InputError(f"--probe '{probe}'{nearest(probe, PROBES)}: must be one of {', '.join(PROBES)}")
+    without = {
+        "test": "--pairs and --test: --pairs scores one file alone; name it with --test NAME=FILE too",
+        "mteb": "--mteb writes results of MTEB's tasks, and --pairs is none of them; leave one of the two out",
+        "documents_by": "--documents-by is of retrieval, and --pairs has no documents; leave one of the two out",
+        "probe": "--probe is of transfer, and --pairs has no labels; leave one of the two out",
+    }
+    if problems := [without[name] for name, value in others.items() if value and pairs is not None]:
+        raise InputError(problems)
+
+
+def _tasks(
+    corpus: Corpus, tasks: Sequence[str] | None, probe: str | None, documents_by: str | Path | None
+) -> tuple[str, ...]:
+    """The tasks to measure, checked; what of them is left out is said."""
+    from raysts.evaluation import harness, retrieval
+
+    if documents_by is not None:
+        tasks = tasks or [retrieval.NAME]
+        if others := [name for name in tasks if name.partition(":")[0] != retrieval.NAME]:
+            raise InputError(
+                f"--documents-by: {', '.join(others)} has no documents; name {retrieval.NAME} or {retrieval.NAME}:NAME"
+            )
+    checked = harness.check_tasks(corpus, tasks)
+    if probe is not None and "transfer" not in checked:
+        raise InputError(f"--probe is of transfer, and what is measured is {', '.join(checked)}; leave it out")
+    for line in harness.left_out(corpus, checked):
+        say_on_stderr(line)
+    return checked
 
 
 def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, Any]:
