@@ -271,6 +271,8 @@ class PrecomputedVectors:
                     f"teacher '{self.path}': rows {first} and {number} are of one text ({_shown(text)}) and have different "
                     f"vectors; leave one out"
                 )
+        for text in [text for text in found if text != text.strip()]:  # as text of the user's own is read
+            found.setdefault(text.strip(), found[text])
         return found
 
     @cached_property
