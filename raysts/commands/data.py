@@ -143,7 +143,8 @@ def _import_arguments(command: argparse.ArgumentParser) -> None:
         type=_pairs,
         default={},
         metavar="theirs=entailment,...",
-        help="the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out",
+        help="the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out (--labels=-1=drop: a word "
+        "that begins with '-' is written together with the option)",
     )
     command.add_argument(
         "--drop-duplicates",

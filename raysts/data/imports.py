@@ -7,6 +7,7 @@ is known to be usable. Memory is a few bytes a row for exact duplicates, some 30
 import contextlib
 import hashlib
 import math
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -222,9 +223,10 @@ class Import:
             if word.isdecimal() and int(word) < len(column.labels):
                 word = column.labels[int(word)]
             if word not in (*column.labels, DROP):
+                # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
+                by = shlex.quote(f"--labels={value}=")
                 raise ValueError(
-                    f"unknown label {value!r}; map it with --labels {value}={'|'.join(column.labels)}, or leave its rows out "
-                    f"with --labels {value}={DROP}"
+                    f"unknown label {value!r}; map it with {by}{'|'.join(column.labels)}, or leave its rows out with {by}{DROP}"
                 )
             return word
         if column.kind == "label":

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from raysts import cli
 from raysts.commands.data import check, import_table
 from raysts.data.corpora import Corpus
 from raysts.data.duplicates import near_duplicates
@@ -83,7 +85,7 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\): unknown label 'ent'; map it with --labels ent=entailment"),
+        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\): unknown label 'ent'; map it with --labels=ent=entailment"),
         (
             "nli",
             {"columns": {**COLUMNS, "label": "gld"}},
@@ -117,6 +119,17 @@ def test_refused_before_anything_is_written(tmp_path: Path, kind: str, options: 
     with pytest.raises(InputError, match=message):
         import_table(nli(tmp_path), kind, tmp_path / "data", **options)
     assert not list((tmp_path / "data").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("label", [-1, "-", "not sure"])
+def test_what_the_message_about_a_label_says_can_be_typed(label: Any, tmp_path: Path) -> None:
+    rows = [{"premise": "a", "hypothesis": "b", "label": label}, {"premise": "a", "hypothesis": "c", "label": 0}]
+    file = lines(tmp_path / "mine.jsonl", rows)
+    with pytest.raises(InputError) as caught:
+        import_table(file, "nli", tmp_path / "data")
+    *_, option = shlex.split(str(caught.value).rpartition(" with ")[2])
+    typed = cli.parser().parse_args(["data", "import", str(file), "--as", "nli", "--data", "d", option])
+    assert import_table(file, "nli", tmp_path / "data", labels=typed.labels)["left_out"] == 1
 
 
 def test_check_names_what_nothing_reads(tmp_path: Path) -> None:
