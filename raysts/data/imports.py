@@ -314,6 +314,6 @@ def unused(root: Path, used: Callable[[Path], bool]) -> list[dict[str, str]]:
         why = "not the name of a table" if path.suffix == ".parquet" else "tables are Parquet files"
         if path.suffix == ".parquet" and path.parent.with_name(f"{path.parent.name}.parquet").is_file():
             why = f"{path.parent.name}.parquet stands beside its folder and is read instead"
-        command = f"raysts data import {path} --as {kind} --data {root}"
+        command = shlex.join(["raysts", "data", "import", str(path), "--as", kind, "--data", str(root)])
         found.append({"file": relative, "why": why, "command": command})
     return found

@@ -133,14 +133,14 @@ def test_what_the_message_about_a_label_says_can_be_typed(label: Any, tmp_path: 
 
 
 def test_check_names_what_nothing_reads(tmp_path: Path) -> None:
-    import_table(nli(tmp_path), "nli", tmp_path, columns=COLUMNS, labels=LABELS)
-    (tmp_path / "notes.bin").write_bytes(b"x")
-    lines(tmp_path / "scored.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
-    found = {entry["file"]: entry for entry in check(tmp_path)["unused"]}
+    data = tmp_path / "my data"
+    data.mkdir()
+    import_table(nli(data), "nli", data, columns=COLUMNS, labels=LABELS)
+    (data / "notes.bin").write_bytes(b"x")
+    scored = lines(data / "scored.jsonl", [{"sentence1": "a", "sentence2": "b", "score": 1}])
+    found = {entry["file"]: entry for entry in check(data)["unused"]}
     assert set(found) == {"mine.jsonl", "notes.bin", "scored.jsonl"}
-    assert found["scored.jsonl"]["command"] == (
-        f"raysts data import {tmp_path / 'scored.jsonl'} --as pairs --data {tmp_path}"
-    )
+    assert found["scored.jsonl"]["command"] == f"raysts data import '{scored}' --as pairs --data '{data}'"
     assert found["notes.bin"]["why"] == "no format of a table"
 
 
