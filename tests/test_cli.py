@@ -17,6 +17,7 @@ import run_commands
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
 from raysts import __version__, cli
+from raysts.commands.run import text_of
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.schema import RESULTS
@@ -76,6 +77,13 @@ def run_module(*arguments: object, **environment: str) -> subprocess.CompletedPr
 
 
 # -- help ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_next_can_be_typed() -> None:
+    """Where a path has blanks, too."""
+    done = {"results": [], "skipped": [], "left_out": [], "model": "/my storage/model", "report": "page"}
+    _, *arguments = shlex.split(text_of(done).splitlines()[-1].removeprefix("next:"))
+    assert cli.parser().parse_args(arguments).model == done["model"]
 
 
 def test_the_commands_are_those_of_the_design() -> None:

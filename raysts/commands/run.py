@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ def text_of(result: Result) -> str:
         lines.append(f"model:  {result['model']}")
     lines.append(f"report: {result['report']}")
     if result["model"]:
-        lines.append(f"next:   raysts embed {result['model']} --input FILE.parquet --column TEXT --output DIR")
+        lines.append(f"next:   raysts embed {shlex.quote(result['model'])} --input FILE --column TEXT --output DIR")
     return "\n".join(lines)
 
 
