@@ -186,7 +186,9 @@ def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3
     with _lines_of(path, newline="") as lines:
         reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         try:
-            header = [name.strip() for name in next(reader, [])]
+            if (first := next(reader, None)) is None:  # as Spark writes a part without rows
+                return
+            header = [name.strip() for name in first]
             columns = _chosen(path, choose, header)
             places = {name: header.index(name) for name in columns}
             for values in reader:

@@ -102,6 +102,13 @@ def test_a_line_of_json_may_lack_what_has_no_value_there(tmp_path: Path) -> None
     assert open_text(tmp_path / "t.jsonl", "body").rows == 2
 
 
+def test_a_part_may_be_empty(tmp_path: Path) -> None:
+    whole = open_text(write(tmp_path, "in/docs.csv").parent, "body").sha256
+    (tmp_path / "in" / "part-0.csv").touch()
+    pq.write_table(pa.table({"body": pa.nulls(0)}), tmp_path / "in" / "part-1.parquet")
+    assert open_text(tmp_path / "in", "body").sha256 == whole
+
+
 def test_what_is_hidden_is_no_text(tmp_path: Path) -> None:
     """What editors keep beside a file in a folder of their own would be the same texts again."""
     whole = open_text(write(tmp_path, "in/docs.csv").parent, "body").sha256

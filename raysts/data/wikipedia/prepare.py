@@ -297,7 +297,7 @@ def articles_problem(file: pq.ParquetFile) -> str | None:
         return f"articles need columns article_id and text (or markup); columns found: {present}"
     kind = schema.field(columns[1]).type
     rule = type_rule(kind, Column(columns[1], "text"))
-    return f"column '{columns[1]}' has type {kind}; {rule}" if rule else None
+    return f"column '{columns[1]}' has type {kind}; {rule}" if rule and file.metadata.num_rows else None
 
 
 def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
