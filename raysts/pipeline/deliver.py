@@ -131,7 +131,7 @@ def delivered(plan: Plan, outcome: Outcome) -> Delivered | None:
     model_id = outcome.selected if what not in ("backbone", "ensemble") else None
     known = Delivered(what=what, layers=as_layers(choice[1]), by=by, agreement=_agreement(plan, what, model_id, choice))
     theirs = _input(plan)
-    on = _compared_on(mine, theirs)
+    on = _compared_on(plan, mine, theirs)
     if on is None:
         return known
     if what == "backbone" and choice == _as_distributed(plan):
@@ -207,10 +207,12 @@ def _input(plan: Plan) -> ModelScores:
     return _scores(plan, "backbone", "backbone", _as_distributed(plan))
 
 
-def _compared_on(a: ModelScores, b: ModelScores) -> str | None:
-    """The test set of the sentence: the first of the user's own, else STS-B, else the first that both have, STS sets first."""
+def _compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
+    """The test set of the sentence: the first of the user's own as they are given, then as the data folder has them; else STS-B,
+    else the first that both have, STS sets first."""
     both = [name for name in a if name in b]
     own = [name for name in both if name not in TITLES and a[name].gold is not None]
+    own = [*filter(own.__contains__, plan.corpus.given.test), *own]
     return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
 
 
@@ -249,7 +251,7 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     for role in others:
         sides = systems[subject], systems[role]
         both = [name for name in sides[0][0] if all(name in model for side in sides for model in side)]
-        sets = {name: [name] for name in [_compared_on(sides[0][0], sides[1][0])] if name in both}
+        sets = {name: [name] for name in [_compared_on(plan, sides[0][0], sides[1][0])] if name in both}
         averaged = [name for name in AVERAGED if name in both]
         sets |= {AVERAGE: averaged} if len(averaged) > 1 else {}
         found_differences[role] = {
@@ -294,7 +296,7 @@ def _below_best(plan: Plan) -> list[str]:
     choice = _pooling_of(plan, "member"), str(plan.pipeline.compared)
     ensemble, members = _scores(plan, "member", "ensemble", choice), plan.outcome.ensemble
     scores = {member: own for member in members if (own := _scores(plan, "member", member, choice))}
-    on = _compared_on(ensemble, next(iter(scores.values()), {}))
+    on = _compared_on(plan, ensemble, next(iter(scores.values()), {}))
     if on is None or len(scores) < 2:
         return []
     behind = {member: difference([ensemble], [own], [on], 0).value for member, own in scores.items()}
