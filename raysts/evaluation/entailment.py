@@ -245,6 +245,10 @@ class DirectionTask(InferenceTask):
 
     entailed: ClassVar[bool] = True
 
+    def measured(self, corpus: Corpus, table: str) -> np.ndarray:
+        """Those of entailment."""
+        return label_codes(corpus.read(table, ["label"]).column(0), NLI_LABELS) == NLI_LABELS.index("entailment")
+
     def problems_of(self, pairs: Pairs) -> list[str]:
         return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
 

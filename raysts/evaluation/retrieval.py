@@ -248,6 +248,12 @@ class RetrievalTask(ComparableTask):
         """The queries: documents are what an encoder may well have read, without being told what they answer."""
         return tuple(table for table in self.tables(corpus) if table.endswith("/queries"))
 
+    def measured(self, corpus: Corpus, table: str) -> np.ndarray:
+        """Queries that have judgements."""
+        tables = _columns(corpus, table.split("/")[1])
+        judged = tables["qrels"].column("query_id").combine_chunks()
+        return np.asarray(pc.is_in(tables["queries"].column("query_id"), judged).to_numpy())
+
     def by_default(self, corpus: Corpus) -> bool:
         return self.name is None
 

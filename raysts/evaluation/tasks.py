@@ -91,6 +91,10 @@ class Task(ABC):
         A row that says more (a role) overrides what the caller says of all rows.
         """
 
+    def measured(self, corpus: Corpus, table: str) -> np.ndarray | bool:
+        """Which rows of a tested table are: bool, one for each, or all alike."""
+        return True
+
     def by_default(self, corpus: Corpus) -> bool:
         """Whether to run unasked on a corpus that has its tables."""
         return True

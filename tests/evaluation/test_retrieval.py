@@ -201,7 +201,7 @@ def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path:
     trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
     tasks = {"retrieval:Books": RetrievalTask("Books")}
     found = contamination(corpus, tasks, trained).tasks["retrieval:Books"]
-    assert (found.rows, found.trained, found.clean) == (25, 4, 21) and found.corpus is not None
+    assert (found.rows, found.trained, found.clean) == (24, 4, 20) and found.corpus is not None  # one has no judgements
     clean = by_query(found.corpus, HashedWords())["map"]
     assert clean.tolist() == by_query(corpus, HashedWords())["map"][4:].tolist()
 

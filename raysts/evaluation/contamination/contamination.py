@@ -170,12 +170,17 @@ def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
 
 
 def _of_task(corpus: Corpus, task: Task, tables: Sequence[str], found: Masks) -> TaskContamination:
-    rows = sum(len(found[table][0]) for table in tables)
-    trained, sentence = (sum(int(found[table][kind].sum()) for table in tables) for kind in (0, 1))
+    measured = {table: task.measured(corpus, table) & np.ones_like(found[table][0]) for table in tables}
+
+    def count(masks: Mapping[str, np.ndarray]) -> int:
+        return sum(int((masks[table] & measured[table]).sum()) for table in tables)
+
+    trained, sentence = (count({table: found[table][kind] for table in tables}) for kind in (0, 1))
+    rows = count(measured)
     if not trained:
         return TaskContamination(rows, 0, sentence, rows, None)
     kept = {table: _kept(corpus, table, ~found[table][0]) for table in tables}
-    clean = sum(int(mask.sum()) for mask in kept.values())
+    clean = count(kept)
     without = corpus.keeping(kept)
     enough = clean >= FEWEST and not _problems(task, without)
     return TaskContamination(rows, trained, sentence, clean if enough else 0, without if enough else None)

@@ -89,6 +89,23 @@ def test_clean_rows_are_scored_on_the_rows_that_are_left(corpus: Corpus) -> None
     ]
 
 
+def test_rows_that_a_task_does_not_measure_do_not_count(tmp_path: Path) -> None:
+    pairs = {side: [f"{side} number {i}" for i in range(40)] for side in ("premise", "hypothesis")}
+    write_table(tmp_path, "nli/snli_test", {**pairs, "label": [0, 1] * 20})
+    write_table(tmp_path, "nli/train", {side: texts[:6] for side, texts in pairs.items()} | {"label": [0, 1] * 3})
+    write_table(tmp_path, "retrieval/faq/corpus", {"doc_id": ["d"], "text": ["a document"]})
+    write_table(tmp_path, "retrieval/faq/queries", {"query_id": range(15), "text": [f"query {i}" for i in range(15)]})
+    judged = {"query_id": range(14), "doc_id": ["d"] * 14, "score": [1] * 14}
+    write_table(tmp_path, "retrieval/faq/qrels", judged)
+    write_table(tmp_path, "wikipedia/sentences", {"sentence": ["query 1", "query 13", "query 14"]})
+    corpus = Corpus(tmp_path)
+    texts = text_of(corpus, "nli/train"), text_of(corpus, "wikipedia/sentences")
+    found = searched(corpus, *texts, tasks=("snli-direction", "retrieval")).tasks
+    direction, retrieval = found["snli-direction"], found["retrieval"]
+    assert (direction.rows, direction.trained, direction.clean) == (20, 3, 17)
+    assert (retrieval.rows, retrieval.trained, retrieval.clean) == (14, 2, 12)
+
+
 def test_only_the_selected_rows_were_trained_on(corpus: Corpus) -> None:
     whole = searched(corpus, text_of(corpus, "sts/stsb_train")).tasks["stsb"].trained
     drawn = searched(corpus, text_of(corpus, "sts/stsb_train", sample=10)).tasks["stsb"].trained
