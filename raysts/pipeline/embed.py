@@ -28,6 +28,7 @@ from raysts.models.layers import Layers
 from raysts.models.precision import Precision
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel, quantize
+from raysts.pipeline.teachers import finite
 from raysts.schema import Column
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.checksums import checksum
@@ -191,7 +192,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
             for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
             if draw < share
         ]
-        known = {"rows": len(texts), "ranges": ranges_of(model.encode(texts)).tolist()}
+        known = {"rows": len(texts), "ranges": ranges_of(finite(model.encode(texts), "the model")).tolist()}
         store.write_json("calibration.json", known)
     return np.array(known["ranges"], np.float32)
 
@@ -211,7 +212,7 @@ class EmbedFile:
         ranges: np.ndarray | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        self.model = load(model, layers=layers, prompt=prompt, device=device, precision=precision)
+        self.path, self.model = model, load(model, layers=layers, prompt=prompt, device=device, precision=precision)
         self.column = column
         self.model.truncate_dim = dims or self.model.truncate_dim
         self.dtype, self.ranges = dtype, ranges
@@ -223,7 +224,8 @@ class EmbedFile:
         with Store.of(shard).put(shard) as draft:
             writer = None
             for batch in _read(unit):
-                vectors = quantize(self.model.encode(_texts(batch, self.column)), self.dtype, self.ranges)
+                found = finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
+                vectors = quantize(found, self.dtype, self.ranges)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
                 table = pa.Table.from_batches([batch]).append_column(ADDED, lists)
                 writer = writer or pq.ParquetWriter(draft, table.schema, compression="zstd")

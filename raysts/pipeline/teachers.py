@@ -144,11 +144,25 @@ def load(
     return EncoderTeacher(path, **how)
 
 
+def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
+    """The vectors that a model gives, to be kept.
+
+    Raises:
+        RunFailed: some are no numbers.
+    """
+    if bad := len(vectors_ND) - int(np.isfinite(vectors_ND).all(axis=1).sum()):
+        raise RunFailed(
+            f"{model} gives NaN or infinite vectors of {bad:,} of {len(vectors_ND):,} texts (training diverged?); use an "
+            f"earlier checkpoint, another model or another precision"
+        )
+    return vectors_ND
+
+
 class EncoderTeacher:
     """A model that raysts loads; arguments as of :func:`raysts.models.pretrained.load`."""
 
     def __init__(self, path: Path, **how: Any) -> None:
-        self.model = pretrained.load(path, **how)
+        self.path, self.model = path, pretrained.load(path, **how)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         return self.model.tokenize(texts)
@@ -157,7 +171,7 @@ class EncoderTeacher:
         from raysts.models.sentence_model import represent_tokens
 
         (found,) = represent_tokens(self.model.encoder, tokens, (self.model.layers,), self.model.precision)
-        return self.model.finished(found)["vectors"]
+        return finite(self.model.finished(found)["vectors"], f"teacher '{self.path}'")
 
 
 class OnnxTeacher:
@@ -211,7 +225,7 @@ class OnnxTeacher:
 
         batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
         parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
-        return np.concatenate(parts)[np.argsort(np.concatenate(batches))]
+        return finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"teacher '{self.folder}'")
 
     def _batch(self, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> np.ndarray:
         import torch

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from run_commands import raysts, result
+from safetensors.torch import load_file, save_file
 
 from raysts.models.precision import native_bf16
 from raysts.models.pretrained import load
@@ -135,6 +136,19 @@ def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monk
     (tmp_path / "out" / "part-00000-00001.parquet").unlink()
     embed(tiny_backbone, path, tmp_path / "out")
     assert read(tmp_path / "out").equals(table)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_model_that_diverged_gives_no_vectors(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_backbone, tmp_path / "nan"))
+    weights = {name: value * torch.nan for name, value in load_file(model / "model.safetensors").items()}
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    source, output = write(tmp_path / "in.parquet", 3), tmp_path / "out"
+    ended = raysts(
+        "embed", model, "--input", source, "--column", "text", "--output", output, "--dtype", dtype, "--address", "none"
+    )
+    assert ended.code == 3 and "gives NaN or infinite vectors of 3 of 3 texts" in ended.err
+    assert not list(output.glob("part-*"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
