@@ -580,7 +580,7 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
         ("p.csv", "sentence1,sentence2,score\na,b,1\n,d,2\n", ("row 1", "column 'sentence1'", "empty sentence")),
         ("p.csv", "sentence1,sentence2,score\na,b,1,2\n", ("line 2", "4 fields")),
         ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("1 distinct score",)),
-        ("p.csv", "", ("column 'sentence1' is missing",)),
+        ("p.csv", "", ("no rows",)),
         ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": \n', ("line 2", "not JSON")),
         ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c"}\n', ("row 1", "'sentence2'")),
         ("p.parquet", "no parquet", ("p.parquet",)),
