@@ -20,7 +20,6 @@ from raysts.models import pretrained
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Pipeline, name_problem
-from raysts.recipes.tree import build
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
@@ -125,15 +124,6 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
 
 
 # -- plans and where they run ----------------------------------------------------------------------------------------
-
-
-def pipeline_from(tree: Any) -> Pipeline:
-    """The pipeline whose tree is on record."""
-    problems: list[str] = []
-    pipeline = build(Pipeline, tree, problems)
-    if pipeline is None:
-        raise InputError(problems)
-    return pipeline
 
 
 def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:

@@ -127,7 +127,7 @@ def _of_models(
     options: RunOptions,
 ) -> Pipeline:
     """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
-    from raysts.commands.context import locate, pipeline_from, store_of
+    from raysts.commands.context import locate, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
     from raysts.objectives.kinds.distillation import DistillationSettings
@@ -136,7 +136,8 @@ def _of_models(
     from raysts.pipeline.validate import fitting_target, starts_of
     from raysts.recipes import stages
     from raysts.recipes.names import pipeline_of
-    from raysts.recipes.tree import to_plain
+    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.tree import built, to_plain
 
     if top is not None and not 1 <= top <= len(models):
         raise InputError(f"--top {top}: must be from 1 to the number of members, {len(models)}")
@@ -154,7 +155,7 @@ def _of_models(
         "select_top": top,
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
-    pipeline = pipeline_from(plain)
+    pipeline = built(Pipeline, plain)
     if "sed" in before:
         return pipeline
     asked = pipeline_of(pipeline, overrides)

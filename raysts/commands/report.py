@@ -56,13 +56,15 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
 
 def _written_again(name: str, store: Store) -> str:
     """Path of a run's report, which is written from what the storage holds."""
-    from raysts.commands.context import pipeline_from, plan_of, run_record
+    from raysts.commands.context import plan_of, run_record
+    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.tree import built
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 
     record = run_record(store, name)
     options = RunOptions(storage=store.root, skip_bad=record.get("skip_bad", False)).after(record)
-    plan = plan_of(pipeline_from(record["pipeline"]), options)
+    plan = plan_of(built(Pipeline, record["pipeline"]), options)
     if [node.id for node in plan.nodes] != record["nodes"]:
         raise InputError(
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "

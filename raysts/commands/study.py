@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raysts.commands.context import IN_PROCESS, check_name, on_ray, pipeline_from, plan_of, preflight
+from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of, preflight
 from raysts.commands.options import Result, RunOptions
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
@@ -16,6 +16,7 @@ from raysts.pipeline.local import Executor, LocalExecutor, Say
 from raysts.recipes import names
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
+from raysts.recipes.tree import built
 from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
 from raysts.search import named, scores
@@ -204,7 +205,7 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
         )
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
-    searched = pipeline_from(record["pipeline"])
+    searched = built(Pipeline, record["pipeline"])
     return replace(
         names.pipeline(f"{searched.name}-sed"),
         backbone=searched.backbone,

@@ -195,7 +195,12 @@ class Corpus:
         if self.sources(name):
             path, rows = self._derived_file(name), self._derived_rows(name)
             for index, first in enumerate(range(0, rows, READ_ROWS)):
-                yield RowGroup(path, index, min(READ_ROWS, rows - first), partial(self._derived_sources, name, first))
+                yield RowGroup(
+                    path,
+                    index,
+                    min(READ_ROWS, rows - first),
+                    partial(self._derived_column, name, "source", first, READ_ROWS),
+                )
             return
         for path in self.files(name):
             file = open_shard(path, remedy(name))
@@ -243,8 +248,8 @@ class Corpus:
             known.add(rows=rows)
         return rows
 
-    def _derived_sources(self, name: str, first: int) -> pa.ChunkedArray:
-        return self._derive(name).column("source").slice(first, READ_ROWS)
+    def _derived_column(self, name: str, column: str, first: int, rows: int) -> pa.ChunkedArray:
+        return self._derive(name).column(column).slice(first, rows)
 
     def require(self, names: Iterable[str]) -> None:
         """Raise one InputError that names every missing table and where it belongs."""
@@ -311,7 +316,7 @@ class Corpus:
 
     def head(self, name: str, column: str, rows: int) -> list[str]:
         if self.sources(name):
-            return self._derive(name).column(column).slice(0, rows).to_pylist()
+            return self._derived_column(name, column, 0, rows).to_pylist()
         first = next(self.batches(name, [column]))
         return first.column(0).slice(0, rows).to_pylist()
 
@@ -459,10 +464,8 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
         codes = label_codes(values, column.labels)
         bad = (codes < 0) & values.is_valid().to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(bad)[:most]:
+            choices = f"{', '.join(column.labels)} or its index 0 to {len(column.labels) - 1}"
             yield (
                 int(row),
-                (
-                    f"unknown label {values[int(row)].as_py()!r}; must be one of {', '.join(column.labels)} "
-                    f"or its index 0 to {len(column.labels) - 1}; remove unlabelled rows"
-                ),
+                f"unknown label {values[int(row)].as_py()!r}; must be one of {choices}; remove unlabelled rows",
             )

@@ -10,7 +10,7 @@ import yaml
 
 from raysts.errors import InputError, nearest
 from raysts.recipes.recipe import Pipeline, Recipe
-from raysts.recipes.tree import build, field_types, has_path, load_yaml, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import build, built, field_types, has_path, load_yaml, parse_value, paths, set_path, to_plain
 from raysts.storage.foreign import check_ordinary
 
 MOST_BYTES = 1 << 18
@@ -80,11 +80,7 @@ def load_pipeline(path: Path) -> Pipeline:
         raise InputError(
             f"recipe file '{path}' cannot be read ({error}); it must be YAML as 'raysts show NAME' prints it"
         ) from None
-    problems: list[str] = []
-    found = build(Pipeline, plain, problems)
-    if problems or found is None:
-        raise InputError([f"{path}: {problem}" for problem in problems])
-    return found
+    return built(Pipeline, plain, f"{path}: ")
 
 
 def dump(pipeline: Pipeline) -> str:

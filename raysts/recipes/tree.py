@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from raysts.errors import nearest
+from raysts.errors import InputError, nearest
 from raysts.ids import LATER
 
 T = TypeVar("T")
@@ -65,6 +65,19 @@ def build(cls: type[T], plain: Any, problems: list[str], path: str = "") -> T | 
     except ValueError as error:
         problems.append(f"{path + '.' if path else ''}{error}")
         return None
+
+
+def built(cls: type[T], plain: Any, where: str = "") -> T:
+    """As :func:`build`; ``where`` begins the messages.
+
+    Raises:
+        InputError: with everything that is wrong.
+    """
+    problems: list[str] = []
+    found = build(cls, plain, problems)
+    if problems or found is None:
+        raise InputError([f"{where}{problem}" for problem in problems])
+    return found
 
 
 def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:

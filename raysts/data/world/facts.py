@@ -53,17 +53,19 @@ def leaves(tree: str, name: str) -> tuple[str, ...]:
     return tuple(leaf for child in below for leaf in leaves(tree, child)) if below else (name,)
 
 
+def _tops(action: str, role: str) -> tuple[str, ...]:
+    return ACTIONS[action].agents if role == "agent" else ACTIONS[action].patients
+
+
 @cache
 def _participants(action: str, role: str) -> tuple[str, ...]:
-    tops = ACTIONS[action].agents if role == "agent" else ACTIONS[action].patients
-    return tuple(leaf for top in tops for leaf in leaves("kind", top))
+    return tuple(leaf for top in _tops(action, role) for leaf in leaves("kind", top))
 
 
 @cache
 def allowed(action: str, role: str, kind: str) -> bool:
     """Whether the kind, or part of it, takes the role in the action."""
-    tops = ACTIONS[action].agents if role == "agent" else ACTIONS[action].patients
-    return any(relation("kind", kind, top) != "disjoint" for top in tops)
+    return any(relation("kind", kind, top) != "disjoint" for top in _tops(action, role))
 
 
 LEAF_ACTIONS = tuple(action for action in ACTIONS if not children("action", action))

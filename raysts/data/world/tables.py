@@ -1,6 +1,6 @@
 """Tables of the embedded world: articles, NLI pairs, graded STS and SICK pairs, all computed from the meanings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysts.data.world.facts import Facts, leaves
@@ -118,7 +118,8 @@ class Writer:
                 meaning = self.facts.fresh()
             elif edit == "scene":
                 other = self.facts.fresh(modifiers=0.35, negated=0.0)
-                meaning = _rescened(other, meaning)
+                # much the same words in other surroundings: another event
+                meaning = replace(meaning, agent=other.agent, action=other.action, patient=other.patient)
             else:
                 meaning = self.facts.edited(meaning, edit)
         return meaning
@@ -224,19 +225,6 @@ class Writer:
                 return other
             meaning = self.facts.fresh(modifiers=0.4, negated=0.08)
         return meaning
-
-
-def _rescened(meaning: Meaning, scene: Meaning) -> Meaning:
-    """The meaning's participants and action in the surroundings of the other: much the same words, another event."""
-    return Meaning(
-        agent=meaning.agent,
-        action=meaning.action,
-        patient=meaning.patient,
-        place=scene.place,
-        time=scene.time,
-        manner=scene.manner,
-        negated=scene.negated,
-    )
 
 
 def definition(draws: Draws, kind: str, form: str) -> str:

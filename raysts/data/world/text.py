@@ -58,18 +58,17 @@ class Draws:
         return order
 
 
+def _with_s(word: str, hissing: tuple[str, ...]) -> str:
+    if word.endswith(hissing):
+        return word + "es"
+    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in _VOWELS else word + "s"
+
+
 @cache
 def plural(noun: str) -> str:
     """The plural of a (possibly two-word) noun."""
     *before, word = noun.split(" ")
-    if word in IRREGULAR_PLURALS:
-        form = IRREGULAR_PLURALS[word]
-    elif word.endswith(("s", "x", "ch", "sh", "potato")):
-        form = word + "es"
-    elif word.endswith("y") and word[-2] not in _VOWELS:
-        form = word[:-1] + "ies"
-    else:
-        form = word + "s"
+    form = IRREGULAR_PLURALS.get(word) or _with_s(word, ("s", "x", "ch", "sh", "potato"))
     return " ".join([*before, form])
 
 
@@ -77,12 +76,7 @@ def plural(noun: str) -> str:
 def inflect(verb: str) -> dict[str, str]:
     """Forms of a (possibly two-word) verb: base, s, ing, past, participle."""
     word, *after = verb.split(" ")
-    if word.endswith(("s", "x", "ch", "sh", "z")):
-        third = word + "es"
-    elif word.endswith("y") and word[-2] not in _VOWELS:
-        third = word[:-1] + "ies"
-    else:
-        third = word + "s"
+    third = _with_s(word, ("s", "x", "ch", "sh", "z"))
     if word in IRREGULAR_VERBS:
         ing, past, participle = IRREGULAR_VERBS[word]
     else:

@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.recipes.recipe import Data
-from raysts.recipes.tree import build
+from raysts.recipes.tree import built
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import BucketStore, Store
 
@@ -77,7 +75,8 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
         return TrainedOn(unknown=(f"'{model}' (no record of a run beside it)",))
     parent, *teachers = record["parents"]
     data = record["data"]
-    behind = [TrainedOn((TrainingText(data["table"], _data(run, recipe), data["sha256"], data.get("name")),))]
+    rows = built(Data, recipe["data"], f"{run / 'recipe.json'}: ")
+    behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
         behind.append(_of_backbone(str(record["backbone"]), runs, seen))
     elif parent not in [content_id([start, teacher]) for start in STARTS for teacher in teachers]:
@@ -126,11 +125,3 @@ def _is_untrained(folder: Path) -> bool:
         ((pipeline["pipeline"]["backbone"], pipeline["backbone_id"]) for pipeline in pipelines if pipeline),
     )
     return (TINY, tiny_id) in named
-
-
-def _data(run: Path, recipe: dict[str, Any]) -> Data:
-    problems: list[str] = []
-    found = build(Data, recipe["data"], problems)
-    if found is None:
-        raise InputError([f"{run / 'recipe.json'}: {problem}" for problem in problems])
-    return found
