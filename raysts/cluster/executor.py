@@ -22,11 +22,8 @@ IN_FLIGHT = 2
 
 
 class RayExecutor:
-    """Runs the nodes of a pipeline on the connected Ray cluster.
-
-    Args:
-        seen: what nodes that join must see to take part; none: nobody looks.
-    """
+    """Runs the nodes of a pipeline on the connected Ray cluster. ``seen``: what nodes that join must see to take part; none:
+    nobody looks."""
 
     def __init__(self, seen: Seen | None = None) -> None:
         self.seen = seen

@@ -124,12 +124,8 @@ class _TorchTrainer(OwnTrainer, TorchTrainer):
 def train_members(
     chains: Sequence[Sequence[Job]], resources: Resources, say: Say, seen: Seen | None = None
 ) -> list[str | None]:
-    """Train every chain, alone or stacked with others of its shape; per chain None or the reason it failed. The others go
-    on.
-
-    Args:
-        resources: of a worker, GPUs decided.
-        seen: what nodes must see to take part; None: nobody looks.
+    """Train every chain, alone or stacked with others of its shape; per chain None or the reason it failed. The others go on.
+    ``resources``: of a worker, GPUs decided. ``seen``: what nodes must see to take part; None: nobody looks.
 
     Raises:
         InputError: a node that joined is not fit for it.

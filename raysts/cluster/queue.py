@@ -28,12 +28,8 @@ class Piece:
 
 
 class QueueState(NamedTuple):
-    """What a queue says to its driver.
-
-    Attributes:
-        ended: pieces that ended since it was last asked, each with its outcome.
-        restarts: how often a worker died, so far.
-    """
+    """What a queue says to its driver. ``ended``: pieces that ended since it was last asked, each with its outcome.
+    ``restarts``: how often a worker died, so far."""
 
     ended: list[tuple[int, Any]]
     training: list[int]

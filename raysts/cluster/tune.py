@@ -96,11 +96,8 @@ class RaystsTrial(ray.tune.Trainable):
         waits: bool = False,
         study: str = "",
     ) -> None:
-        """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store.
-
-        Args:
-            waits: after each value on the way, wait for the decision whether to go on.
-        """
+        """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store. ``waits``: after
+        each value on the way, wait for the decision whether to go on."""
         assert metric is not None and resources is not None and resources.gpus is not None
         self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
@@ -252,11 +249,8 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
 
 
 class _Trials(Searcher):
-    """Tune's trials are the study's: what Tune calls a trial is one training run of a point.
-
-    Args:
-        most: trials that are asked for or run at once, at most; none: as many as Tune wants.
-    """
+    """Tune's trials are the study's: what Tune calls a trial is one training run of a point. ``most``: trials that are asked
+    for or run at once, at most; none: as many as Tune wants."""
 
     def __init__(self, queue: TrialQueue, most: int | None) -> None:
         super().__init__(metric=METRIC, mode=queue.search.objective.mode)

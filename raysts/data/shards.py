@@ -160,12 +160,8 @@ def sound_shards(
     problem: Callable[[pq.ParquetFile], str | None],
     columns: Callable[[pq.ParquetFile], Sequence[str]],
 ) -> tuple[list[Path], list[Skipped]]:
-    """The files that can be read, and those that are left out: never all of them, for then a check says why.
-
-    Args:
-        problem: what is wrong with one as far as its footer tells.
-        columns: those of it that matter; every page of them is read.
-    """
+    """The files that can be read, and those that are left out: never all of them, for then a check says why. ``problem``: what
+    is wrong with one as far as its footer tells. ``columns``: those of it that matter; every page of them is read."""
 
     def search(path: Path) -> Skipped | None:
         rows = None

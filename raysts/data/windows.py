@@ -36,12 +36,8 @@ STORE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a token store holds: everything its content depends on, and nothing else.
-
-    Attributes:
-        values: other columns to keep (``label``, ``score``).
-        tokenizer: content id of the tokenizer's files.
-    """
+    """What a token store holds: everything its content depends on, and nothing else. ``values``: other columns to keep
+    (``label``, ``score``). ``tokenizer``: content id of the tokenizer's files."""
 
     table: str
     fingerprint: str

@@ -96,12 +96,8 @@ class _Stored:
 def cost(
     model: SentenceModel, whole: int | None, corpus: Corpus, dtype: Dtype, ranges: np.ndarray | None = None
 ) -> Cost | None:
-    """What it costs on the corpus's development set of scored pairs to store vectors so; None where there is none.
-
-    Args:
-        whole: its ``truncate_dim`` before.
-        ranges: of ``int8``; default: those of the set's own texts.
-    """
+    """What it costs on the corpus's development set of scored pairs to store vectors so; None where there is none. ``whole``:
+    its ``truncate_dim`` before. ``ranges``: of ``int8``; default: those of the set's own texts."""
     if not corpus.files(DEV):
         return None
     corpus.check([DEV])

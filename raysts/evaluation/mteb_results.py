@@ -39,11 +39,9 @@ def write(
 
     That is where ``mteb.ResultCache(folder)`` finds them.
 
-    Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the
-    sha256 of the local files, and ``mteb_version`` is null: it was not MTEB that measured.
-
-    Args:
-        model: a Hugging Face name is kept, another becomes ``raysts/<its last part>``.
+    Values are those of all rows of a test set, all subsets concatenated, as MTEB has them. ``dataset_revision`` is the sha256
+    of the local files, and ``mteb_version`` is null: it was not MTEB that measured. ``model``: a Hugging Face name is kept,
+    another becomes ``raysts/<its last part>``.
     """
     name = model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists() else _local(model)
     target = folder / "results" / name.replace("/", "__") / revision

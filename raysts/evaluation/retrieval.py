@@ -125,11 +125,8 @@ _BY_PRODUCT: dict[Similarity, Similarity] = {cosine_of_vectors: _cosines, dot_of
 @dataclass(frozen=True, slots=True)
 class OfTwo:
     """Queries as one model embeds them among documents as another does: what a student is asked that searches an index of its
-    teacher's.
-
-    Attributes:
-        queries: reads the queries; pooling, layers and similarity are its.
-        documents: reads the documents, at its own layers.
+    teacher's. ``queries``: reads the queries; pooling, layers and similarity are its. ``documents``: reads the documents, at
+    its own layers.
     """
 
     queries: SentenceModel
@@ -187,11 +184,8 @@ class OfTwo:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
-
-    Attributes:
-        judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
-    """
+    """A retrieval set: documents in descending order of their ids, and the queries that have judgements. ``judgements``: of
+    each query the rows of judged documents, ascending, and their scores, both int64 [J]."""
 
     sha256: str
     documents: list[Asked]

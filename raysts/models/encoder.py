@@ -109,10 +109,8 @@ class Encoder(nn.Module):
     def forward(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Embeddings [B, D] in float32 of right-padded token ids.
 
-        The texts are packed (``raysts.models.packing``); the rows come back in their own order.
-
-        Args:
-            known: the same as the host knows them; without them a GPU is waited for.
+        The texts are packed (``raysts.models.packing``); the rows come back in their own order. ``known``: the same as the host
+        knows them; without them a GPU is waited for.
         """
         if len(self.heads):
             return self.represent(ids_BT, lengths_B, known)["vectors"]

@@ -29,12 +29,9 @@ _PAIRS = 1024  # pairs compared together: [1024, 768] float64 stays in the cache
 class GaussianHead(Head):
     """mu = activation(W_mu h + b_mu) and log_var = W_v h + b_v; the vector of a text is its mu.
 
-    On disk it is sentence-transformers' Dense module for mu, which loads there by itself, with the weights of log_var
-    in a file beside it.
-
-    Args:
-        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
-        kind: which similarity it is trained and compared with.
+    On disk it is sentence-transformers' Dense module for mu, which loads there by itself, with the weights of log_var in a file
+    beside it. ``activation``: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula). ``kind``: which similarity
+    it is trained and compared with.
     """
 
     module = Dense.module

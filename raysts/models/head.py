@@ -68,12 +68,8 @@ class Head(nn.Module, ABC):
 
 
 def similarities_of(heads: Sequence[Head], described: str) -> dict[str, Similarity]:
-    """The similarities of a model with these heads, its own first.
-
-    Args:
-        heads: a last one that compares more than vectors says by itself how.
-        described: what the model's directory says, a name in ``SIMILARITIES``.
-    """
+    """The similarities of a model with these heads, its own first. ``heads``: a last one that compares more than vectors says
+    by itself how. ``described``: what the model's directory says, a name in ``SIMILARITIES``."""
     found: dict[str, Similarity] = heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
     if described == "cosine" or list(found) != ["cosine"]:
         return found

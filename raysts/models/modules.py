@@ -47,12 +47,8 @@ def _heads() -> dict[str, type[Head]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a directory says of its model.
-
-    Attributes:
-        heads: type and folder of the modules that are heads.
-        normalize: give vectors of unit length.
-    """
+    """What a directory says of its model. ``heads``: type and folder of the modules that are heads. ``normalize``: give vectors
+    of unit length."""
 
     pooling: str = "mean"
     layers: Layers = 1

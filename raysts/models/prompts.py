@@ -39,11 +39,9 @@ class Asked(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module say them.
-
-    Attributes:
-        default: name of the one that is taken where none is asked for; none: no prompt.
-        pooled: whether the tokens of a prompt are pooled with those of the text.
+    """The prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module say them. ``default``: name of
+    the one that is taken where none is asked for; none: no prompt. ``pooled``: whether the tokens of a prompt are pooled
+    with those of the text.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)

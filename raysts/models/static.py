@@ -27,12 +27,8 @@ BLOCK = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordVectorsConfig:
-    """What a Hugging Face configuration says of an encoder.
-
-    Attributes:
-        num_hidden_layers: the vectors are the one layer, and the embedding layer below it.
-        max_position_embeddings: no position counts; sentence-transformers' limit.
-    """
+    """What a Hugging Face configuration says of an encoder. ``num_hidden_layers``: the vectors are the one layer, and the
+    embedding layer below it. ``max_position_embeddings``: no position counts; sentence-transformers' limit."""
 
     hidden_size: int
     vocab_size: int

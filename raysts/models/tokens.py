@@ -62,12 +62,8 @@ class Tokens(NamedTuple):
 
 
 def lowers(backend: Any, also: bool = False) -> bool:
-    """Whether the rules of a tokenizer begin with small letters of their own.
-
-    Args:
-        backend: of a fast tokenizer.
-        also: make it so, as sentence-transformers does where a directory says ``do_lower_case``.
-    """
+    """Whether the rules of a tokenizer begin with small letters of their own. ``backend``: of a fast tokenizer. ``also``: make
+    it so, as sentence-transformers does where a directory says ``do_lower_case``."""
     from tokenizers import normalizers
 
     own: Any = backend.normalizer

@@ -37,11 +37,7 @@ class Output(NamedTuple):
 
 
 class WordVectors(nn.Module):
-    """The backbone.
-
-    Args:
-        weight_VH: the vectors; row 0, the padding, is zero.
-    """
+    """The backbone. ``weight_VH``: the vectors; row 0, the padding, is zero."""
 
     def __init__(self, weight_VH: Tensor) -> None:
         super().__init__()

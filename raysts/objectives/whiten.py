@@ -19,12 +19,9 @@ from raysts.ops import collective
 def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
     """W = U S^(-1/2) of the covariance's singular value decomposition U S U^T -> [D, E] (Su et al. 2021).
 
-    A direction whose variance is less than float32's eps of the largest holds rounding error alone and becomes 0. There
-    is one where a single layer is pooled, since a layer norm confines its output to a hyperplane, and there are more with
-    fewer sentences than dimensions.
-
-    Args:
-        dimensions: E, the directions of largest variance.
+    A direction whose variance is less than float32's eps of the largest holds rounding error alone and becomes 0. There is one
+    where a single layer is pooled, since a layer norm confines its output to a hyperplane, and there are more with fewer
+    sentences than dimensions. ``dimensions``: E, the directions of largest variance.
     """
     variance_D, directions_DD = (found.flip(-1) for found in torch.linalg.eigh(covariance_DD))
     variance_E = variance_D[:dimensions]

@@ -54,12 +54,8 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x_BD: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-    """Rows of all processes in rank order, with gradients to the process each row came from.
-
-    Args:
-        x_BD: this process's rows.
-        sizes: rows of each process; None: they are asked for, and a GPU is waited for.
-    """
+    """Rows of all processes in rank order, with gradients to the process each row came from. ``x_BD``: this process's rows.
+    ``sizes``: rows of each process; None: they are asked for, and a GPU is waited for."""
     if world_size() == 1:
         return x_BD
     if sizes is None:

@@ -45,9 +45,7 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 
     Not centred: then of all maps of that width it changes their dot products, and so the cosines that they are compared by,
     least (Eckart and Young). Deterministic: an eigenvector's largest number is positive. Dimensions beyond E are zero.
-
-    Args:
-        parts: vectors [N, E] that it is fitted to.
+    ``parts``: vectors [N, E] that it is fitted to.
     """
     moment_EE = np.zeros((parts[0].shape[1],) * 2)
     for part in parts:

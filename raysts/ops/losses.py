@@ -21,21 +21,14 @@ def softmax_cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
 
 def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tensor:
     """Binary cross-entropy of the dot product of the two encoders' embeddings -> [B] (SED B.2; CT paper, section 3).
-
-    Args:
-        identical_B: 1 where both encoders read the same sentence, else 0.
-    """
+    ``identical_B``: 1 where both encoders read the same sentence, else 0."""
     logits_B = (_at_least_float32(a_BD) * _at_least_float32(b_BD)).sum(-1)
     return F.binary_cross_entropy_with_logits(logits_B, identical_B.to(logits_B.dtype), reduction="none")
 
 
 def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: float) -> Tensor:
-    """(cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B] (SED 5.5; Sentence-BERT, regression).
-
-    Args:
-        scores_B: gold similarity, 0 to 5.
-        lower_bound: l, the target of a pair that scores 0; in [0, 1).
-    """
+    """(cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B] (SED 5.5; Sentence-BERT, regression). ``scores_B``:
+    gold similarity, 0 to 5. ``lower_bound``: l, the target of a pair that scores 0; in [0, 1)."""
     cosine_B = F.cosine_similarity(_at_least_float32(u_BD), _at_least_float32(v_BD), dim=-1)
     target_B = lower_bound + (1.0 - lower_bound) * scores_B.to(cosine_B.dtype) / 5.0
     return (cosine_B - target_B).square()
@@ -62,10 +55,8 @@ def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor,
 def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, candidate_N: Tensor) -> Tensor:
     """Which candidates are no negatives of an anchor though they stand in its batch -> bool [B, N].
 
-    They are its own text and every positive that some example of the batch has of that text, its own among them.
-
-    Args:
-        anchor_B: the anchors' texts as numbers, equal where the texts are.
+    They are its own text and every positive that some example of the batch has of that text, its own among them. ``anchor_B``:
+    the anchors' texts as numbers, equal where the texts are.
     """
     same_BK = (anchor_B[:, None] == anchor_K).float()
     known_KN = (positive_K[:, None] == candidate_N).float()

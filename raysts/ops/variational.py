@@ -42,11 +42,8 @@ def free_bits(kl_NV: Tensor, threshold: float, of: FreeBits) -> Tensor:
 
 
 def draw(kind: Callable[..., Tensor], seeds_B: np.ndarray, lengths_B: np.ndarray, width: int, like: Tensor) -> Tensor:
-    """Noise [N, width] of the texts' tokens one after the other, each text's from its own seed alone.
-
-    Args:
-        kind: ``torch.rand`` or ``torch.randn``.
-    """
+    """Noise [N, width] of the texts' tokens one after the other, each text's from its own seed alone. ``kind``: ``torch.rand``
+    or ``torch.randn``."""
     generator = torch.Generator(like.device)
     parts = [
         kind(length, width, generator=generator.manual_seed(seed), device=like.device)

@@ -49,11 +49,8 @@ OTHER_FORMATS = ("onnx", "openvino", "coreml", "*.onnx", "*.h5", "*.msgpack", "*
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A pipeline with the data, the storage and the models that it is run on.
-
-    Attributes:
-        locate: folder of a model named in the recipe (resolves run ids).
-    """
+    """A pipeline with the data, the storage and the models that it is run on. ``locate``: folder of a model named in the recipe
+    (resolves run ids)."""
 
     pipeline: Pipeline
     corpus: Corpus

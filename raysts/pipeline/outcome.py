@@ -44,12 +44,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A model, pooled in one way, that may be handed over as the best.
-
-    Attributes:
-        what: ``backbone``, ``member``, ``soup``, ``greedy-soup``, ``student``.
-        id: of the model, as an outcome names it; of the backbone its content id.
-    """
+    """A model, pooled in one way, that may be handed over as the best. ``what``: ``backbone``, ``member``, ``soup``,
+    ``greedy-soup``, ``student``. ``id``: of the model, as an outcome names it; of the backbone its content id."""
 
     what: str
     id: str

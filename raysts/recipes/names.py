@@ -93,11 +93,8 @@ ends in an hour or so on a few CPU cores with a small encoder; of members and st
 
 
 def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
-    """The pipeline called ``name`` with overrides applied.
-
-    Args:
-        name: a system name, perhaps at a scale (``nli-ct-sed@small``), ``quickstart``, or a YAML file.
-        overrides: ``{"nli.batch": 32, ...}``; they come after those of the scale.
+    """The pipeline called ``name`` with overrides applied. ``name``: a system name, perhaps at a scale (``nli-ct-sed@small``),
+    ``quickstart``, or a YAML file. ``overrides``: ``{"nli.batch": 32, ...}``; they come after those of the scale.
 
     Raises:
         InputError: an unknown or senseless name, with the reason; unknown or wrong overrides.

@@ -9,12 +9,8 @@ from raysts.search.space import Point
 
 
 class Composed(NamedTuple):
-    """A recipe that is a search, and the system that is made with its best point.
-
-    Attributes:
-        system: name of the pipeline that follows; it has the stage that is searched.
-        overrides: the best point as overrides of the system.
-    """
+    """A recipe that is a search, and the system that is made with its best point. ``system``: name of the pipeline that
+    follows; it has the stage that is searched. ``overrides``: the best point as overrides of the system."""
 
     entry: Entry
     search: str

@@ -19,11 +19,8 @@ class TrialQueue:
     """Hands out the trials of a study that are left, and takes their outcomes.
 
     First come the points of earlier sessions that lack seeds, then the grid or the search's first points, then, up to
-    ``num_samples``, what the sampler makes of everything that has ended so far.
-
-    Args:
-        earlier: points and scores of another study that the sampler learns from.
-        said: takes the record of a trial that has ended.
+    ``num_samples``, what the sampler makes of everything that has ended so far. ``earlier``: points and scores of another study
+    that the sampler learns from. ``said``: takes the record of a trial that has ended.
     """
 
     def __init__(

@@ -106,10 +106,7 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
 
 def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
     """What the scores show of the chosen point, in a sentence: it may be within noise of others, and not the simplest.
-
-    Args:
-        usual: the recipe's own values of the options: the simplest point changes the fewest of them.
-    """
+    ``usual``: the recipe's own values of the options: the simplest point changes the fewest of them."""
     best = by_mean(scores, mode)
     others = [point for point in scores if point.values and point is not best]
     if best is None or not others:

@@ -22,11 +22,8 @@ FORMS = "a list of choices (0.1,0.2), uniform(low,high), log(low,high), int(low,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """The values that one option may take: ``choices``, or the range from ``low`` to ``high``.
-
-    Attributes:
-        choices: the values, each once; empty for a range.
-    """
+    """The values that one option may take: ``choices``, or the range from ``low`` to ``high``. ``choices``: the values, each
+    once; empty for a range."""
 
     choices: tuple[Any, ...] = ()
     low: float = 0.0

@@ -90,12 +90,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def remove_drafts(folder: Path, of: str | None = None) -> None:
-    """Remove what killed writers left beside their targets; the drafts of live processes stay.
-
-    Args:
-        folder: with all that is below it.
-        of: only what was to become a file or folder of this name (``*``: any), in the folder itself.
-    """
+    """Remove what killed writers left beside their targets; the drafts of live processes stay. ``folder``: with all that is
+    below it. ``of``: only what was to become a file or folder of this name (``*``: any), in the folder itself."""
     for path in list(folder.rglob(f"{ASIDE}*") if of is None else folder.glob(f"{ASIDE}{of}.*")):
         if _may_live(path):
             continue
@@ -148,11 +144,9 @@ def _stat(pid: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold the file lock ``path``; it dies with this process, so a rerun after a kill starts at once.
-
-    Args:
-        path: the lock file; its text names the holder for the message below.
-        wait: seconds to wait for a holder that is about to end (a dying worker of a killed driver).
+    """Hold the file lock ``path``; it dies with this process, so a rerun after a kill starts at once. ``path``: the lock file;
+    its text names the holder for the message below. ``wait``: seconds to wait for a holder that is about to end (a dying
+    worker of a killed driver).
 
     Raises:
         InputError: another live process holds it.

@@ -15,11 +15,8 @@ ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Proof:
-    """What was left in a storage.
-
-    Attributes:
-        name: of a file there; empty in a bucket, which is the same from everywhere or does not answer.
-    """
+    """What was left in a storage. ``name``: of a file there; empty in a bucket, which is the same from everywhere or does not
+    answer."""
 
     uri: str
     name: str

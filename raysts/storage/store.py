@@ -131,10 +131,8 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none.
-
-        Args:
-            fresh: as it is in the store now; else what is here and whole is taken as it is.
+        """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none. ``fresh``: as it is in the store
+        now; else what is here and whole is taken as it is.
 
         Raises:
             RunFailed: what is there is not what its manifest says.

@@ -125,12 +125,8 @@ def restore(
 ) -> TrainState:
     """Load the last checkpoint into ``module`` and ``optimizer``; a fresh ``TrainState`` when there is none.
 
-    One that is damaged, or has lost its metrics or its best weights, is set aside: the run begins anew, and ends as it
-    would have.
-
-    Args:
-        metrics: checksum of the metrics lines that are there up to a step.
-        by_dev: whether the best weights are kept.
+    One that is damaged, or has lost its metrics or its best weights, is set aside: the run begins anew, and ends as it would
+    have. ``metrics``: checksum of the metrics lines that are there up to a step. ``by_dev``: whether the best weights are kept.
     """
     path = last(folder)
     if path is None or not intact(path):

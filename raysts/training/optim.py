@@ -197,11 +197,9 @@ def settle(state: dict[str, Tensor], rho: float = RMSPROP_RHO) -> dict[str, Tens
 
 
 def by_rows(objective: nn.Module, optim: Optim | None) -> None:
-    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred.
-
-    Args:
-        objective: its encoders' tables in main memory, of one process.
-        optim: where its optimiser takes such gradients with the result of dense ones; None: nowhere.
+    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred. ``objective``:
+    its encoders' tables in main memory, of one process. ``optim``: where its optimiser takes such gradients with the result
+    of dense ones; None: nowhere.
     """
     for encoder in objective.modules():
         if isinstance(encoder, Encoder) and (table := encoder.word_table) is not None:

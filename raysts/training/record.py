@@ -52,11 +52,8 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
 
 
 def end(record: dict[str, Any], job: Job, state: TrainState, candidate: str, seconds: float) -> None:
-    """Complete the record of a run that has come to its end.
-
-    Args:
-        candidate: name of the encoder that is kept where dev does not choose.
-    """
+    """Complete the record of a run that has come to its end. ``candidate``: name of the encoder that is kept where dev does not
+    choose."""
     by_dev = job.recipe.by_dev
     scores = state.best_scores if by_dev else state.latest
     dev = {

@@ -64,11 +64,7 @@ class Runtime:
             self._say(progress_text(line))
 
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
-        """Take note of every metrics line, for whoever watches.
-
-        Args:
-            sentences: that an example sends through an encoder.
-        """
+        """Take note of every metrics line, for whoever watches. ``sentences``: that an example sends through an encoder."""
 
     def barrier(self) -> None:
         """Wait for the other processes."""

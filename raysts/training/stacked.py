@@ -200,12 +200,8 @@ class Stack:
 
 
 def clip_each(gradients: Sequence[Tensor], most: float) -> None:
-    """``torch.nn.utils.clip_grad_norm_`` of every member by itself, in place.
-
-    Args:
-        gradients: each [K, ...], of one stacked parameter.
-        most: largest norm of a member's gradients together.
-    """
+    """``torch.nn.utils.clip_grad_norm_`` of every member by itself, in place. ``gradients``: each [K, ...], of one stacked
+    parameter. ``most``: largest norm of a member's gradients together."""
     norms_PK = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients])
     factor_K = (most / (torch.linalg.vector_norm(norms_PK, dim=0) + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

@@ -11,10 +11,8 @@ from raysts.schema import NLI_LABELS
 
 
 def convert(rows: pa.Table, shape: str, name: str | None = None) -> pa.Table:
-    """The rows of a source that have a value in every canonical column.
-
-    Args:
-        name: what the source is called in a table of several.
+    """The rows of a source that have a value in every canonical column. ``name``: what the source is called in a table of
+    several.
 
     Raises:
         KeyError: a column is missing.

@@ -80,10 +80,8 @@ def tiny_config() -> dict[str, Any]:
 
 def write_tiny_backbone(path: Path, seed: int) -> None:
     """Write a random-initialised tiny BERT and its tokenizer as a Hugging Face directory; there at once or not at all.
-
-    Args:
-        path: directory to make; an existing one is replaced.
-        seed: seed of the initialisation; the global random state is left as it was.
+    ``path``: directory to make; an existing one is replaced. ``seed``: seed of the initialisation; the global random state
+    is left as it was.
     """
     import torch
     from transformers import BertConfig, BertModel

@@ -101,12 +101,8 @@ class Facts:
         }
 
     def fresh(self, modifiers: float = 0.5, negated: float = 0.1) -> Meaning:
-        """A new meaning of the split.
-
-        Args:
-            modifiers: how likely each place, time, manner and property is to be said.
-            negated: how likely the sentence is a denial.
-        """
+        """A new meaning of the split. ``modifiers``: how likely each place, time, manner and property is to be said.
+        ``negated``: how likely the sentence is a denial."""
         draws = self.draws
         while True:
             action = draws.pick(LEAF_ACTIONS)

@@ -72,11 +72,8 @@ def write_world(path: Path, seed: int = 0, size: str = "default") -> None:
 
 
 def world_path(cache: Path | None = None, seed: int = 0, size: str = "default") -> Path:
-    """The folder of a world, generated on first use; several processes may ask at once.
-
-    Args:
-        cache: folder that holds worlds; default `$XDG_CACHE_HOME/raysts`, else `~/.cache/raysts`.
-    """
+    """The folder of a world, generated on first use; several processes may ask at once. ``cache``: folder that holds worlds;
+    default `$XDG_CACHE_HOME/raysts`, else `~/.cache/raysts`."""
     path = Path(cache or cache_folder()) / f"world-{WORLD_VERSION}-{seed}-{size}"
     if not path.is_dir():
         try:

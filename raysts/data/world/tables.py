@@ -101,11 +101,8 @@ class Pair:
 
 
 class Writer:
-    """Writes rows of one split from one named stream of choices.
-
-    Args:
-        name: name of the table; streams of other tables are independent.
-    """
+    """Writes rows of one split from one named stream of choices. ``name``: name of the table; streams of other tables are
+    independent."""
 
     def __init__(self, seed: int, name: str, split: str) -> None:
         self.draws = Draws(seed, name)

@@ -112,12 +112,8 @@ class Realiser:
     def sentence(
         self, meaning: Meaning, avoid: frozenset[str] | set[str] = _NEVER, prefer: frozenset[str] | set[str] = _NEVER
     ) -> str:
-        """One wording of the meaning; words to avoid only where there is no synonym, words to prefer where possible.
-
-        Args:
-            avoid: wordings (entries of `used`) to leave.
-            prefer: wordings to take.
-        """
+        """One wording of the meaning; words to avoid only where there is no synonym, words to prefer where possible. ``avoid``:
+        wordings (entries of `used`) to leave. ``prefer``: wordings to take."""
         self._avoid, self._prefer, self.used = avoid, prefer, set()
         passive = meaning.patient is not None and self.draws.chance(0.3)
         clause = self._passive(meaning) if passive else self._active(meaning)

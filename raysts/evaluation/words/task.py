@@ -69,9 +69,7 @@ class WordsTask(ModelTask):
         """Per set and choice of layers its value, and the share of its distinct words that have a vector (``coverage``).
 
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
-
-        Args:
-            layers: choices of layers; default: each layer alone, of word vectors the model's own.
+        ``layers``: choices of layers; default: each layer alone, of word vectors the model's own.
 
         Raises:
             InputError: there are no sentences that show a contextual model the words.

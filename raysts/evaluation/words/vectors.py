@@ -24,11 +24,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary and its vectors.
-
-    Attributes:
-        raw_VH: the vectors, of any length; they may lie on disk.
-    """
+    """A vocabulary and its vectors. ``raw_VH``: the vectors, of any length; they may lie on disk."""
 
     index: Mapping[str, int]
     raw_VH: np.ndarray

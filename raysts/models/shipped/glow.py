@@ -93,11 +93,8 @@ class Step(nn.Module):
 
 
 class Glow(nn.Module):
-    """An invertible map of embeddings whose values follow N(0, I) once it is trained.
-
-    Args:
-        dim: D; every level halves it, so 2^levels must divide it.
-        levels: L (2 in the paper's Table 7, 3 in the official code's default file).
+    """An invertible map of embeddings whose values follow N(0, I) once it is trained. ``dim``: D; every level halves it, so
+    2^levels must divide it. ``levels``: L (2 in the paper's Table 7, 3 in the official code's default file).
 
     Raises:
         ValueError: a size below 1, or a ``dim`` that the levels do not divide.

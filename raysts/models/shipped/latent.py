@@ -31,11 +31,8 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 
 
 class Latent(nn.Module, ABC):
-    """An MLP from token vectors to the parameters of a latent distribution.
-
-    Args:
-        parameters: numbers that the MLP gives per token.
-    """
+    """An MLP from token vectors to the parameters of a latent distribution. ``parameters``: numbers that the MLP gives per
+    token."""
 
     def __init__(self, in_features: int, parameters: int, layers: int, hidden: int) -> None:
         super().__init__()
@@ -90,11 +87,8 @@ class Latent(nn.Module, ABC):
 
 
 class Categorical(Latent):
-    """q(z | u): V independent variables of K classes each; pooled, it is a mixture (equation 2).
-
-    Args:
-        tau: temperature of the softmax of ``embed``.
-    """
+    """q(z | u): V independent variables of K classes each; pooled, it is a mixture (equation 2). ``tau``: temperature of the
+    softmax of ``embed``."""
 
     def __init__(
         self, in_features: int, variables: int, classes: int, tau: float, layers: int = 1, hidden: int = 768

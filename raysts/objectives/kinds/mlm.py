@@ -7,11 +7,7 @@ from raysts.objectives.kinds.kind import Kind, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLMSettings(Settings):
-    """Settings of ``mlm``.
-
-    Attributes:
-        rate: part of a text's tokens that is predicted, in (0, 1); one token at least.
-    """
+    """Settings of ``mlm``. ``rate``: part of a text's tokens that is predicted, in (0, 1); one token at least."""
 
     rate: float = 0.15
 

@@ -7,11 +7,7 @@ from raysts.objectives.kinds.kind import Settings, VectorKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NLISettings(Settings):
-    """Settings of ``nli``.
-
-    Attributes:
-        bias: the classifier has a bias (BERT-flow's has none).
-    """
+    """Settings of ``nli``. ``bias``: the classifier has a bias (BERT-flow's has none)."""
 
     bias: bool = True
 

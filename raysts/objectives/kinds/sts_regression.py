@@ -7,11 +7,8 @@ from raysts.objectives.kinds.kind import Settings, VectorKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class STSRegressionSettings(Settings):
-    """Settings of ``sts``.
-
-    Attributes:
-        lower_bound: cosine that a pair of score 0 is trained towards, in [0, 1); a pair of score 5 has 1.
-    """
+    """Settings of ``sts``. ``lower_bound``: cosine that a pair of score 0 is trained towards, in [0, 1); a pair of score 5 has
+    1."""
 
     lower_bound: float = 0.0
 

@@ -8,11 +8,7 @@ from raysts.objectives.kinds.kind import Kind, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhitenSettings(Settings):
-    """Settings of ``whiten``.
-
-    Attributes:
-        dimensions: keep this many, those of largest variance; none: all.
-    """
+    """Settings of ``whiten``. ``dimensions``: keep this many, those of largest variance; none: all."""
 
     dimensions: int | None = None
 

@@ -36,10 +36,7 @@ OWN = "own"
 class EmbedHeldOut:
     """The cosines of held-out texts with each other, as a model pools them; units are model folders and where vectors are kept.
 
-    Gives one float32 [N / 2, N / 2] for each half of the texts.
-
-    Args:
-        layers: other choices of layers at which vectors are kept.
+    Gives one float32 [N / 2, N / 2] for each half of the texts. ``layers``: other choices of layers at which vectors are kept.
     """
 
     def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:

@@ -58,12 +58,8 @@ ALL, CLEAN = "all", "clean"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """What is measured: a model at a pooling of its token vectors, or an ensemble.
-
-    Attributes:
-        content: what it is, for ids.
-        model: None: the backbone, or the ensemble.
-    """
+    """What is measured: a model at a pooling of its token vectors, or an ensemble. ``content``: what it is, for ids. ``model``:
+    None: the backbone, or the ensemble."""
 
     content: Any
     pooling: str
@@ -75,10 +71,8 @@ class Subject:
 class EmbedTexts:
     """Represents the texts of an evaluation at several choices of layers.
 
-    Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are.
-
-    Attributes:
-        held_out: those of the texts of which vectors may be kept.
+    Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are. ``held_out``: those
+    of the texts of which vectors may be kept.
     """
 
     device: str | None
@@ -494,11 +488,8 @@ def similarities_of(model: Path) -> Mapping[str, Similarity]:
 
 
 class PartialSums:
-    """The sum of the vectors of the first :attr:`count` members of an ensemble.
-
-    Attributes:
-        totals: per choice of layers what :func:`raysts.ops.ensemble.added` makes of them, float32.
-    """
+    """The sum of the vectors of the first :attr:`count` members of an ensemble. ``totals``: per choice of layers what
+    :func:`raysts.ops.ensemble.added` makes of them, float32."""
 
     def __init__(self, store: Store, node: str) -> None:
         self.store, self.folder = store, store.path(f"evaluations/{node}")

@@ -64,11 +64,7 @@ def greedy(scores: Sequence[Score], score_of: Callable[[tuple[int, ...]], Score]
 
 @dataclass(frozen=True, kw_only=True)
 class SoupNode(RunNode):
-    """The weight average of members.
-
-    Attributes:
-        members: those that there are; ``select_top`` of them may be in it.
-    """
+    """The weight average of members. ``members``: those that there are; ``select_top`` of them may be in it."""
 
     kind: ClassVar[str] = "soup"
     inputs: Inputs

@@ -26,11 +26,7 @@ from raysts.training.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class TrainNode(RunNode):
-    """A training run.
-
-    Attributes:
-        before: writes what it starts from, where that is not what another node writes.
-    """
+    """A training run. ``before``: writes what it starts from, where that is not what another node writes."""
 
     kind: ClassVar[str] = "train"
     together: ClassVar[bool] = True

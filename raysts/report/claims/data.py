@@ -33,12 +33,8 @@ ALIKE = "the two systems say the same of every row"
 
 
 class Agenda(NamedTuple):
-    """What of a paper's claims can be measured, known before anything is trained.
-
-    Attributes:
-        claims: every claim, and why it cannot be measured; None: it can.
-        pipelines: by point those that claims which can be measured are about.
-    """
+    """What of a paper's claims can be measured, known before anything is trained. ``claims``: every claim, and why it cannot be
+    measured; None: it can. ``pipelines``: by point those that claims which can be measured are about."""
 
     claims: Mapping[Claim, str | None]
     pipelines: Mapping[str, Pipeline]

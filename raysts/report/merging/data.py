@@ -72,10 +72,8 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What came of letting rules choose for configurations that they were not fitted on; constant choices beside them.
-
-    Attributes:
-        right: of how many configurations it says the way that is best on the test sets.
-        lost: mean test score below that of the best way.
+    ``right``: of how many configurations it says the way that is best on the test sets. ``lost``: mean test score below that
+    of the best way.
     """
 
     rule: str
@@ -87,11 +85,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergingData:
-    """Everything the report shows.
-
-    Attributes:
-        distances: mean and deviation over seeds, by regime and distance.
-    """
+    """Everything the report shows. ``distances``: mean and deviation over seeds, by regime and distance."""
 
     name: str
     command: str

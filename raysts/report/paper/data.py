@@ -49,10 +49,7 @@ class PaperData:
 
 
 def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
-    """Everything the page of a paper shows.
-
-    Args:
-        numbers: of the tables; without them all tables, and the figures.
+    """Everything the page of a paper shows. ``numbers``: of the tables; without them all tables, and the figures.
 
     Raises:
         InputError: no such paper, or results that cannot be read.

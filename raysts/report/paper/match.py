@@ -90,12 +90,8 @@ Fitting = Mapping[tuple[str | None, str, str], Sequence[MeasuredRow]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The run behind a measurement.
-
-    Attributes:
-        ids: run ids of the models (of an ensemble's members; content id of a backbone).
-        remarks: labels or test sentences that were used, other data, other settings than the recipe's.
-    """
+    """The run behind a measurement. ``ids``: run ids of the models (of an ensemble's members; content id of a backbone).
+    ``remarks``: labels or test sentences that were used, other data, other settings than the recipe's."""
 
     run: str
     backbone: str
@@ -116,12 +112,8 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperTable:
-    """A published table and what was measured.
-
-    Attributes:
-        backbones: names of the columns of measurements.
-        measured: by index of row, column and metric, then by name of the column of measurements.
-    """
+    """A published table and what was measured. ``backbones``: names of the columns of measurements. ``measured``: by index of
+    row, column and metric, then by name of the column of measurements."""
 
     table: Table
     backbones: tuple[str, ...]

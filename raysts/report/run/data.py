@@ -28,11 +28,7 @@ ABOUT_TINY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """One node of the pipeline as it ran.
-
-    Attributes:
-        seconds: of work; None where it has not run.
-    """
+    """One node of the pipeline as it ran. ``seconds``: of work; None where it has not run."""
 
     id: str
     kind: str
@@ -45,12 +41,8 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One training run.
-
-    Attributes:
-        member: number; None for the only student.
-        record: its ``run.json``, perhaps partial; a failed one has ``reason``.
-    """
+    """One training run. ``member``: number; None for the only student. ``record``: its ``run.json``, perhaps partial; a failed
+    one has ``reason``."""
 
     id: str
     stage: str
@@ -106,11 +98,7 @@ class ReportData:
 
 
 def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
-    """Everything the report of a plan shows.
-
-    Args:
-        seconds: by node, of those that do not train.
-    """
+    """Everything the report of a plan shows. ``seconds``: by node, of those that do not train."""
     nodes = [node for node in plan.nodes if isinstance(node, TrainNode)]
     records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
     took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
