@@ -66,7 +66,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
     holds the results and the similarities of some queries and documents.
 
     Raises:
-        RuntimeError: a similarity is not finite.
+        UndefinedCorrelationError: a similarity is not finite.
     """
     total, size = (len(next(iter(of.values()))) for of in (queries, documents))
     compare = _BY_PRODUCT.get(similarity, _one_by_one(similarity))
@@ -87,7 +87,7 @@ def search(queries: Representation, documents: Representation, similarity: Simil
 def _keys(similarities_QB: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
     """Similarity and row of a document as one number each, all different, smaller for what comes first: uint64 [Q, B]."""
     if not np.isfinite(similarities_QB).all():
-        raise RuntimeError(
+        raise UndefinedCorrelationError(
             "the model gives NaN or infinite similarities of queries and documents (training diverged?); use an earlier "
             "checkpoint or a lower learning rate"
         )
@@ -324,7 +324,7 @@ class RetrievalDev:
         own = next(iter(model.similarities.values()))
         try:
             ranked_QK = search(of(self.judged.queries), of(self.judged.documents), own)
-        except RuntimeError as error:
+        except UndefinedCorrelationError as error:
             raise UndefinedCorrelationError(f"{self.name}: {error}") from error
         return {metric: float(values_Q.mean()) for metric, values_Q in self.judged.measure(ranked_QK).items()}
 

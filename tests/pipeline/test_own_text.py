@@ -6,6 +6,7 @@ import csv
 import inspect
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,12 +20,13 @@ import pytest
 import scipy.stats
 import small_runs
 import torch
+from safetensors.torch import load_file, save_file
 
 import raysts
 from raysts.commands.report import report
 from raysts.data.corpora import Corpus
 from raysts.data.own import TEXT, Own, open_text
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import Encoder
 from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes import names
@@ -269,6 +271,17 @@ def test_training_rows_in_an_own_test_are_marked(own: Path, tmp_path: Path) -> N
     (entry,) = result["contamination"]
     assert (entry["task"], entry["sentence_rows"], entry["trained_rows"]) == ("leaky", 30, 0)
     assert entry["unknown"]  # what the encoder was trained on is not on record
+
+
+def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> None:
+    zero = Path(shutil.copytree(own / "B", tmp_path / "zero"))
+    weights = {name: 0 * value for name, value in load_file(zero / "model.safetensors").items()}
+    save_file(weights, zero / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RunFailed, match=f"evaluate members: '{zero}': mine: all .* predicted similarities are 0"):
+        raysts.distill(
+            [str(own / "A"), str(zero)], {"backbone": str(own / "A"), **STEPS}, text=own / "docs.csv", column="text",
+            test={"mine": own / "pairs.csv"}, storage=tmp_path / "storage", address="none",
+        )  # fmt: skip
 
 
 def test_vectors_of_the_text_teach(own: Path, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from raysts.data.corpora import Corpus
+from raysts.errors import RunFailed
 from raysts.evaluation import harness, results, row_scores
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.row_scores import Choice
+from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.tasks import RowScores, lookup
 from raysts.ids import content_id
 from raysts.models import pretrained
@@ -231,7 +233,10 @@ class EvaluateNode(Node):
             embedded = executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
             for each, (folder, *_), of_model in zip(alike, units, embedded, strict=True):
                 representations = self._as_trained(each.model, of_model)
-                self._keep(each, missing[each], texts, representations, similarities_of(folder))
+                try:
+                    self._keep(each, missing[each], texts, representations, similarities_of(folder))
+                except UndefinedCorrelationError as error:  # which of several
+                    raise RunFailed(f"{self.title}: '{folder}': {error}") from None
                 if each.model and each in to_sum:
                     vectors = self._as_taught(each.model, representations)
                     sums.add(vectors, inputs.target, weights[each.model.id])
