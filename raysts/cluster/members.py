@@ -15,7 +15,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -67,6 +67,7 @@ MOST_GROUPS = 16
 
 LOOK_SECONDS = 0.5
 END_SECONDS = 30.0
+LEAVE_SECONDS = 5.0
 
 RESIZE_SECONDS = 30.0
 """How often a member of variable size looks whether there is room for more workers."""
@@ -181,6 +182,42 @@ def _slots(resources: Resources, wanted: int) -> int:
     return min(wanted, max(at_once(resources), UNKNOWN_SLOTS if unknown else 1))
 
 
+class _Fits:
+    """Ray Train runs, each waited for by a thread of this process."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.trainers: list[OwnTrainer] = []
+
+    def start(self, target: Callable[..., None], *arguments: object) -> None:
+        """A daemon thread: whatever becomes of Ray, the process must be able to end."""
+        self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+        self.threads[-1].start()
+
+    def fit(self, trainer: Any) -> Any:
+        """The result of a run, which :meth:`end` may end."""
+        self.trainers.append(trainer)
+        if self.over.is_set():
+            raise SystemExit
+        return trainer.fit()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a thread goes on."""
+        return any(thread.is_alive() for thread in self.threads)
+
+    def end(self) -> None:
+        """End all runs, and wait for the threads: one that still waited when Ray is shut down would go on in memory that Ray
+        has freed by then, and take the process with it, at any moment and without a word."""
+        self.over.set()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self.alive and time.monotonic() < deadline:
+            for trainer in self.trainers:
+                trainer.end()
+            time.sleep(0.02)
+
+
 class _Slots:
     """Workers that train apart: each is a slot that takes pieces of work, stacks of chains, from one queue; few Ray Train
     runs hold all of them."""
@@ -191,7 +228,7 @@ class _Slots:
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.placement = f"{self.name}-{secrets.token_hex(3)}"
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
-        self.over = threading.Event()
+        self.fits = _Fits()
 
     def __enter__(self) -> _Slots:
         os.environ[START_TIMEOUT] = SETTINGS[START_TIMEOUT]
@@ -199,29 +236,24 @@ class _Slots:
         kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=driver, name=f"{self.placement}-queue")
         self.queue = kind.remote(len(self.work))
         self.shared = ray.put(self.work)  # once for all workers: members have much in common, such as the dev set
-        self.threads = [
-            # Daemon threads: after Ctrl-C a fit may never return, and the process must end all the same.
-            threading.Thread(target=self._keep, args=(number, width), daemon=True)
-            for number, width in enumerate(widths(_slots(self.resources, len(self.work))))
-        ]
-        for thread in self.threads:
-            thread.start()
+        for number, width in enumerate(widths(_slots(self.resources, len(self.work)))):
+            self.fits.start(self._keep, number, width)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """End the runs that still wait for room; where the command ends, all of them end with it."""
+        """End the runs that still wait for room; where the command ends, all of them."""
         deadline = time.monotonic() + (END_SECONDS if kind is None else 0.0)
-        while any(thread.is_alive() for thread in self.threads) and time.monotonic() < deadline:
+        while self.fits.alive and time.monotonic() < deadline:
             for group in ray.util.placement_group_table().values():
                 if group["name"].startswith(f"{self.placement}-") and group["state"] == "PENDING":
                     with contextlib.suppress(ValueError):  # it is gone
                         ray.util.remove_placement_group(ray.util.get_placement_group(group["name"]))
             time.sleep(LOOK_SECONDS / 2)
-        self.over.set()
+        self.fits.end()
         ray.kill(self.queue)
 
     def state(self) -> QueueState:
-        alive = any(thread.is_alive() for thread in self.threads)
+        alive = self.fits.alive
         state: QueueState = ray.get(self.queue.state.remote())
         self.open -= {number for number, _ in state.ended}
         if not alive and not state.ended:
@@ -234,18 +266,18 @@ class _Slots:
         begun = failures = 0
         while True:
             try:
-                self._trainer(number, width).fit()
+                self.fits.fit(self._trainer(number, width))
                 return
             except BaseException as error:
                 cause = error
-            if self.over.is_set():  # whatever is asked of Ray now may connect to it again
+            if self.fits.over.is_set():  # whatever is asked of Ray now may connect to it again
                 return
             left, began = ray.get(self.queue.release.remote(number))
             failures, begun = (0 if began > begun else failures + 1), began
             if not left or failures > DEATHS:
                 self.causes.put(cause)
                 return
-            time.sleep(1)
+            self.fits.over.wait(1)
 
     def _trainer(self, number: int, width: int) -> SlotsTrainer:
         died = partial(tell_death, self.queue, number)
@@ -332,6 +364,7 @@ class _Groups:
         self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.ended: queue.SimpleQueue[tuple[int, list[str | None]]] = queue.SimpleQueue()
         self.training: set[int] = set()
+        self.fits = _Fits()
 
     def __enter__(self) -> _Groups:
         for number in range(len(self.work)):
@@ -339,11 +372,12 @@ class _Groups:
         least = self.resources.min_workers or self.resources.workers
         at_once = max(1, _slots(self.resources, len(self.work) * least) // least)
         for _ in range(min(at_once, MOST_GROUPS)):
-            threading.Thread(target=self._keep, daemon=True).start()
+            self.fits.start(self._keep)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing: a run ends with its member."""
+        """A run ends with its member; where the command ends, all of them."""
+        self.fits.end()
 
     def state(self) -> QueueState:
         ended = []
@@ -354,19 +388,19 @@ class _Groups:
 
     def _keep(self) -> None:
         with contextlib.suppress(queue.Empty):
-            while True:
+            while not self.fits.over.is_set():
                 number = self.waiting.get_nowait()
                 self.training.add(number)
                 (chain,) = self.work[number]
                 try:
-                    reason = _fit(chain, self.resources, self.seen)
+                    reason = _fit(chain, self.resources, self.seen, self.fits)
                 except BaseException as error:
                     reason = f"run {chain[0].id}: {type(error).__name__}: {error}"
                 self.training.discard(number)
                 self.ended.put((number, [reason]))
 
 
-def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | None:
+def _fit(chain: list[Job], resources: Resources, seen: Seen | None, fits: _Fits) -> str | None:
     """Train the chain to its end, however often processes die, as long as it gets on in between; None or the reason it
     failed."""
     deaths = 0
@@ -374,10 +408,12 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | Non
     while True:
         before = _stand([chain])
         try:
-            return _trainer(chain, resources, seen).fit().return_value["reason"]
+            return fits.fit(_trainer(chain, resources, seen)).return_value["reason"]
         except WorkerGroupError as error:
             cause, times = next(iter(error.worker_failures.values()), error), DEATHS + 1  # Ray has tried that often
         except (ControllerError, ray.exceptions.RayActorError) as error:
+            if fits.over.is_set():
+                raise
             # A worker that dies in its first moments, or a controller, is reported so and not retried by Ray.
             cause = getattr(error, "controller_failure", error)
             times = 1 if isinstance(cause, ray.exceptions.RayActorError) else DEATHS + 1
@@ -387,7 +423,7 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None) -> str | Non
                 [chain], _died(deaths, cause) if isinstance(cause, ray.exceptions.RayActorError) else cause
             )
             return reason
-        time.sleep(1)
+        fits.over.wait(1)
 
 
 def _trainer(chain: list[Job], resources: Resources, seen: Seen | None) -> _TorchTrainer:

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
+from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray._private import ray_constants
 from ray._private.node import Node
 from ray.experimental.internal_kv import _internal_kv_get
@@ -30,9 +31,11 @@ from ray.train.v2._internal.constants import (
     DEFAULT_PREEMPTION_POLL_INTERVAL_S,
     ENABLE_PREEMPTION_WATCHER_ENV_VAR,
     PREEMPTION_POLL_INTERVAL_S_ENV_VAR,
+    get_env_vars_to_propagate,
 )
 from ray.train.v2._internal.execution.callback import WorkerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.context import DistributedContext, get_train_context
+from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.poll import _is_preempted_actor
@@ -217,15 +220,33 @@ class Unasked(FixedScalingPolicy):
 
 
 class OwnTrainer:
-    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`; and on
-    a cluster that nobody else can reach with :class:`Unasked`."""
+    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`; on a
+    cluster that nobody else can reach with :class:`Unasked`; and its run can be ended by another thread."""
 
     scaling_config: Any
+    controller: Any = None
 
     def _initialize_and_run_controller(self, **options: Any) -> Any:
-        if on_private_cluster() and not self.scaling_config.elasticity_enabled:
-            options["scaling_policy"] = Unasked(self.scaling_config)
-        return super()._initialize_and_run_controller(**options)  # type: ignore[misc]
+        """As Ray Train's own, which tells nobody of the controller but the main thread."""
+        options["scaling_policy"] = self._policy(options["scaling_policy"])
+        variables = {RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR: "0"} | get_env_vars_to_propagate()
+        here = {ray._raylet.RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()}
+        kind = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(TrainController)
+        self.controller = kind.remote(**options)
+        try:
+            ray.get(self.controller.run.remote())
+            return ray.get(self.controller.get_result.remote())
+        finally:
+            self.controller = None  # its process ends with the last that knows of it
+
+    def end(self) -> None:
+        """End the run: its ``fit`` raises."""
+        if (controller := self.controller) is not None:
+            ray.kill(controller)
+
+    def _policy(self, theirs: Any) -> Any:
+        alone = on_private_cluster() and not self.scaling_config.elasticity_enabled
+        return Unasked(self.scaling_config) if alone else theirs
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()  # type: ignore[misc]

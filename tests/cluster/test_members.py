@@ -81,13 +81,17 @@ class _Watch(threading.Thread):
                     time.sleep(0.4)
                     os.kill(pid, signal.SIGCONT)
             if not self.killed and replaced and any((self.victim / "checkpoints").glob("step-*.pt")):
-                self.killed = writer_of(self.victim) or 0
-                os.kill(self.killed, signal.SIGKILL)
+                self.killed = self._signal(self.victim, signal.SIGKILL)
             if not self.ended and len(read_metrics(self.told / "metrics.jsonl")) >= 5:
-                self.ended = writer_of(self.told) or 0
-                os.kill(self.ended, signal.SIGTERM)
+                self.ended = self._signal(self.told, signal.SIGTERM)
             self.saved = self.saved or list((self.told / "checkpoints").glob("step-*.pt"))
             time.sleep(0.02)
+
+    def _signal(self, folder: Path, number: int) -> int:
+        """To the process that trains there, if one does now; its id, else 0, which would mean this process and its siblings."""
+        if pid := writer_of(folder) or 0:
+            os.kill(pid, number)
+        return pid
 
 
 def test_members_train_at_once_die_alone_and_come_back(

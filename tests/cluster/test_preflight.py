@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,8 @@ def test_a_node_with_another_file_system_is_named(
         unseen = replace(seen, folders=(("--data", str(inside), "as the driver sees it"),))
         with pytest.raises(InputError, match=r"node .*same files in --data"):
             train_members(chains, Resources(gpus=0), lambda text: None, unseen)
+        # One that waited for Ray beyond its shutdown could end this process.
+        assert not [thread for thread in threading.enumerate() if "_keep" in thread.name]
     assert not list(shared.glob(".preflight*"))
     wait_until(
         lambda: not capacity.may_grow(), 60

@@ -164,18 +164,25 @@ def test_a_run_that_nobody_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     ours.before_controller_abort()
     asyncio.run(ours.before_controller_shutdown())
 
-    class Base:
-        def _initialize_and_run_controller(self, scaling_policy: str) -> Any:
-            return scaling_policy
-
-    class Trainer(ray_internals.OwnTrainer, Base):
-        def __init__(self, workers: Any) -> None:
-            self.scaling_config = ScalingConfig(num_workers=workers)
-
+    trainer = ray_internals.OwnTrainer()
     for private, workers, kept in ((True, 2, False), (True, (1, 2), True), (False, 2, True)):
         monkeypatch.setattr(ray_internals, "on_private_cluster", lambda private=private: private)
-        policy = Trainer(workers)._initialize_and_run_controller(scaling_policy="Ray's")
+        trainer.scaling_config = ScalingConfig(num_workers=workers)
+        policy = trainer._policy("Ray's")
         assert policy == "Ray's" if kept else isinstance(policy, ray_internals.Unasked)
+
+
+def test_the_controller_of_a_run() -> None:
+    """Ray Train starts it as we do."""
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    starts = inspect.getsource(DataParallelTrainer._initialize_and_run_controller)
+    for part in (
+        "env_vars = get_env_vars_to_propagate()", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR,", "num_cpus=0,",
+        "ray._raylet.RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()", 'runtime_env={"env_vars": env_vars},',
+        "TrainController)", "ray.get(controller.run.remote())", "return ray.get(controller.get_result.remote())",
+    ):  # fmt: skip
+        assert part in starts, part
 
 
 def test_the_actor_in_which_workers_meet() -> None:
