@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import killed
 import small_runs
 import torch
 import torch.distributed as dist
@@ -150,15 +150,7 @@ def run(
         raise AssertionError("the run was to be interrupted")
     except small_runs.Interrupted:
         pass
-    # The server imports once what every rank needs, and they are its forks.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(
-        [
-            "transformers.models.bert.modeling_bert",
-            "raysts.training.loop",
-            "raysts.objectives",
-            "pandas",
-        ]  # pyarrow asks for it
-    )
+    killed.forks()  # the server imports once what every rank needs
     torch.multiprocessing.start_processes(rank_main, (str(folder),), nprocs=max(WORLDS), start_method="forkserver")
     single: dict[str, Any] = {"weights": {}, "metrics": {}}
     for name, job in alone.items():

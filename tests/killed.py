@@ -5,20 +5,28 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from typing import Any
 
 
-def exit_code(program: str, *arguments: str) -> int:
-    """Run the text of a program with ``sys.argv[1:]`` and our environment; negative: the signal that ended it."""
+def forks() -> Any:
+    """The context whose processes are forks of one server; a process has one, so all that its forks need stands here."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         [
             "raysts.commands.run",
             "raysts.commands.tune",
             "raysts.training.loop",
+            "raysts.objectives",
             "transformers.models.bert.modeling_bert",
+            "pandas",  # pyarrow asks for it
         ]
     )
-    process = context.Process(target=_run, args=(program, arguments, dict(os.environ)))
+    return context
+
+
+def exit_code(program: str, *arguments: str) -> int:
+    """Run the text of a program with ``sys.argv[1:]`` and our environment; negative: the signal that ended it."""
+    process = forks().Process(target=_run, args=(program, arguments, dict(os.environ)))
     process.start()
     process.join(300)
     assert process.exitcode is not None
