@@ -1,8 +1,8 @@
 """What Ray costs: two members of nli as two Ray Train runs, against the same two trained by two plain processes.
 
-Both sides train the same runs (same seeds, batches, steps), both at once, one thread each, with the same training loop. The
-training time of a side is that of its slower member, from its first batch to its last step; start-up (Ray's cluster, its
-processes, imports, loading the model) is stated apart. No Ray process runs while the plain side is measured. What Ray takes while
+Both sides train the same runs (same seeds, batches, steps), both members at once, one thread each, with the same training loop.
+The sides take turns of a few seconds, in which every process of the other is stopped (SIGSTOP): a machine that is slower for a
+minute is so for both. Start-up (Ray's cluster, its processes, imports, loading the model) is stated apart. What Ray takes while
 members train is what other processes than theirs take, so the CPU seconds of both are beside it, of all processes of the machine.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import statistics
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,14 @@ import psutil
 import workload
 
 from raysts.recipes.recipe import Resources
-from raysts.storage.foreign import read_json
 from raysts.training.job import Job
 from raysts.training.metrics import last_metrics
 
 MEMBERS = 2
 BEGUN = 50
-"""Steps before which, and before whose end, CPU time is not counted: the line that the first is read from is the 50th."""
+"""Steps before which a side's members are not yet measured."""
+TURN = 8.0
+"""Seconds that a side trains before it is the other's turn."""
 
 
 def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list[Job]:
@@ -48,41 +51,6 @@ def jobs_of(work: dict[str, Any], model: Path, folder: Path, steps: int) -> list
     ]
 
 
-class Clock:
-    """CPU seconds by process, of all processes of this machine, while a side trains: from when both members have done
-    ``BEGUN`` steps until one has done all but as many."""
-
-    def __init__(self, jobs: list[Job], steps: int) -> None:
-        self.jobs, self.steps = jobs, steps
-        self.seconds: dict[int, float] = {}
-        self.wall = 0.0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while min(self._done()) < BEGUN:
-            time.sleep(0.5)
-        before, began = _cpu_seconds(), time.perf_counter()
-        while max(self._done()) < self.steps - BEGUN:
-            time.sleep(0.5)
-        self.seconds = {pid: seconds - before.get(pid, 0.0) for pid, seconds in _cpu_seconds().items()}
-        self.wall = time.perf_counter() - began
-
-    def _done(self) -> list[int]:
-        lines = [last_metrics(job.folder / "metrics.jsonl") for job in self.jobs]
-        return [line["step"] if line else 0 for line in lines]
-
-    def shares(self) -> dict[str, float]:
-        """Of a CPU: what a member's process had, and what all others together took."""
-        self._thread.join()
-        taken = sorted(self.seconds.values(), reverse=True)
-        return {"member": statistics.mean(taken[:MEMBERS]) / self.wall, "others": sum(taken[MEMBERS:]) / self.wall}
-
-
-def _cpu_seconds() -> dict[int, float]:
-    return {process.pid: sum(process.info["cpu_times"][:2]) for process in psutil.process_iter(["cpu_times"])}
-
-
 def _train_alone(job: Job) -> None:
     from raysts.pipeline.local import train_chains
     from raysts.training.runtime import Runtime
@@ -92,105 +60,176 @@ def _train_alone(job: Job) -> None:
         raise SystemExit(reason)
 
 
-def plain(jobs: list[Job]) -> dict[str, float]:
+def plain(jobs: list[Job]) -> None:
     """Two processes of this program's own."""
-    began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_train_alone, args=(job,), daemon=True) for job in jobs]
+    processes = [context.Process(target=_train_alone, args=(job,)) for job in jobs]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
         raise SystemExit("a plain process failed; see above")
-    return outcome(jobs, time.perf_counter() - began, cluster=0.0)
 
 
-def on_ray(jobs: list[Job]) -> dict[str, float]:
+def on_ray(jobs: list[Job]) -> None:
     """Two Ray Train runs of one worker with one CPU each, on a private cluster that starts and ends here."""
     from raysts.cluster.connect import connected
 
-    began = time.perf_counter()
     with connected("local"):
         from raysts.cluster.executor import RayExecutor
 
-        connected_after = time.perf_counter() - began
         reasons = RayExecutor().train(
             [[job] for job in jobs], Resources(workers=1, cpus=1, gpus=0.0), lambda text: None
         )
-        seconds = time.perf_counter() - began
     if any(reasons):
         raise SystemExit(f"on Ray: {next(filter(None, reasons))}")
-    return outcome(jobs, seconds, cluster=connected_after)
 
 
-def outcome(jobs: list[Job], seconds: float, cluster: float) -> dict[str, float]:
-    """``train`` (the slower member), ``cluster`` (connecting), ``start`` (all else) and ``wall``, in seconds."""
-    records = [read_json(job.folder / "run.json") or {} for job in jobs]
-    train = max(record["timings"]["train_seconds"] for record in records)
-    return {"train": train, "cluster": cluster, "start": seconds - cluster - train, "wall": seconds}
+class Side:
+    """Members that train in processes of their own, and only when it is their turn.
+
+    Args:
+        train: trains the jobs.
+        jobs: one a member.
+    """
+
+    def __init__(self, train: Callable[[list[Job]], None], jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.rates: list[float] = []
+        """Steps a second of a member, by turn."""
+        self.cpu: dict[int, float] = {}
+        """CPU seconds in this side's turns, of every process of the machine."""
+        self.active = 0.0
+        """Seconds of its turns."""
+        began = time.time()
+        self._process = multiprocessing.get_context("spawn").Process(target=train, args=(jobs,))
+        self._process.start()
+        while min(step for step, _ in self._lines()) < BEGUN:
+            if not self._process.is_alive():
+                raise SystemExit(f"{train.__name__}: its process ended before {BEGUN} steps")
+            time.sleep(0.5)
+        self._last = self._stop()
+        self.start_up = max(time.time() - ago for _, ago in self._last) - began
+        """Seconds to the line of step ``BEGUN``, or the first after it."""
+
+    def turn(self) -> None:
+        """Train for ``TURN`` seconds."""
+        before, began = _cpu_seconds(), time.perf_counter()
+        self._send(signal.SIGCONT)
+        time.sleep(TURN)
+        lines = self._stop()
+        seconds = time.perf_counter() - began
+        self.active += seconds
+        for pid, taken in _cpu_seconds().items():
+            self.cpu[pid] = self.cpu.get(pid, 0.0) + taken - before.get(pid, 0.0)
+        # A line is written every few steps: from the last of the turn before to the last of this one.
+        pairs = zip(self._last, lines, strict=True)
+        self.rates.append(statistics.mean((b[0] - a[0]) / (a[1] + seconds - b[1]) for a, b in pairs))
+        self._last = lines
+
+    def done(self) -> int:
+        """Steps of the member that has the most."""
+        return max(step for step, _ in self._last)
+
+    def shares(self) -> dict[str, float]:
+        """Of a CPU: what a member's process had, and what all others together took."""
+        taken = sorted(self.cpu.values(), reverse=True)
+        return {"member": statistics.mean(taken[:MEMBERS]) / self.active, "others": sum(taken[MEMBERS:]) / self.active}
+
+    def end(self) -> None:
+        """Train to the last step."""
+        self._send(signal.SIGCONT)
+        self._process.join()
+        if self._process.exitcode:
+            raise SystemExit("a side failed; see above")
+
+    def _lines(self) -> list[tuple[int, float]]:
+        """By member the step of its last line, and how many seconds ago it was written."""
+        paths = [job.folder / "metrics.jsonl" for job in self.jobs]
+        lines = [last_metrics(path) for path in paths]
+        return [
+            (line["step"], time.time() - path.stat().st_mtime) if line else (0, 0.0)
+            for path, line in zip(paths, lines, strict=True)
+        ]
+
+    def _stop(self) -> list[tuple[int, float]]:
+        self._send(signal.SIGSTOP)
+        return self._lines()
+
+    def _send(self, number: signal.Signals) -> None:
+        """A signal to all processes of this side, those that its processes have started among them."""
+        for process in (own := psutil.Process(self._process.pid), *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def _cpu_seconds() -> dict[int, float]:
+    return {process.pid: sum(process.info["cpu_times"][:2]) for process in psutil.process_iter(["cpu_times"])}
 
 
 def main() -> None:
     parser = measure.parser(__doc__)
-    parser.set_defaults(threads=1)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each member, more than 100")
+    parser.set_defaults(threads=1, rounds=1)
+    parser.add_argument("--steps", type=int, default=1200, help="training steps of each member, at least 400")
     parser.add_argument("--rows", type=int, default=20_000, help="rows of the training table to draw from")
     args = parser.parse_args()
     if args.threads != 1:
         parser.error("--threads is 1 here: each member trains with one thread on either side")
-    if args.steps <= 2 * BEGUN:
+    if args.steps < 400:
         parser.error(
-            f"--steps {args.steps}: must be more than {2 * BEGUN}, for the first and the last {BEGUN} are left out"
+            f"--steps {args.steps}: must be at least 400, or the members are done before they have taken turns"
         )
     if (os.cpu_count() or 1) < MEMBERS:
         parser.error(f"this needs {MEMBERS} CPUs, one for each member")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    # Workers of Ray are nice by themselves, which on a machine that does nothing else changes who waits for whom.
+    os.environ |= {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     facts = measure.machine(args.threads)
     model = workload.model_folder(args.model)
     folder = Path(tempfile.mkdtemp(prefix="raysts-benchmark-"))
-    found: dict[str, list[dict[str, float]]] = {"plain processes": [], "Ray": []}
+    rows, ratios = [], []
     try:
         work = workload.prepare("nli", args.data, model, folder, args.rows)
-        for number in range(args.rounds + 1):
-            for name, train in (("plain processes", plain), ("Ray", on_ray)):
-                round_folder = folder / f"{'ray' if name == 'Ray' else 'plain'}-{number}"
-                jobs = jobs_of(work, model, round_folder, args.steps)
-                clock = Clock(jobs, args.steps)
-                times = train(jobs) | clock.shares()
-                shutil.rmtree(round_folder)
-                measure.say(
-                    f"  {'warm-up' if number == 0 else f'round {number}'}: {name}: {times['train']:.2f} s, "
-                    f"{times['member']:.3f} of a CPU a member, {times['others']:.3f} all others"
+        for number in range(args.rounds):
+            sides = {
+                name: Side(train, jobs_of(work, model, folder / f"{train.__name__}-{number}", args.steps))
+                for name, train in (("plain processes", plain), ("Ray", on_ray))
+            }
+            while max(side.done() for side in sides.values()) < args.steps - BEGUN:
+                for side in sides.values():
+                    side.turn()
+            for name, side in sides.items():
+                side.end()
+                shares = side.shares()
+                rows.append(
+                    {
+                        "side": name,
+                        "steps/s of a member, min": min(side.rates),
+                        "median": statistics.median(side.rates),
+                        "max": max(side.rates),
+                        "seconds of training": side.active,
+                        "start-up s": side.start_up,
+                        "of a CPU, a member": shares["member"],
+                        "all others": shares["others"],
+                    }
                 )
-                if number:
-                    found[name].append(times)
+            pairs = zip(sides["plain processes"].rates, sides["Ray"].rates, strict=True)
+            costs = sorted(100 * (a / b - 1) for a, b in pairs)
+            quarter = len(costs) // 4
+            ratios.append(
+                {
+                    "compared": "training on Ray, beyond its start-up",
+                    "more time, %": statistics.median(costs),
+                    "a quarter below": costs[quarter],
+                    "a quarter above": costs[-1 - quarter],
+                    "turns": len(costs),
+                }
+            )
     finally:
+        for process in psutil.Process().children(recursive=True):  # of a comparison that was interrupted
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         shutil.rmtree(folder, ignore_errors=True)
-    rows = [
-        {
-            "side": name,
-            "train s, min": min(t["train"] for t in times),
-            "median": statistics.median(t["train"] for t in times),
-            "max": max(t["train"] for t in times),
-            "cluster start s": statistics.median(t["cluster"] for t in times),
-            "other start-up and end s": statistics.median(t["start"] for t in times),
-            "of a CPU, a member": statistics.median(t["member"] for t in times),
-            "all others": statistics.median(t["others"] for t in times),
-            "members": MEMBERS,
-            "steps": args.steps,
-        }
-        for name, times in found.items()
-    ]
-    costs = [100 * (b["train"] / a["train"] - 1) for a, b in zip(found["plain processes"], found["Ray"], strict=True)]
-    ratios = [
-        {
-            "compared": "training on Ray, beyond its start-up",
-            "more time, %": statistics.median(costs),
-            "min": min(costs),
-            "max": max(costs),
-        }
-    ]
     measure.publish(args.json, facts, rows, ratios)
 
 
