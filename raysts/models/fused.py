@@ -200,8 +200,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _outer(d_NF: Tensor, x_NH: Tensor) -> Tensor:
-    """d^T x [F, H]. Of two bytes a value the narrower one is transposed first: what oneDNN does itself takes longer."""
-    if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8:
+    """d^T x [F, H]. For tiles (AMX) of bf16 the narrower one is transposed first: what oneDNN does itself takes longer."""
+    if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8 or not torch.cpu._is_amx_tile_supported():
         return d_NF.t() @ x_NH
     if d_NF.shape[1] <= x_NH.shape[1]:
         return _transposed(d_NF) @ x_NH

@@ -209,3 +209,13 @@ def test_where_it_cannot_transformers_own_layer_is_taken(tmp_path: Path, monkeyp
     shutil.copy(made, tmp_path / "raysts")  # of another compiler it is another file
     native.library.cache_clear()
     assert native.library() is not None and len(list((tmp_path / "raysts").iterdir())) == 2
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize(("rows", "wide", "narrow"), [(24, 64, 32), (24, 32, 64), (23, 64, 32)])
+def test_a_weights_gradient_whatever_is_transposed_first(
+    monkeypatch: pytest.MonkeyPatch, tiles: bool, rows: int, wide: int, narrow: int
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    d, x = (torch.randint(-3, 4, (rows, width)).bfloat16() for width in (wide, narrow))  # sums are exact
+    assert torch.equal(fused._outer(d, x).float(), d.float().t() @ x.float())
