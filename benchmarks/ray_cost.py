@@ -2,8 +2,9 @@
 
 Both sides train the same runs (same seeds, batches, steps), both members at once, one thread each, with the same training loop.
 The sides take turns of a few seconds, in which every process of the other is stopped (SIGSTOP): a machine that is slower for a
-minute is so for both. Start-up (Ray's cluster, its processes, imports, loading the model) is stated apart. What Ray takes while
-members train is what other processes than theirs take, so the CPU seconds of both are beside it, of all processes of the machine.
+minute is so for both. Start-up (Ray's cluster, its processes, imports, loading the model) is stated apart. What Ray's other
+processes take from members (their CPU seconds, and what members find in their caches afterwards) is what the plain processes lose
+where these run beside them, in turns of their own; beyond it is what training inside of Ray's workers costs.
 """
 
 from __future__ import annotations
@@ -86,6 +87,31 @@ def on_ray(jobs: list[Job]) -> None:
         raise SystemExit(f"on Ray: {next(filter(None, reasons))}")
 
 
+class Turns:
+    """What was seen in the turns of a side.
+
+    Attributes:
+        rates: steps a second of a member, by turn.
+        cpu: CPU seconds of every process of the machine.
+        active: seconds of all turns.
+    """
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.cpu: dict[int, float] = {}
+        self.active = 0.0
+
+    def shares(self) -> dict[str, float]:
+        """Of a CPU: what a member's process had, and what all others together took; CPU seconds of a member's step."""
+        taken = sorted(self.cpu.values(), reverse=True)
+        member = statistics.mean(taken[:MEMBERS]) / self.active
+        return {
+            "of a CPU, a member": member,
+            "all others": sum(taken[MEMBERS:]) / self.active,
+            "CPU ms of a step": 1000 * member / statistics.mean(self.rates),
+        }
+
+
 class Side:
     """Members that train in processes of their own, and only when it is their turn.
 
@@ -96,12 +122,6 @@ class Side:
 
     def __init__(self, train: Callable[[list[Job]], None], jobs: list[Job]) -> None:
         self.jobs = jobs
-        self.rates: list[float] = []
-        """Steps a second of a member, by turn."""
-        self.cpu: dict[int, float] = {}
-        """CPU seconds in this side's turns, of every process of the machine."""
-        self.active = 0.0
-        """Seconds of its turns."""
         began = time.time()
         self._process = multiprocessing.get_context("spawn").Process(target=train, args=(jobs,))
         self._process.start()
@@ -109,33 +129,36 @@ class Side:
             if not self._process.is_alive():
                 raise SystemExit(f"{train.__name__}: its process ended before {BEGUN} steps")
             time.sleep(0.5)
+        self.members: list[int] = []
+        """Processes that trained in the last turn."""
         self._last = self._stop()
         self.start_up = max(time.time() - ago for _, ago in self._last) - began
         """Seconds to the line of step ``BEGUN``, or the first after it."""
 
-    def turn(self) -> None:
-        """Train for ``TURN`` seconds."""
+    def turn(self, seen: Turns, beside: Side | None = None) -> None:
+        """Train for ``TURN`` seconds, with the processes of ``beside`` that do not train, or alone."""
         before, began = _cpu_seconds(), time.perf_counter()
+        if beside is not None:
+            beside._send(signal.SIGCONT, but=beside.members)
         self._send(signal.SIGCONT)
         time.sleep(TURN)
         lines = self._stop()
         seconds = time.perf_counter() - began
-        self.active += seconds
-        for pid, taken in _cpu_seconds().items():
-            self.cpu[pid] = self.cpu.get(pid, 0.0) + taken - before.get(pid, 0.0)
+        if beside is not None:
+            beside._stop()
+        seen.active += seconds
+        taken = {pid: now - before.get(pid, 0.0) for pid, now in _cpu_seconds().items()}
+        self.members = sorted(taken, key=taken.__getitem__)[-MEMBERS:]
+        for pid, used in taken.items():
+            seen.cpu[pid] = seen.cpu.get(pid, 0.0) + used
         # A line is written every few steps: from the last of the turn before to the last of this one.
         pairs = zip(self._last, lines, strict=True)
-        self.rates.append(statistics.mean((b[0] - a[0]) / (a[1] + seconds - b[1]) for a, b in pairs))
+        seen.rates.append(statistics.mean((b[0] - a[0]) / (a[1] + seconds - b[1]) for a, b in pairs))
         self._last = lines
 
     def done(self) -> int:
         """Steps of the member that has the most."""
         return max(step for step, _ in self._last)
-
-    def shares(self) -> dict[str, float]:
-        """Of a CPU: what a member's process had, and what all others together took."""
-        taken = sorted(self.cpu.values(), reverse=True)
-        return {"member": statistics.mean(taken[:MEMBERS]) / self.active, "others": sum(taken[MEMBERS:]) / self.active}
 
     def end(self) -> None:
         """Train to the last step."""
@@ -157,11 +180,12 @@ class Side:
         self._send(signal.SIGSTOP)
         return self._lines()
 
-    def _send(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals, but: list[int] | tuple[()] = ()) -> None:
         """A signal to all processes of this side, those that its processes have started among them."""
         for process in (own := psutil.Process(self._process.pid), *own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+                if process.pid not in but:
+                    process.send_signal(number)
 
 
 def _cpu_seconds() -> dict[int, float]:
@@ -191,40 +215,47 @@ def main() -> None:
     try:
         work = workload.prepare("nli", args.data, model, folder, args.rows)
         for number in range(args.rounds):
-            sides = {
-                name: Side(train, jobs_of(work, model, folder / f"{train.__name__}-{number}", args.steps))
-                for name, train in (("plain processes", plain), ("Ray", on_ray))
-            }
-            while max(side.done() for side in sides.values()) < args.steps - BEGUN:
-                for side in sides.values():
-                    side.turn()
-            for name, side in sides.items():
+            alone, ray = (
+                Side(train, jobs_of(work, model, folder / f"{train.__name__}-{number}", args.steps))
+                for train in (plain, on_ray)
+            )
+            seen = {name: Turns() for name in ("plain processes", "the same beside Ray's processes", "Ray")}
+            ray.turn(Turns())  # its members become known
+            # The plain side has two turns of three: it ends first.
+            while alone.done() < args.steps - BEGUN:
+                for turns, side, beside in zip(seen.values(), (alone, alone, ray), (None, ray, None), strict=True):
+                    side.turn(turns, beside)
+            for side in (alone, ray):
                 side.end()
-                shares = side.shares()
-                rows.append(
+            rows += [
+                {
+                    "side": name,
+                    "steps/s of a member, min": min(turns.rates),
+                    "median": statistics.median(turns.rates),
+                    "max": max(turns.rates),
+                    "seconds of training": turns.active,
+                    "start-up s": (ray if name == "Ray" else alone).start_up,
+                    **turns.shares(),
+                }
+                for name, turns in seen.items()
+            ]
+            first, beside_ray, last = (turns.rates for turns in seen.values())
+            for compared, faster, slower in (
+                ("training on Ray, beyond its start-up", first, last),
+                ("of it by Ray's other processes", first, beside_ray),
+                ("beyond these", beside_ray, last),
+            ):
+                costs = sorted(100 * (a / b - 1) for a, b in zip(faster, slower, strict=True))
+                quarter = len(costs) // 4
+                ratios.append(
                     {
-                        "side": name,
-                        "steps/s of a member, min": min(side.rates),
-                        "median": statistics.median(side.rates),
-                        "max": max(side.rates),
-                        "seconds of training": side.active,
-                        "start-up s": side.start_up,
-                        "of a CPU, a member": shares["member"],
-                        "all others": shares["others"],
+                        "compared": compared,
+                        "more time, %": statistics.median(costs),
+                        "a quarter below": costs[quarter],
+                        "a quarter above": costs[-1 - quarter],
+                        "turns": len(costs),
                     }
                 )
-            pairs = zip(sides["plain processes"].rates, sides["Ray"].rates, strict=True)
-            costs = sorted(100 * (a / b - 1) for a, b in pairs)
-            quarter = len(costs) // 4
-            ratios.append(
-                {
-                    "compared": "training on Ray, beyond its start-up",
-                    "more time, %": statistics.median(costs),
-                    "a quarter below": costs[quarter],
-                    "a quarter above": costs[-1 - quarter],
-                    "turns": len(costs),
-                }
-            )
     finally:
         for process in psutil.Process().children(recursive=True):  # of a comparison that was interrupted
             with suppress(psutil.NoSuchProcess):

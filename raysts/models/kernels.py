@@ -88,7 +88,7 @@ def install(backbone: nn.Module) -> None:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
-        return _product(x, weight, bias)
+        return product(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:  # type: ignore[override]
@@ -100,8 +100,8 @@ class _Product(torch.autograd.Function):
         rows = grad.reshape(-1, grad.shape[-1])
         need_x, need_weight, need_bias = ctx.needs_input_grad
         return (
-            _product(grad, weight.t()) if need_x else None,
-            _product(rows.t(), x.reshape(-1, x.shape[-1]).t()) if need_weight else None,
+            product(grad, weight.t()) if need_x else None,
+            product(rows.t(), x.reshape(-1, x.shape[-1]).t()) if need_weight else None,
             rows.sum(0) if need_bias else None,
         )
 
@@ -111,7 +111,7 @@ class _Product(torch.autograd.Function):
         return torch.vmap(F.linear, in_dims)(*inputs), 0
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
