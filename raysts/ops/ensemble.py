@@ -14,6 +14,10 @@ sum of w) v / |v|, one after the other; its cosines are the weighted means of th
 kept as the same vectors."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
+WIDE, MOST_ROWS = 8_192, 4_096
+"""Dimensions above which a reduction is found from the dot products of rows: that of their moments would take many minutes.
+Mixtures have thousands each."""
+
 
 def unit(vectors_ND: np.ndarray) -> np.ndarray:
     """Rows of length 1; one of zeros stays."""
@@ -45,13 +49,20 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 
     Not centred: then of all maps of that width it changes their dot products, and so the cosines that they are compared by,
     least (Eckart and Young). Deterministic: an eigenvector's largest number is positive. Dimensions beyond E are zero.
-    ``parts``: vectors [N, E] that it is fitted to.
+    ``parts``: vectors [N, E] that it is fitted to; where E is above ``WIDE``, up to ``MOST_ROWS`` of them.
     """
-    moment_EE = np.zeros((parts[0].shape[1],) * 2)
-    for part in parts:
-        moment_EE += part.T.astype(np.float64) @ part.astype(np.float64)
-    vectors_EE: np.ndarray = np.linalg.eigh(moment_EE).eigenvectors
-    largest_EK = vectors_EE[:, ::-1][:, :width]
+    if parts[0].shape[1] > WIDE:
+        step = -(-sum(map(len, parts)) // MOST_ROWS)
+        rows_NE = np.concatenate([part[::step] for part in parts]).astype(np.float64)
+        values_N, vectors_NN = np.linalg.eigh(rows_NE @ rows_NE.T)
+        known_K = np.flatnonzero(values_N > 1e-10 * values_N[-1])[::-1][:width]
+        largest_EK = rows_NE.T @ (vectors_NN[:, known_K] / np.sqrt(values_N[known_K]))
+    else:
+        moment_EE = np.zeros((parts[0].shape[1],) * 2)
+        for part in parts:
+            moment_EE += part.T.astype(np.float64) @ part.astype(np.float64)
+        vectors_EE: np.ndarray = np.linalg.eigh(moment_EE).eigenvectors
+        largest_EK = vectors_EE[:, ::-1][:, :width]
     signs_K = np.sign(largest_EK[np.abs(largest_EK).argmax(0), np.arange(largest_EK.shape[1])])
     return np.pad(largest_EK * signs_K, ((0, 0), (0, width - largest_EK.shape[1]))).astype(np.float32)
 

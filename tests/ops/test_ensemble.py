@@ -41,7 +41,9 @@ def test_cosines_of_concatenated_vectors_are_the_mean_of_the_teachers_cosines() 
     np.testing.assert_allclose(found @ found.T, 0.75 * cosines[0] + 0.25 * cosines[1], atol=1e-6)
 
 
-def test_a_reduction_is_that_of_scikit_learn() -> None:
+@pytest.mark.parametrize("wide", [ensemble.WIDE, 5])
+def test_a_reduction_is_that_of_scikit_learn(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensemble, "WIDE", wide)
     x = GENERATOR.normal(size=(40, 10)).astype(np.float32) * np.arange(1, 11, dtype=np.float32)
     expected = sklearn.decomposition.TruncatedSVD(3, algorithm="arpack", random_state=0).fit(x).components_.T
     found = ensemble.reduction([x[:25], x[25:]], 3)
