@@ -219,7 +219,7 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
 def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
     """Run ids of the best trials of a study that it keeps."""
     finished = [trial for trial in trials if trial.status == "finished"]
-    finished.sort(key=lambda trial: -rank(trial.value, record.get("mode", "max")))
+    finished.sort(key=lambda trial: (-rank(trial.value, record.get("mode", "max")), trial.id))  # as a study's best run
     models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
     if not models:
         raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")

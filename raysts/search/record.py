@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -71,8 +71,15 @@ COLUMNS = {
 def as_table(records: list[Record]) -> pa.Table:
     """One row per trial; a column per searched option, named by its path."""
     keys = dict.fromkeys(key for record in records for key in record.point)
-    columns = {key: pa.array([record.point.get(key) for record in records]) for key in keys}
+    columns = {key: _column([record.point.get(key) for record in records]) for key in keys}
     return pa.table(
         columns
         | {name: pa.array([getattr(record, name) for record in records], kind) for name, kind in COLUMNS.items()}
     )
+
+
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except pa.ArrowException:  # of several types: pooled layers are numbers and words
+        return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -18,6 +18,7 @@ from scipy import stats
 
 from raysts.commands.options import RunOptions
 from raysts.commands.plan import plan as plan_recipe
+from raysts.commands.study import best_models
 from raysts.commands.study import planned as planned_study
 from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
@@ -27,7 +28,7 @@ from raysts.recipes.overrides import parse_overrides
 from raysts.report.study.data import winning_command
 from raysts.search import named, scores
 from raysts.search.queue import TrialQueue
-from raysts.search.record import Record, read_records
+from raysts.search.record import Record, as_table, read_records
 from raysts.search.sampler import Sampler, View
 from raysts.search.search import configured
 from raysts.search.space import Dimension, corners, grid, key_of
@@ -359,6 +360,8 @@ def test_a_study_remembers_its_trials_in_the_order_in_which_they_ended(study: St
     for each in (record(0.1, 1), record(0.2, 0)):
         made.store.write_json(made.folder / "trials" / f"{each.id}.json", asdict(each))
     assert [each.id for each in read_records(made.folder)] == ["0.2-0", "0.1-1"]
+    several = [replace(record(0.1, 0), point={"layers": layers}) for layers in (1, "first_last", None)]
+    assert as_table(several).column("layers").to_pylist() == ["1", "first_last", None]
 
 
 def test_the_mean_over_seeds_chooses_and_a_stopped_seed_is_said_and_not_averaged() -> None:
@@ -451,6 +454,8 @@ def test_the_best_trials_of_the_study_keep_their_models(study: StudyMaker) -> No
     ranked = sorted(made.records.values(), key=lambda r: -(r.value or 0))
     assert models(made) == {r.id for r in ranked[:4]} == {r.id for r in made.best()}
     assert most <= 5  # the kept ones, and the one that has just been trained
+    equal = [replace(r, value=0.5) for r in made.records.values()]
+    assert best_models({"name": "x"}, equal, made.store, None) == sorted(models(made)), "whichever ended first"
     for beaten in ranked[4:]:
         run = read_json(made.plan.storage / "runs" / beaten.id / "run.json")
         assert run["status"] == "pruned" and run["dev"] == {
