@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,14 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         )
     if output.exists() and not output.is_dir():
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
-    found, problems = [], []
+    found: list[Unit] = []
+    problems: list[str] = []
+    types: dict[str, set[type]] = {}
     parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix == ".parquet"]
     for path in parquet or files_of(source, "--input"):
         try:
             if is_saved(path) or format_of(path) != ".parquet":
-                found += _blocks(path, column)
+                found += _blocks(path, column, types)
                 continue
             file = open_shard(path, "write it again, or take it out of --input")
         except InputError as error:
@@ -97,11 +99,14 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
                 found.append(Unit(str(path), group, rows))
     if problems:
         raise InputError(problems)
-    return found
+    # One schema for all, so that the shards are one table.
+    schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
+    return [unit if unit.schema is None else replace(unit, schema=schema) for unit in found]
 
 
-def _blocks(path: Path, column: str) -> list[Unit]:
-    """The units of a file that is no Parquet, or of a saved data set, which is read from end to end."""
+def _blocks(path: Path, column: str, types: dict[str, set[type]]) -> list[Unit]:
+    """The units of a file that is no Parquet, or of a saved data set, which is read from end to end; what its columns hold is
+    added to ``types``."""
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
         missing(path, [column], present, "--column must name the one that holds the text")
@@ -111,7 +116,7 @@ def _blocks(path: Path, column: str) -> list[Unit]:
             )
         return present
 
-    count, types = 0, dict[str, set[type]]()
+    count = 0
     for where, row in rows_of(path, choose):
         count += 1
         if not isinstance(row[column], str | None):
@@ -119,9 +124,10 @@ def _blocks(path: Path, column: str) -> list[Unit]:
         for name, value in row.items():
             wide = isinstance(value, int) and value.bit_length() > 63
             types.setdefault(name, set()).add(object if wide else type(value))
-    schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
     firsts = range(0, count, READ_ROWS)
-    return [Unit(str(path), number, min(READ_ROWS, count - first), schema) for number, first in enumerate(firsts)]
+    return [
+        Unit(str(path), number, min(READ_ROWS, count - first), pa.schema([])) for number, first in enumerate(firsts)
+    ]
 
 
 def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> dict[Unit, Path]:

@@ -138,6 +138,19 @@ def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monk
     assert read(tmp_path / "out").equals(table)
 
 
+def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "a dog", "n": null, "id": 1}')
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "a cat", "n": 2, "more": true}')
+    (tmp_path / "in" / "c.csv").write_text("id,text\nx,two cats")
+    embed(tiny_backbone, tmp_path / "in", tmp_path / "out")
+    assert read(tmp_path / "out").drop_columns(["embedding"]).to_pylist() == [
+        {"text": "a dog", "n": None, "id": "1", "more": None},
+        {"text": "a cat", "n": 2, "id": None, "more": True},
+        {"text": "two cats", "n": None, "id": "x", "more": None},
+    ]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_model_that_diverged_gives_no_vectors(dtype: str, tiny_backbone: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny_backbone, tmp_path / "nan"))
