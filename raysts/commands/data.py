@@ -115,7 +115,7 @@ def _import_arguments(command: argparse.ArgumentParser) -> None:
         "           nli/pairs, which simcse-sup trains on\n"
         "retrieval: retrieval/NAME/corpus (doc_id, text, title), queries (query_id, text) or qrels (query_id, doc_id, score):\n"
         "           whichever --columns name\n\n"
-        "Rows without a text are left out; one that cannot be used otherwise is refused."
+        "Rows without a text, a label or an id are left out; one that cannot be used otherwise is refused."
     )
     command.add_argument(
         "file",

@@ -194,6 +194,9 @@ class Import:
                 values = [row["text"]] if single else [row.get(theirs[column.name]) for column in columns]
                 try:
                     found = [self._value(value, column) for value, column in zip(values, columns, strict=True)]
+                    lacking = [c for value, c in zip(found, columns, strict=True) if value is None and not c.nulls]
+                    if {column.kind for column in lacking} == {"number"}:
+                        raise ValueError(f"column '{lacking[0].name}' is empty; must be a number, or leave the row out")
                 except ValueError as error:
                     problems.append(f"{place}: {error}")
                     if len(problems) >= _MOST_PROBLEMS:
@@ -233,7 +236,7 @@ class Import:
             return str(value)
         number = math.nan
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = math.nan if "_" in str(value) else float(value)  # Python reads 1_000
+            number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)  # Python reads 1_000
         low, high = column.low, column.high
         if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
             rule = "a finite number" if low is None else f"a number from {low:g} to {high:g}"

@@ -22,6 +22,7 @@ NLI = [
     ("A man eats.", " ", "con"),
     ("x", "y", "-"),
 ]
+ODD = {"n": "1_0", "none": None, "yes": True}
 LABELS = {"ent": "entailment", "con": "contradiction", "-": "drop"}
 COLUMNS = {"premise": "q", "hypothesis": "a", "label": "gold"}
 
@@ -32,9 +33,7 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def nli(folder: Path) -> Path:
-    return lines(
-        folder / "mine.jsonl", [{**dict(zip(("q", "a", "gold"), row, strict=True)), "n": "1_0"} for row in NLI]
-    )
+    return lines(folder / "mine.jsonl", [{**dict(zip(("q", "a", "gold"), row, strict=True)), **ODD} for row in NLI])
 
 
 @pytest.mark.parametrize(("drop", "written", "near"), [(None, 4, 0), ("exact", 3, 0), ("near", 2, 1)])
@@ -102,6 +101,16 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
             "pairs",
             {"columns": {"sentence1": "q", "sentence2": "a", "score": "n"}},
             "holds '1_0'; must be a finite number",
+        ),
+        (
+            "pairs",
+            {"columns": {"sentence1": "q", "sentence2": "a", "score": "none"}},
+            r"row 0 \(line 1\): column 'score' is empty; must be a number",
+        ),
+        (
+            "pairs",
+            {"columns": {"sentence1": "q", "sentence2": "a", "score": "yes"}},
+            "holds True; must be a finite number",
         ),
         ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
         ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),
