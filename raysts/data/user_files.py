@@ -32,6 +32,9 @@ HUB = "hf://"
 LONGEST = 1 << 27
 """Characters of a line, and of a field of CSV: one that is longer is no text, but what fills the memory."""
 
+MOST_WAITING = 1_000
+"""First lines of JSON that may lack a column which is needed."""
+
 Row = tuple[str, dict[str, Any]]
 """Where in its file a row is (`` (line 3)``, of a text file), and its values by column."""
 
@@ -206,7 +209,9 @@ def _delimited(path: Path, choose: Choose, delimiter: str, quoting: Literal[0, 3
 
 def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
     columns: Sequence[str] = ()
-    present: dict[str, None] | None = None  # a line may lack what has no value there, the first one too
+    present: dict[str, None] | None = None  # a line may lack what has no value there, the first ones too
+    refused: InputError | None = None
+    waiting: list[Row] = []
     for number, line in _text_lines(path):
         try:
             row = json.loads(line)
@@ -217,9 +222,21 @@ def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number} is not an object with named fields, but {row!r:.40}")
         if present is None or not row.keys() <= present.keys():
-            present = {**(present or {}), **dict.fromkeys(row)}
-            columns = choose(path, list(present))
-        yield f" (line {number})", {name: row.get(name) for name in columns}
+            present, refused = {**(present or {}), **dict.fromkeys(row)}, None
+            try:
+                columns = choose(path, list(present))
+            except InputError as error:
+                refused = error
+        waiting.append((f" (line {number})", row))
+        if refused and len(waiting) < MOST_WAITING:
+            continue
+        if refused:
+            break
+        for where, known in waiting:
+            yield where, {name: known.get(name) for name in columns}
+        waiting.clear()
+    if refused:
+        raise refused
 
 
 def _lines(path: Path, choose: Choose) -> Iterator[Row]:

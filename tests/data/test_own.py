@@ -100,6 +100,8 @@ def test_a_line_of_json_may_lack_what_has_no_value_there(tmp_path: Path) -> None
     with pytest.raises(InputError, match="--column NAME .* there are: body, other"):
         open_text(tmp_path / "t.jsonl", None)
     assert open_text(tmp_path / "t.jsonl", "body").rows == 2
+    (tmp_path / "t.jsonl").write_text('{"other": "c"}\n{"body": "b"}\n')  # as Spark writes a null
+    assert (open_text(tmp_path / "t.jsonl", "body").rows, open_text(tmp_path / "t.jsonl", "body").scan.empty) == (1, 1)
 
 
 def test_a_part_may_be_empty(tmp_path: Path) -> None:
