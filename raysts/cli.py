@@ -49,7 +49,11 @@ GROUPS = {"data": "fetch, import, prepare and check data"}
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the console script; the exit code says how it ended (0, 2, 3 or 130)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
-    code = execute(list(sys.argv[1:] if arguments is None else arguments))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = execute(given)
+    except KeyboardInterrupt:  # while the arguments are read, or the result is printed
+        _interrupted(written_down(given))
     gc.freeze()  # Python looks through all that is left when it ends: a second, for nothing
     sys.exit(code)
 
@@ -81,11 +85,7 @@ def execute(arguments: list[str]) -> int:
         print(f"raysts: {without_secrets(str(error))}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print(f"raysts: interrupted; finished work is kept. To go on: {line}", file=sys.stderr)
-        # Threads that wait on a Ray run never return after the shutdown: do not wait for them.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(130)
+        _interrupted(line)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
@@ -97,6 +97,12 @@ def execute(arguments: list[str]) -> int:
     except BrokenPipeError:  # whoever reads, as in `| head`, has enough; Python flushes once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 2 if result.get("problems") else 0
+
+
+def _interrupted(line: str) -> NoReturn:
+    print(f"raysts: interrupted; finished work is kept. To go on: {line}", file=sys.stderr, flush=True)
+    # Threads that wait on a Ray run never return after the shutdown: do not wait for them.
+    os._exit(130)
 
 
 def _call(options: argparse.Namespace, line: str) -> tuple[Result, str]:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import io
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -259,3 +262,31 @@ def test_a_world_that_cannot_be_cached(tmp_path: Path, monkeypatch: pytest.Monke
     outcome = raysts("plan", "quickstart", "--storage", tmp_path / "s")
     assert outcome.code == 3 and "XDG_CACHE_HOME" in outcome.err and "--data" in outcome.err
     assert not (tmp_path / "s").exists()
+
+
+class Interrupted(io.StringIO):
+    """Where results go: Ctrl-C while they do."""
+
+    def write(self, text: str) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+def test_ctrl_c_while_a_result_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with (
+        monkeypatch.context() as patch,
+        contextlib.redirect_stdout(Interrupted()),
+        contextlib.redirect_stderr(io.StringIO()) as shown,
+        pytest.raises(SystemExit, match="^130$"),
+    ):
+        patch.setattr(os, "_exit", sys.exit)
+        cli.main(["recipes"])
+    signal.signal(signal.SIGTERM, before)
+    assert shown.getvalue() == "raysts: interrupted; finished work is kept. To go on: raysts recipes\n"
+
+
+@pytest.mark.parametrize("option", ["--data", "--text", "--storage"])
+def test_an_empty_place_is_not_the_default(option: str) -> None:
+    outcome = raysts("run", "ct", option, "")
+    assert outcome.code == 2 and f"argument {option}: is empty; name a place, or leave the option out" in outcome.err

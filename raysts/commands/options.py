@@ -86,6 +86,13 @@ def names(text: str) -> list[str] | None:
     return [name for name in map(str.strip, text.split(",")) if name] if text else None
 
 
+def place(text: str) -> str:
+    """A path or URI; of an option that is not set a shell makes an empty one, which must not mean the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; name a place, or leave the option out")
+    return text
+
+
 class Named(argparse.Action):
     """``NAME=FILE``, repeatable -> ``{"NAME": "FILE"}``."""
 
@@ -115,11 +122,13 @@ SHARED: dict[str, dict[str, Any]] = {
         "model's default prompt)",
     },
     "--data": {
+        "type": place,
         "metavar": "PATH",
         "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else with --text, "
         "--dev or --test nothing, else the embedded world)",
     },
     "--text": {
+        "type": place,
         "metavar": "PATH",
         "help": "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of "
         "the last four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
@@ -145,6 +154,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "intervals; repeatable",
     },
     "--storage": {
+        "type": place,
         "metavar": "PATH",
         "help": "where runs and results live: a folder, s3://... or gs://... (default ./raysts-storage)",
     },
