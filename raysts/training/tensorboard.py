@@ -1,5 +1,6 @@
 """Training runs as TensorBoard reads them."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,13 @@ def write_scalars(
     from tensorboardX import SummaryWriter
     from tensorboardX.summary import hparams as as_summaries
 
-    with store.put_dir(folder) as draft, SummaryWriter(str(draft), filename_suffix=lines) as writer:
+    with (
+        contextlib.ExitStack() as ended,
+        store.put_dir(folder) as draft,
+        SummaryWriter(str(draft), filename_suffix=lines) as writer,
+    ):
+        # It would close its file again when Python ends: where the disk is full, with a traceback after the message.
+        ended.callback(setattr, writer.file_writer, "event_writer", contextlib.ExitStack())
         for step, when, line in numbers(metrics, start):
             for name, value in line.items():
                 writer.add_scalar(name, value, step, walltime=when)
