@@ -305,7 +305,7 @@ def _below_best(plan: Plan) -> list[str]:
         return []
     found = difference([ensemble], [scores[best]], [on], plan.pipeline.evaluation.resamples)
     said = found.over(f"the best it is made of, {plan.teacher_names.get(best, best)}")
-    return [f"ensemble: {said} on {TITLES.get(on, on.upper())} test"]
+    return [f"ensemble: {said} on {TITLES.get(on, on)} test"]
 
 
 def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:

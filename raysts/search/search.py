@@ -12,7 +12,7 @@ from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
-from raysts.recipes.tree import build, has_path, leaves, paths, to_plain
+from raysts.recipes.tree import build, has_path, leaves, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
 
 MOST_TRIALS = 100_000
@@ -216,7 +216,7 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
     full = _full_path(pipeline, key)
     if full is None:
         stage, recipe = next(iter(pipeline.stages.items()))
-        options = paths(to_plain(recipe))
+        options = [*leaves(to_plain(recipe))]
         options += [f"{stage}.{path}" for path in options]
         return [f"space.{key}: '{key}' is no option of a trial's recipe{nearest(key, options)}"]
     if value is None:
