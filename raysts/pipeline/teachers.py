@@ -224,6 +224,8 @@ class OnnxTeacher:
         from raysts.models.sentence_model import TOKEN_BUDGET
 
         batches = list(tokens.batches(TOKEN_BUDGET["cpu"]))
+        if not batches:  # of no text the graph says no width
+            return self.vectors(self.tokenize(["a"]))[:0]
         parts = [self._batch(*tokens.take(rows).pad(self.tokenizer.pad_token_id or 0)) for rows in batches]
         return finite(np.concatenate(parts)[np.argsort(np.concatenate(batches))], f"teacher '{self.folder}'")
 

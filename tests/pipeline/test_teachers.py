@@ -111,6 +111,7 @@ def test_a_graph_gives_the_vectors_of_its_model(unlike: list[Path], tmp_path: Pa
     assert teachers.kind(tmp_path / "graph") == "onnx" and teachers.dim(tmp_path / "graph") == model.dim
     teacher = teachers.load(tmp_path / "graph", device="cpu")
     np.testing.assert_allclose(teacher.vectors(teacher.tokenize(TEXTS)), model.encode(TEXTS), atol=1e-5)
+    assert teacher.vectors(teacher.tokenize([])).shape == (0, model.dim)  # where nothing is evaluated
 
 
 def test_a_graph_that_gives_no_vectors(unlike: list[Path], tmp_path: Path) -> None:
