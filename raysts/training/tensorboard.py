@@ -1,6 +1,7 @@
 """Training runs as TensorBoard reads them."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,24 +26,21 @@ def write_scalars(
     store, lines = Store.of(folder), f".{len(metrics)}-lines"
     if any(path.name.endswith(lines) for path in store.list(folder)):
         return
-    from tensorboardX import SummaryWriter
+    # Not its SummaryWriter, which writes in a thread, and once more when Python ends: on a full disk, with tracebacks.
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.summary import hparams as as_summaries
+    from tensorboardX.summary import scalar
 
-    with (
-        contextlib.ExitStack() as ended,
-        store.put_dir(folder) as draft,
-        SummaryWriter(str(draft), filename_suffix=lines) as writer,
-    ):
-        # It would close its file again when Python ends: where the disk is full, with a traceback after the message.
-        ended.callback(setattr, writer.file_writer, "event_writer", contextlib.ExitStack())
+    with store.put_dir(folder) as draft, contextlib.closing(EventsWriter(str(draft / "events"), lines)) as writer:
         for step, when, line in numbers(metrics, start):
             for name, value in line.items():
-                writer.add_scalar(name, value, step, walltime=when)
+                writer.write_event(Event(wall_time=when, step=step, summary=scalar(name, value)))
         if hparams is not None:
             for summary in as_summaries(dict(hparams), {"kept": 0.0}):
-                writer.file_writer.add_summary(summary)
+                writer.write_event(Event(wall_time=time.time(), summary=summary))
         if kept is not None:
-            writer.add_scalar("kept", kept[1], kept[0])
+            writer.write_event(Event(wall_time=time.time(), step=kept[0], summary=scalar("kept", kept[1])))
 
 
 def numbers(metrics: Sequence[Mapping[str, Any]], start: float) -> Iterator[tuple[int, float, dict[str, float]]]:
