@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.shards import READ_ROWS, open_shard, pages, type_rule
-from raysts.data.user_files import files_of, format_of, is_saved, missing, rows_of
+from raysts.data.user_files import Row, files_of, format_of, is_saved, missing, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.ids import folder_id
@@ -188,13 +188,13 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
     store = FolderStore(output)
     known = store.read_json("calibration.json")
     if known is None:
-        rng = np.random.default_rng(0)
+        rng, read = np.random.default_rng(0), Reader()
         chosen = [units[i] for i in sorted(rng.permutation(len(units))[:64])]
         share = MOST_CALIBRATION / sum(unit.rows for unit in chosen)
         texts = [
             text
             for unit in chosen
-            for batch in _read(unit)
+            for batch in read(unit)
             for text, draw in zip(_texts(batch, column), rng.random(batch.num_rows), strict=True)
             if draw < share
         ]
@@ -221,7 +221,7 @@ class EmbedFile:
         self.path, self.model = model, load(model, layers=layers, prompt=prompt, device=device, precision=precision)
         self.column = column
         self.model.truncate_dim = dims or self.model.truncate_dim
-        self.dtype, self.ranges = dtype, ranges
+        self.dtype, self.ranges, self.read = dtype, ranges, Reader()
 
     def __call__(self, work: tuple[Unit, Path]) -> None:
         unit, shard = work
@@ -229,7 +229,7 @@ class EmbedFile:
             return
         with Store.of(shard).put(shard) as draft:
             writer = None
-            for batch in _read(unit):
+            for batch in self.read(unit):
                 found = finite(self.model.encode(_texts(batch, self.column)), f"'{self.path}'")
                 vectors = quantize(found, self.dtype, self.ranges)
                 lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
@@ -245,24 +245,36 @@ def _texts(batch: pa.RecordBatch, column: str) -> list[str]:
     return pc.fill_null(values.cast(pa.string()), "").to_pylist()  # type: ignore[no-any-return]
 
 
-def _read(unit: Unit) -> Iterator[pa.RecordBatch]:
-    do = "write the file again and run the same command: finished shards are kept"
-    try:
-        if unit.schema is not None:
-            yield from _rows(unit, unit.schema)
-            return
-        file = open_shard(unit.source, do)
-        yield from pages(unit.source, file, file.schema_arrow.names, do, [unit.row_group], ROWS)
-    except InputError as error:
-        raise RunFailed(str(error)) from None
+class Reader:
+    """Reads units. In a file that is no Parquet, whose rows are found from its beginning alone, it goes on where the last one
+    ended: the units of an actor are in order."""
 
+    def __init__(self) -> None:
+        self._left: tuple[str, int, Iterator[Row]] | None = None
+        """A file that is open, and the number of its next row."""
 
-def _rows(unit: Unit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    first = unit.row_group * READ_ROWS
-    rows = itertools.islice(rows_of(Path(unit.source), lambda _, present: present), first, first + unit.rows)
-    while some := [row for _, row in itertools.islice(rows, ROWS)]:
-        columns = [pa.array([_as(row.get(field.name), field.type) for row in some], field.type) for field in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    def __call__(self, unit: Unit) -> Iterator[pa.RecordBatch]:
+        do = "write the file again and run the same command: finished shards are kept"
+        try:
+            if unit.schema is not None:
+                yield from self._rows(unit, unit.schema)
+                return
+            file = open_shard(unit.source, do)
+            yield from pages(unit.source, file, file.schema_arrow.names, do, [unit.row_group], ROWS)
+        except InputError as error:
+            raise RunFailed(str(error)) from None
+
+    def _rows(self, unit: Unit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        first = unit.row_group * READ_ROWS
+        source, at, rows = self._left or ("", 0, iter(()))
+        self._left = None  # who stops on the way leaves it nowhere
+        if source != unit.source or at > first:
+            at, rows = 0, rows_of(Path(unit.source), lambda _, present: present)
+        of_unit = itertools.islice(rows, first - at, first - at + unit.rows)
+        while some := [row for _, row in itertools.islice(of_unit, ROWS)]:
+            columns = [pa.array([_as(row.get(field.name), field.type) for row in some], field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        self._left = unit.source, first + unit.rows, rows
 
 
 def _as(value: Any, kind: pa.DataType) -> Any:

@@ -121,9 +121,12 @@ def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monk
             csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
     else:
         path.write_text("\n".join(text or "" for text in texts) + "\n")
+    rows_of, taken = bulk.rows_of, []
+    monkeypatch.setattr(bulk, "rows_of", lambda *of: (taken.append(row) or row for row in rows_of(*of)))
     found = embed(tiny_backbone, path, tmp_path / "out")
     table = read(tmp_path / "out")
     assert (found["rows"], found["shards"]) == (5, 3)
+    assert len(taken) == 2 * 5, "it is read through to know what it holds, and once more for all of its shards"
     given = [text or "" for text in table.column("text").to_pylist()]
     assert given == [text or "" for text in texts]
     np.testing.assert_allclose(vectors_of(table), load(tiny_backbone, device="cpu").encode(given), atol=1e-6)
@@ -136,6 +139,11 @@ def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monk
     (tmp_path / "out" / "part-00000-00001.parquet").unlink()
     embed(tiny_backbone, path, tmp_path / "out")
     assert read(tmp_path / "out").equals(table)
+    reader, units = bulk.Reader(), bulk.units(path, "text", tmp_path / "other")
+    next(reader(units[0]))  # a failure on the way
+    for unit in (units[1], units[2], units[0]):
+        rows = pa.Table.from_batches(list(reader(unit)))
+        assert rows.equals(table.drop_columns("embedding").slice(2 * unit.row_group, 2)), unit
 
 
 def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Path) -> None:
