@@ -15,7 +15,6 @@ from raysts.data.corpora import Corpus
 from raysts.data.own import Own
 from raysts.data.world.generate import world_path
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.evaluation import harness
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, LocalExecutor
 from raysts.pipeline.plan import Plan
@@ -44,8 +43,6 @@ def corpus_of(
     ``skip_bad``: without the files of training tables that cannot be read. ``own``: data of the user's own, which is never
     mixed with the embedded world unasked.
     """
-    if taken := sorted({*harness.TASKS} & {*(own.test if own else ())}):
-        raise InputError(f"--test {taken[0]}=...: is the name of a public task; give your own set another name")
     pinned = recipe == "quickstart" and not (own and own.text)
     if data is None and not pinned:
         data = os.environ.get("RAYSTS_DATA") or None

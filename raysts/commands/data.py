@@ -200,10 +200,12 @@ def _import_text(result: Result) -> str:
 def check(data: str | Path | None = None) -> Result:
     """What a data folder holds and what of it nothing reads, what is wrong, and which training text is in which test set."""
     from raysts.commands.context import corpus_of
-    from raysts.evaluation.contamination import text_overlap
+    from raysts.evaluation.contamination.text_overlap import check_folder
+    from raysts.evaluation.harness import taken_names
 
     corpus = corpus_of(data)
-    return {"status": "done", "data": corpus.where, **text_overlap.check_folder(corpus)}
+    found = check_folder(corpus)
+    return {"status": "done", "data": corpus.where, **found, "problems": found["problems"] + taken_names(corpus)}
 
 
 def _check_text(result: Result) -> str:

@@ -40,14 +40,30 @@ def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
     """Every task by name: the public ones, and one for each test set of the user's own and each retrieval set.
 
     ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
+
+    Raises:
+        InputError: as :func:`taken_names` says.
     """
+    if problems := taken_names(corpus):
+        raise InputError(problems)
     own = {table.removeprefix(TESTS): table for table in corpus.tests()}
     return {
         **TASKS,
         "transfer": TransferTask(probe=probe),
-        **{name: StsTask(name, (table,)) for name, table in own.items() if name not in TASKS},
+        **{name: StsTask(name, (table,)) for name, table in own.items()},
         **{f"{retrieval.NAME}:{name}": retrieval.RetrievalTask(name) for name in corpus.retrieval_sets()},
     }
+
+
+def taken_names(corpus: Corpus) -> list[str]:
+    """Test sets of the user's own that bear the name of a public task, in whose place nothing may be measured."""
+    names = [table.removeprefix(TESTS) for table in corpus.tests()]
+    return [
+        f"{f'--test {name}=...' if f'{TESTS}{name}' in corpus.own else f'{corpus.where}/{TESTS}{name}.parquet'}: has the name of "
+        f"a public task; give your own set another name"
+        for name in names
+        if name.lower() in TASKS
+    ]
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from evaluation_fakes import HashedWords, scored_pairs, write_table
 from scipy import stats
 
+from raysts.commands.data import check
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
@@ -122,6 +124,11 @@ def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds the files of no task"):
         harness.check_tasks(Corpus(tmp_path / "empty"))
+    write_table(tmp_path, "tests/STS13", scored_pairs(20))
+    taken = rf"{tmp_path}/tests/STS13\.parquet: has the name of a public task"
+    with pytest.raises(InputError, match=taken):
+        harness.check_tasks(Corpus(tmp_path))
+    assert re.match(taken, check(tmp_path)["problems"][-1])
 
 
 def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: Corpus, tmp_path: Path) -> None:
