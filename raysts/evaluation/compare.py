@@ -18,6 +18,7 @@ from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
     CORRELATIONS,
     METRICS,
+    UndefinedCorrelationError,
     bootstrap_p,
     correlation_samples,
     holm,
@@ -86,7 +87,9 @@ def compare_systems(
     for name in sets:
         _same_rows(a[0][name], b[0][name])
         for metric in metrics if a[0][name].gold is not None else (a[0][name].metric,):
-            sides = tuple(_sampled([one[name] for one in side], metric, resamples) for side in (a, b))
+            sides = tuple(
+                _sampled([one[name] for one in side], metric, resamples, which) for which, side in (("A", a), ("B", b))
+            )
             if name in counted:
                 whole.setdefault(metric, []).append((sides[0], sides[1]))
             rows.append(
@@ -118,8 +121,8 @@ def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples
     for name in a[0]:
         _same_rows(a[0][name], b[0][name])
     spreads = []
-    for side in (a, b):
-        sampled = [_sampled([one[name] for one in side], "spearman", resamples) for name in a[0]]
+    for which, side in (("A", a), ("B", b)):
+        sampled = [_sampled([one[name] for one in side], "spearman", resamples, which) for name in a[0]]
         values_M, samples_MR = (np.mean([getattr(s, what) for s in sampled], axis=0) for what in ("values", "samples"))
         spreads.append((float(values_M.std(ddof=1)), samples_MR.std(axis=0, ddof=1)))
     (of_a, samples_a), (of_b, samples_b) = spreads
@@ -143,15 +146,19 @@ def _same_rows(a: RowScores, b: RowScores) -> None:
         )
 
 
-def _sampled(outcomes: Sequence[RowScores], metric: str, resamples: int) -> _Sampled:
+def _sampled(outcomes: Sequence[RowScores], metric: str, resamples: int, which: str) -> _Sampled:
     first = outcomes[0]
     counts_NR = resample_set(first.label, len(first.values), resamples)
     if first.gold is None:
         values_MN = np.stack([outcome.values for outcome in outcomes])
         return _Sampled(values_MN.mean(axis=1), (values_MN @ counts_NR) / len(first.values))
     correlation: Callable[..., float] = CORRELATIONS[metric]  # type: ignore[index]
+    try:
+        values_M = np.array([correlation(outcome.values, first.gold) for outcome in outcomes])
+    except UndefinedCorrelationError as error:
+        raise UndefinedCorrelationError(f"{which}, {first.dataset}: {error}") from error
     return _Sampled(
-        np.array([correlation(outcome.values, first.gold) for outcome in outcomes]),
+        values_M,
         np.stack([correlation_samples(o.values, first.gold, counts_NR, [metric])[metric] for o in outcomes]),  # type: ignore[list-item,index]
     )
 

@@ -77,7 +77,8 @@ def two_way_scores(pairs: Pairs, representation: Representation, similarity: Sim
     if bad or scores_N.min() == scores_N.max():
         what = f"{bad} of {len(scores_N)} are not finite" if bad else f"all {len(scores_N)} are {scores_N[0]:g}"
         raise UndefinedCorrelationError(
-            f"{pairs.name}: similarities of hypothesis and premise: {what}: the model has collapsed or diverged"
+            f"{pairs.name}: similarities of hypothesis and premise: {what}: the model has collapsed or diverged; "
+            f"train it again with a lower learning rate, or use an earlier checkpoint"
         )
     return scores_N
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.evaluation.results import ResultRow
 
 Metric = Literal["pearson", "spearman"]
@@ -28,7 +28,7 @@ _MOST_REMEMBERED = 1 << 25  # bytes of a set's resamples
 _DEGENERATE = 1e-12  # below this share of the sample's variance a resample has one distinct value, the rest is rounding
 
 
-class UndefinedCorrelationError(RuntimeError):
+class UndefinedCorrelationError(RunFailed):
     """The predicted values have no correlation with anything: all are equal, or some are not finite."""
 
 
@@ -171,7 +171,8 @@ def _checked(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.nd
     if predicted.min() == predicted.max():
         raise UndefinedCorrelationError(
             f"all {len(predicted)} predicted similarities are {predicted[0]:g}, so their correlation with the gold "
-            f"scores is undefined: the model has collapsed or gives every sentence the same vector"
+            f"scores is undefined: the model has collapsed, it gives every sentence the same vector; train it again with a "
+            f"lower learning rate, or use an earlier checkpoint"
         )
     if not np.isfinite(gold).all():
         raise InputError("gold scores must be finite numbers; correct or remove the rows")

@@ -20,6 +20,7 @@ import pytest
 import scipy.stats
 import small_runs
 import torch
+from run_commands import raysts as command
 from safetensors.torch import load_file, save_file
 
 import raysts
@@ -282,6 +283,11 @@ def test_which_of_several_models_has_collapsed(own: Path, tmp_path: Path) -> Non
             [str(own / "A"), str(zero)], {"backbone": str(own / "A"), **STEPS}, text=own / "docs.csv", column="text",
             test={"mine": own / "pairs.csv"}, storage=tmp_path / "storage", address="none",
         )  # fmt: skip
+    for models, which in (((zero,), ""), ((own / "A", zero), "B, ")):
+        name = "compare" if which else "evaluate"
+        ended = command(name, *models, "--test", f"mine={own / 'pairs.csv'}", "--storage", tmp_path / "storage")
+        said = ended.err.splitlines()[-1]
+        assert ended.code == 3 and said.startswith(f"raysts: {which}mine: all ") and "lower learning rate" in said
 
 
 def test_vectors_of_the_text_teach(own: Path, tmp_path: Path) -> None:
