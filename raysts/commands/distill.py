@@ -106,7 +106,10 @@ def distill(
     if from_study is not None:
         pipeline, record = _of_study(from_study, top, overrides, options)
     elif bool(models) == bool(from_run):
-        raise InputError("distill needs either MODEL arguments or --from-run NAME, which says whose members to take")
+        raise InputError(
+            "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
+            "NAME (the best of a search)"
+        )
     else:
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models

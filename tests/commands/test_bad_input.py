@@ -518,7 +518,7 @@ def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> 
 
 def test_distill(refused: Refused, tiny_backbone: Path) -> None:
     where = ("--data", refused.data, "--address", "none")
-    refused("distill", *where, says=("MODEL", "--from-run NAME"))
+    refused("distill", *where, says=("MODEL", "--from-run NAME", "--from-study NAME"))
     refused("distill", tiny_backbone, "--from-run", "x", *where, says=("MODEL", "--from-run NAME"))
     refused("distill", "--from-run", "nothing", *where, says=("no run 'nothing'", "it holds: none"))
     refused("distill", tiny_backbone, *where, says=("--set backbone=",))
