@@ -37,9 +37,21 @@ SETTINGS = {
 REACHABLE_SECONDS = 3.0
 HEAD_SECONDS = 20.0
 
-PROBE = "import sys, ray._raylet as r; r.GcsClient(address=sys.argv[1]).internal_kv_keys(b'raysts', namespace=None)"
-"""Ask a head for nothing in particular. In a process of its own: what is wrong with a token ends it, and where no head
-answers it waits for most of a minute."""
+AUTH_MODE = "RAY_AUTH_MODE"
+"""The variable whose ``token`` means that a process shows a token and asks those that call it for one; ``disabled``: neither."""
+PROBE = """
+import os, sys, ray._raylet as r
+for mode in sys.argv[2:]:
+    os.environ["RAY_AUTH_MODE"] = mode
+    r.Config.initialize("")
+    try:
+        r.GcsClient(address=sys.argv[1]).internal_kv_keys(b"raysts", namespace=None)
+        sys.exit(print(mode))
+    except Exception as error:
+        print(error, file=sys.stderr)
+"""
+"""Ask a head for nothing in particular; says with which mode it first answers. In a process of its own: what is wrong with a
+token ends it, and where no head answers it waits for most of a minute."""
 
 
 @contextlib.contextmanager
@@ -56,12 +68,12 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     import ray
 
     from raysts.cluster.capacity import may_grow
-    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback, without_helpers
+    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback, set_auth_mode, without_helpers
 
     if ray.is_initialized():
         yield False
         return
-    cluster = find_cluster(address)
+    mode, cluster = os.environ.get(AUTH_MODE), find_cluster(address)
     private = cluster == "local"
     if private:
         # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
@@ -84,6 +96,8 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         started = ray.is_initialized()
         ray.shutdown()
         loopback.close()
+        if os.environ.get(AUTH_MODE) != mode:  # was set for this cluster, and the next may ask for no token
+            set_auth_mode(mode)
         if reaper is not None and started:  # what did not start well may leave something for it to do
             reaper.kill()
             reaper.wait()
@@ -159,7 +173,7 @@ def find_cluster(address: str | None) -> str:
                 f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
                 f"running head (6379 unless said otherwise), or leave the option out to use this machine"
             )
-        _check_head(given)
+        _check_head(given, f"--address '{given}'", os.environ.get(AUTH_MODE, "disabled").lower())
         return given
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     try:
@@ -168,25 +182,40 @@ def find_cluster(address: str | None) -> str:
         return "local"
     if not _answers(started):
         return "local"
-    _check_head(started)
+    mode = _check_head(started, f"the cluster of this machine, {started}", os.environ.get(AUTH_MODE, "").lower())
+    if mode == "token":
+        from raysts.cluster.ray_internals import set_auth_mode
+
+        set_auth_mode(mode)
     return started
 
 
-def _check_head(address: str) -> None:
-    """Refuse what is no head, or one that wants another token."""
-    command = [sys.executable, "-c", PROBE, address]
+def _check_head(address: str, what: str, mode: str) -> str:
+    """Refuse what is no head, one that wants another token, and one that wants none where we do; the mode in which it answers.
+
+    ``mode``: ours; empty: that of the head, as Ray has it of a cluster that it finds itself.
+    """
+    modes = ["disabled"] if mode == "disabled" else ["disabled", "token"]
+    command = [sys.executable, "-c", PROBE, address, *modes]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS)
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"--address '{address}': something listens there, but no Ray head answered within {HEAD_SECONDS:g} s; give "
-            f"host:port of a running head (6379 unless said otherwise)"
+            f"{what}: something listens there, but no Ray head answered within {HEAD_SECONDS:g} s; give host:port of a "
+            f"running head (6379 unless said otherwise)"
         ) from None
-    if asked.returncode and "auth" in asked.stderr.lower():
+    found = asked.stdout.strip()
+    if not found and "auth" in asked.stderr.lower():
         raise InputError(
-            f"--address '{address}': the cluster asks for a token, and none or another one was shown; set "
-            f"RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            f"{what}: the cluster asks for a token, and none or another one was shown; set {AUTH_MODE}=token, and have the "
+            f"cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
+    if found == "disabled" and mode == "token":
+        raise InputError(
+            f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; unset "
+            f"{AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
+        )
+    return found
 
 
 def _answers(address: str) -> bool:

@@ -24,6 +24,7 @@ import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray._private import ray_constants
 from ray._private.node import Node
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_get
 from ray.train.backend import Backend, BackendConfig
 from ray.train.constants import RAY_TRAIN_ENABLE_STATE_TRACKING
@@ -88,6 +89,16 @@ def on_loopback() -> Iterator[None]:
 def on_private_cluster() -> bool:
     """Whether nobody else can reach the cluster: it does not grow, and is ours alone."""
     return all(node["NodeManagerAddress"] in LOOPBACK for node in ray.nodes())
+
+
+def set_auth_mode(mode: str | None) -> None:
+    """Set Ray's ``RAY_AUTH_MODE`` here and for what this process starts; Ray has read it."""
+    if mode is None:
+        os.environ.pop("RAY_AUTH_MODE", None)
+    else:
+        os.environ["RAY_AUTH_MODE"] = mode
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 REPORTS = "REPORTER_UPDATE_INTERVAL_MS"

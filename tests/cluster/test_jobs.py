@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -65,8 +66,10 @@ def test_without_the_token_nothing_is_answered(head: Head) -> None:
 
 def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster.connect import find_cluster
+    from raysts.cluster.ray_internals import set_auth_mode
 
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     for given in ({}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}):
         for name, value in given.items():
             monkeypatch.setenv(name, value)
@@ -76,6 +79,15 @@ def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monk
     for name, value in head.environment.items():
         monkeypatch.setenv(name, value)
     assert find_cluster(head.gcs) == head.gcs
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text(TOKEN)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name)
+    try:  # a cluster of this machine is joined with the token of this machine, as by Ray
+        assert find_cluster(None) == head.gcs and os.environ["RAY_AUTH_MODE"] == "token"
+    finally:
+        set_auth_mode(None)
 
 
 def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(head: Head, small_world: Path) -> None:

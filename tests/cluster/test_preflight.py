@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ports import free_ports
 from processes import wait_until
 
 from raysts.commands.options import RunOptions
@@ -114,6 +115,28 @@ def test_a_port_where_no_head_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(InputError, match="something listens there, but no Ray head"),
     ):
         connect.find_cluster(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_head_that_asks_for_no_token_is_not_joined_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of such a cluster would be refused, and its actors die of it without a word."""
+    from ray._private.services import GCS_SERVER_EXECUTABLE, serialize_config
+
+    from raysts.cluster import connect
+
+    (port,) = free_ports(1)
+    options = {"gcs_server_port": port, "node-ip-address": "127.0.0.1", "log_dir": tmp_path, "session-dir": tmp_path}
+    command = [*(f"--{name}={value}" for name, value in options.items()), f"--config_list={serialize_config({})}"]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with subprocess.Popen(
+        [GCS_SERVER_EXECUTABLE, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as gcs:
+        try:
+            wait_until(lambda: gcs.poll() is not None or connect._answers(f"127.0.0.1:{port}"))
+            monkeypatch.setenv("RAY_AUTH_MODE", "token")
+            with pytest.raises(InputError, match="asks for no token, and .* RAY_AUTH_MODE=token.*unset RAY_AUTH_MODE"):
+                connect.find_cluster(f"127.0.0.1:{port}")
+        finally:
+            gcs.kill()
 
 
 @pytest.fixture
