@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import bz2
-import contextlib
 import os
 import shutil
 import signal
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processes import family_of_title, wait_until
 
 from raysts.cluster.prepare import over_ray
 from raysts.data.corpora import Corpus
@@ -136,6 +133,26 @@ def test_too_large_a_sample_fails_and_the_work_is_used_again(articles: Path, tmp
     assert said[0].startswith("sentences: going on with")
 
 
+def test_the_input_is_known_by_all_of_it(tmp_path: Path) -> None:
+    """A change in the middle of a file is one, also while it is read."""
+    middle = tmp_path / "articles"
+    names = []
+    for content in (b"a", b"b", b"a"):
+        middle.write_bytes(bytes(3 << 20) + content + bytes(3 << 20))
+        names.append(prepare._fingerprint([middle]))
+    assert names[0] == names[2] != names[1]
+    pq.write_table(_articles(30), table := tmp_path / "articles.parquet")
+
+    def changed(*work: Any) -> Iterator[dict[str, Any]]:
+        yield from prepare.in_this_process(*work)
+        pq.write_table(_articles(20), table)
+
+    with pytest.raises(RunFailed, match=f"'{table}' was changed while it was read"):
+        prepare.prepare_wikipedia(table, tmp_path / "data", spread=changed)
+    assert not list((tmp_path / "data").rglob("*.json"))
+    assert prepare.prepare_wikipedia(table, tmp_path / "data")["articles"] == 20
+
+
 def test_a_dump_gives_what_its_articles_give(tmp_path: Path) -> None:
     table = _articles(30)
     pages = "".join(
@@ -220,19 +237,24 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
 
 
 def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Path) -> None:
-    """One is killed while it makes runs, one while it merges ranges: every row once, in the same files."""
+    """One is killed that has made runs, one that has merged a range: every row once, in the same files."""
     root, _, _ = calm
-    killed: list[str] = []
+    killed = tmp_path / "killed"
+    killed.mkdir()
 
-    def kill() -> None:
-        for task in ("make_runs", "merge_range"):
-            wait_until(lambda task=task: _kill(f"MapBatches({task})", killed), pause=0.001)
+    def deadly(function: Callable[..., pa.Table], *work: Any) -> Iterator[dict[str, Any]]:
+        def killed_once(batch: pa.Table, **arguments: Any) -> pa.Table:
+            made = function(batch, **arguments)
+            try:
+                (killed / function.__name__).touch(exist_ok=False)
+            except FileExistsError:
+                return made
+            return os.kill(os.getpid(), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    done = prepare_wikipedia(articles, tmp_path, **SMALL)
-    killer.join()
-    assert {title[:24] for title in killed} == {"MapBatches(make_runs)", "MapBatches(merge_range)"}
+        return over_ray(killed_once, *work)
+
+    done = prepare.prepare_wikipedia(articles, tmp_path, spread=deadly, **SMALL)
+    assert {path.name for path in killed.iterdir()} == {"make_runs", "merge_range"}
     before, after = (
         {path.name: path.read_bytes() for path in (folder / TABLE).iterdir()} for folder in (root, tmp_path)
     )
@@ -240,15 +262,6 @@ def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Pat
     entry = manifest.read(root)[TABLE]
     assert all(done[name] == entry[name] for name in ("articles", "found", "distinct", "rows", "files"))
     assert [path.name for path in (tmp_path / "wikipedia").iterdir()] == ["sentences"]  # no temporary file
-
-
-def _kill(title: str, killed: list[str]) -> bool:
-    """Kill the workers that are at a task; whether there was one."""
-    for pid in family_of_title(title, os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            killed.append(title)
-    return title in killed
 
 
 def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:

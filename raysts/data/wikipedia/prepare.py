@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.fetch import manifest
+from raysts.data.known import Known
 from raysts.data.shards import (
     ShardError,
     Skipped,
@@ -40,9 +41,10 @@ from raysts.data.shards import (
 )
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, read_dump, split_sentences
 from raysts.errors import InputError, RunFailed
+from raysts.ids import content_id
 from raysts.schema import Column
 from raysts.storage.atomic import atomic_write, no_empty_folders, remove_drafts, writable
-from raysts.storage.checksums import read_record, write_record
+from raysts.storage.checksums import checksum, read_record, write_record
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"
@@ -99,7 +101,7 @@ def prepare_wikipedia(
 
     Raises:
         InputError: no usable input; an output that is there but was made otherwise; fewer than ``sample`` sentences.
-        RunFailed: pages of a file cannot be read.
+        RunFailed: pages of a file cannot be read, or the input was changed meanwhile.
     """
     if sample is not None and sample < 1:
         raise InputError(f"sample {sample} must be at least 1")
@@ -107,7 +109,7 @@ def prepare_wikipedia(
     skipped = [shard.plain(ARTICLES, input) for shard in bad]
     for shard in skipped:
         say(skipped_line(shard))
-    arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
+    given, arguments = files, {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
     work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
     with no_empty_folders(work), manifest.writing(writable(output_root, "--data"), "raysts data prepare"):
         remove_drafts(output_root)
@@ -117,6 +119,11 @@ def prepare_wikipedia(
         if dump:
             files = _unpack(files[0], work / "articles", block_bytes, say)
         runs = _make_runs(files, work, seed, block_bytes, say, spread)
+        if _fingerprint(given) != arguments["input"]:
+            shutil.rmtree(work)
+            raise RunFailed(
+                f"input '{input}' was changed while it was read; leave it as it is, and run the same command again"
+            )
         ranges = _merge_runs(runs["runs"], work, block_bytes, say, spread)
         distinct = sum(part["rows"] for part in ranges)
         if distinct < (sample or 1):
@@ -159,16 +166,14 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[bool, list[Path], list[Ski
     return False, files, []
 
 
-def _fingerprint(files: list[Path], edge: int = 1 << 20) -> str:
-    """Which input it is: by sizes, beginnings and ends (where Parquet keeps its index), not by names nor all bytes."""
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            digest.update(f"{size} ".encode() + file.read(edge))
-            file.seek(max(0, size - edge))
-            digest.update(file.read(edge))
-    return digest.hexdigest()
+def _fingerprint(files: list[Path]) -> str:
+    """Which input it is, by its content, which is read once as long as the files stay as they are."""
+    known = Known("articles", files=files)
+    sha256: str | None = known.facts().get("sha256")
+    if sha256 is None:
+        sha256 = content_id([checksum(path) for path in files])
+        known.add(sha256=sha256)
+    return sha256
 
 
 def _name(arguments: dict[str, Any]) -> str:
