@@ -2,16 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import family_of_title, small_windows, wait_until
+from processes import small_windows
 from small_runs import tokenize_table
 
-from raysts.data.windows import Windows
+from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes import teacher
@@ -49,23 +48,23 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
     teacher.finish(Windows(store), tmp_path / "here", ["a", "b"], {})
 
     there, said = tmp_path / "there", []
-    killed: list[int] = []
-    dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    dead.wait()
 
-    def kill() -> None:
-        """One of two actors, as if in the middle of writing a shard."""
-        wait_until(lambda: len(list(there.glob("shard-*"))) >= 3, pause=0.002)
-        (there / f"{ASIDE}shard-00018.parquet.{os.uname().nodename}.{dead.pid}.1").write_bytes(b"half a shard")
-        of_actors = [family_of_title(f"ray::EmbedTeachers{at}", os.getpid()) for at in (".run", "")]
-        killed.append(next(filter(None, of_actors))[0])
-        os.kill(killed[0], signal.SIGKILL)
+    class Deadly(teacher.EmbedTeachers):
+        """One of two actors is killed in the middle of writing a shard."""
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    teacher.write_targets(RayExecutor(), sources, there, Resources(), said.append)
-    killer.join()
-    assert killed and said[-1] == "teachers: 19 of 19 shards"
+        def __call__(self, window: int) -> None:
+            half = there / f"{ASIDE}{shard_name(7)}.{os.uname().nodename}.{os.getpid()}.1"
+            if window == 7 and not list(there.glob(f"{ASIDE}{shard_name(7)}*")):
+                half.write_bytes(b"half a shard")
+                os.kill(os.getpid(), signal.SIGKILL)
+            teacher.EmbedTeachers.__call__(self, window)
+
+    class Executor(RayExecutor):
+        def map(self, worker: Any, *how: Any) -> Iterator[Any]:
+            return super().map(Deadly, *how)
+
+    teacher.write_targets(Executor(), sources, there, Resources(), said.append)
+    assert list(there.glob(f"{ASIDE}*")) and said[-1] == "teachers: 19 of 19 shards"
     teacher.finish(Windows(store), there, ["a", "b"], {})
     here = _bytes(tmp_path / "here")
     assert len(here) == len(Windows(store)) + 1

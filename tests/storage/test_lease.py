@@ -10,6 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from processes import wait_until
 
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.storage import lease
@@ -229,9 +230,9 @@ def test_a_live_lock_is_renewed_and_one_that_was_broken_writes_no_more(
     with store.lock(KEY, "a driver"):
         (name,) = bucket.listed(KEY)
         before = bucket.listed(KEY)[name].written
-        until(lambda: bucket.listed(KEY)[name].written > before)
+        wait_until(lambda: bucket.listed(KEY)[name].written > before)
         store.write_json("pipelines/a.json", 1)
-        until(
+        wait_until(
             lambda: bucket.delete(f"{KEY}/{name}") or next(iter(storage._leases)).lost
         )  # again, for it may be being renewed
         with pytest.raises(RunFailed, match="lost locks/name.lock: its claim was removed.*goes on from"):
@@ -246,7 +247,7 @@ def test_a_process_that_comes_back_to_life_sees_who_has_its_lock(
     held = Lease(bucket, KEY, "a")
     held.take()
     bucket.write(f"{KEY}/zzz.json", claim(holder="raysts run b"))
-    until(lambda: held.lost)
+    wait_until(lambda: held.lost)
     with pytest.raises(RunFailed, match="raysts run b .* has taken it"):
         held.check()
     held.release()
@@ -279,8 +280,3 @@ def test_on_one_machine_the_mirror_is_locked_too(s3: str) -> None:
     refusal = re.escape(f"{store.path(KEY)} is held by first")
     with store.lock(KEY, "first"), pytest.raises(InputError, match=refusal), store.lock(KEY, "second"):
         pass
-
-
-def until(condition: object) -> None:
-    while not condition():  # type: ignore[operator]
-        time.sleep(0.02)
