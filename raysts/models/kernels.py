@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ _LANES = 4
 """16-bit random numbers in one 64-bit draw."""
 
 
+_OF_GLIBC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MEBIBYTE = 2**20
 
@@ -122,10 +124,10 @@ def keep_memory() -> None:
 
     glibc does so for 32 MiB at most; the gradient of a word embedding table is larger, and having its pages given anew
     and cleared at every training step takes as long as a layer. Embedding in bf16 takes a fifth less time so. Other C
-    libraries are left as they are.
+    libraries are left as they are, and what the user has set in glibc's own variables stays.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
+    if mallopt is not None and not any(name in os.environ for name in _OF_GLIBC):
         mallopt(_M_MMAP_THRESHOLD, 256 * _MEBIBYTE)
         mallopt(_M_TRIM_THRESHOLD, 512 * _MEBIBYTE)
 

@@ -112,6 +112,9 @@ class SentenceModel:
     ) -> np.ndarray:
         """Vectors of ``texts`` -> float32 [N, D]; of one text [D].
 
+        On CPUs the process keeps up to 512 MiB of what it has freed from then on, whoever freed it: encoding takes a tenth less
+        time, in bf16 up to a fifth. With ``MALLOC_TRIM_THRESHOLD_`` in its environment glibc does as that says instead.
+
         Args:
             texts: one text, or many.
             prompt: name of one of the model's prompts, or a text; default: the model's default; empty: none.

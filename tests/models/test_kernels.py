@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import os
+import sys
 
 import pytest
 import torch
@@ -63,3 +66,42 @@ def test_install_keeps_the_mode() -> None:
     module = nn.Sequential(nn.Dropout(0.5)).eval()
     kernels.install(module)
     assert not module[0].training
+
+
+class Blocks(ctypes.Structure):
+    """glibc's ``struct mallinfo2``; ``hblks`` is the number of blocks that lie in pages of their own."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+@pytest.mark.parametrize("name", ["", *kernels._OF_GLIBC])
+def test_large_blocks_are_kept_unless_the_user_has_said_what_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fork, as the settings are the process's."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        pytest.skip("another C library, or an old one")
+    libc.mallinfo2.restype = Blocks
+    if name:
+        monkeypatch.setenv(name, "131072")
+    if not (child := os.fork()):
+        libc.mallopt(kernels._M_MMAP_THRESHOLD, 131_072)
+        kernels.keep_memory.__wrapped__()
+        before = libc.mallinfo2().hblks
+        libc.malloc(64 << 20)
+        os._exit(libc.mallinfo2().hblks - before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == bool(name)
