@@ -2,6 +2,7 @@
 
 import contextlib
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def _device_name(device: torch.device) -> str:
     return names[0].split(":")[1].strip() if names else "CPU"
 
 
+@cache
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 

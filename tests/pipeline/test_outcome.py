@@ -190,7 +190,8 @@ def test_of_several_students_all_mean_the_one_that_is_handed_over(small_world: P
 
 
 def test_a_member_that_a_dev_score_chose_is_said_to_be_so(small_world: Path, tmp_path: Path) -> None:
-    found = _run("latte", small_world, tmp_path, members=2, **{"train.max_steps": 6, "train.keep": "last"})
+    small = {"settings.dims": 8, "settings.classes": 8}
+    found = _run("latte", small_world, tmp_path, members=2, **small, **{"train.max_steps": 6, "train.keep": "last"})
     model = Path(found["model"])
     runs = {row["run_id"] for row in found["results"] if row["role"] == "member"}
     scores = {
