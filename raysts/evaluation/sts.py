@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,10 @@ from raysts.evaluation.statistics import (
 )
 from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
 from raysts.ops.similarity import Similarity
+
+MOST_READ = 16
+_read: dict[tuple[Any, ...], Pairs] = {}
+"""The pairs of the sets that were read last, by what they are: each model that is measured asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,12 @@ class StsTask(ComparableTask):
         return [RowScores(self.name, "test", pairs.sha256, called, found[called], pairs.gold) for called in found]
 
     def _pairs(self, corpus: Corpus) -> Pairs:
-        return load_pairs(corpus, *self.parts, name=self.name)
+        key = self.name, *corpus.contents(self.parts)
+        if key not in _read:
+            if len(_read) >= MOST_READ:
+                _read.clear()
+            _read[key] = load_pairs(corpus, *self.parts, name=self.name)
+        return _read[key]
 
 
 STS_TASKS: dict[str, StsTask] = {
