@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 
 STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
 """The variable that makes Ray's dashboard keep the runs of Ray Train (``/api/train/v2/runs/v1``)."""
@@ -110,6 +110,14 @@ def _init(address: str, options: dict[str, Any]) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
+    except OSError as error:
+        if address != "local":
+            raise
+        raise RunFailed(
+            f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), and its token in "
+            f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray with --address "
+            f"none"
+        ) from error
     quiet_data()
     # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C. Set after ray.init,
     # which installs its own.

@@ -9,7 +9,8 @@ import ray
 
 from raysts.cluster.capacity import may_grow
 from raysts.cluster.connect import connected
-from raysts.cluster.ray_internals import LOOPBACK_SWITCH
+from raysts.cluster.ray_internals import LOOPBACK_SWITCH, set_auth_mode
+from raysts.errors import RunFailed
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -54,3 +55,12 @@ def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
     assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}
     # The next cluster may be a real one.
     assert LOOPBACK_SWITCH not in os.environ and constants.ENABLE_RAY_CLUSTER is before
+
+
+def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps the token of a private cluster there."""
+    monkeypatch.setenv("HOME", "/proc")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    set_auth_mode(None)
+    with pytest.raises(RunFailed, match=r"cannot be started .*/proc/\.ray.*HOME.*--address none"), connected("local"):
+        pass
