@@ -244,14 +244,10 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import pyarrow.parquet as pq
-
     from raysts.data.world.generate import write_world
 
     path = tmp_path_factory.mktemp("world") / "small"
     write_world(path, size="small")
-    test = path / "sts" / "stsb_test.parquet"  # which every pipeline embeds again and again
-    pq.write_table(pq.read_table(test).slice(0, 60), test)
     return path
 
 
