@@ -16,7 +16,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ class Side:
         self._send(signal.SIGSTOP)
         return self._lines()
 
-    def _send(self, number: signal.Signals, but: list[int] | tuple[()] = ()) -> None:
+    def _send(self, number: signal.Signals, but: Sequence[int] = ()) -> None:
         """A signal to all processes of this side, those that its processes have started among them."""
         for process in (own := psutil.Process(self._process.pid), *own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):

@@ -202,7 +202,7 @@ class Import:
                     if len(problems) >= _MOST_PROBLEMS:
                         raise InputError(problems) from None
                     continue
-                if any(value is None and not column.nulls for value, column in zip(found, columns, strict=True)):
+                if lacking:
                     counts["empty"] = counts.get("empty", 0) + 1
                 elif DROP in [value for value, column in zip(found, columns, strict=True) if column.labels]:
                     counts["left_out"] = counts.get("left_out", 0) + 1

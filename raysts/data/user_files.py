@@ -228,13 +228,12 @@ def _jsonl(path: Path, choose: Choose) -> Iterator[Row]:
             except InputError as error:
                 refused = error
         waiting.append((f" (line {number})", row))
-        if refused and len(waiting) < MOST_WAITING:
-            continue
-        if refused:
+        if refused is None:
+            for where, known in waiting:
+                yield where, {name: known.get(name) for name in columns}
+            waiting.clear()
+        elif len(waiting) >= MOST_WAITING:
             break
-        for where, known in waiting:
-            yield where, {name: known.get(name) for name in columns}
-        waiting.clear()
     if refused:
         raise refused
 
