@@ -85,10 +85,12 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         if private:
             loopback.enter_context(on_loopback())
             loopback.enter_context(without_helpers(dashboard))
-        _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
+        shown = _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
-            # For the dashboard, which a private cluster does not have; 0.1 GB of the head.
-            os.environ.setdefault(STATES, "1")
+            # For the dashboard, which a private cluster does not have; 0.1 GB of the head. Without a dashboard the actor that
+            # keeps them stands still for 40 of every 70 seconds, and every member waits for it.
+            if shown:
+                os.environ.setdefault(STATES, "1")
             if may_grow():
                 keep_statistics_here()
         yield private
@@ -103,11 +105,12 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
             reaper.wait()
 
 
-def _init(address: str, options: dict[str, Any]) -> None:
+def _init(address: str, options: dict[str, Any]) -> str:
+    """The address of the cluster's dashboard; empty: it has none."""
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except OSError as error:
@@ -123,6 +126,7 @@ def _init(address: str, options: dict[str, Any]) -> None:
     # which installs its own.
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return context.dashboard_url or ""
 
 
 def _start_reaper() -> subprocess.Popen[bytes] | None:

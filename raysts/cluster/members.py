@@ -216,6 +216,9 @@ class _Fits:
             for trainer in self.trainers:
                 trainer.end()
             time.sleep(0.02)
+        for trainer in self.trainers:
+            if trainer.ended:
+                trainer.give_back()
 
 
 class _Slots:
@@ -226,14 +229,14 @@ class _Slots:
         self.work, self.resources, self.seen = work, resources, seen
         first = work[0][0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
-        self.placement = f"{self.name}-{secrets.token_hex(3)}"
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
         self.fits = _Fits()
 
     def __enter__(self) -> _Slots:
         os.environ[START_TIMEOUT] = SETTINGS[START_TIMEOUT]
         driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=driver, name=f"{self.placement}-queue")
+        name = f"{self.name}-{secrets.token_hex(3)}-queue"
+        kind = ray.remote(WorkQueue).options(num_cpus=0, scheduling_strategy=driver, name=name)
         self.queue = kind.remote(len(self.work))
         self.shared = ray.put(self.work)  # once for all workers: members have much in common, such as the dev set
         for number, width in enumerate(widths(_slots(self.resources, len(self.work)))):
@@ -241,13 +244,11 @@ class _Slots:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """End the runs that still wait for room; where the command ends, all of them."""
+        """End the runs that still wait for room; where the command ends or they do not, all of them."""
         deadline = time.monotonic() + (END_SECONDS if kind is None else 0.0)
         while self.fits.alive and time.monotonic() < deadline:
-            for group in ray.util.placement_group_table().values():
-                if group["name"].startswith(f"{self.placement}-") and group["state"] == "PENDING":
-                    with contextlib.suppress(ValueError):  # it is gone
-                        ray.util.remove_placement_group(ray.util.get_placement_group(group["name"]))
+            for trainer in self.fits.trainers:
+                trainer.give_back(pending=True)
             time.sleep(LOOK_SECONDS / 2)
         self.fits.end()
         ray.kill(self.queue)
@@ -290,7 +291,7 @@ class _Slots:
                 self.work[0][0][0],
                 # What a piece of work survives is counted by the queue.
                 FailureConfig(max_failures=-1, controller_failure_limit=DEATHS),
-                [SlotsGroup(f"{self.placement}-{number}", died), WatchOwnNode()],
+                [SlotsGroup(died), WatchOwnNode()],
             ),
         )
 

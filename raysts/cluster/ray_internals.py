@@ -10,12 +10,13 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,11 +232,17 @@ class Unasked(FixedScalingPolicy):
 
 
 class OwnTrainer:
-    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm`; on a
-    cluster that nobody else can reach with :class:`Unasked`; and its run can be ended by another thread."""
+    """Stands before a trainer among the bases of a class: without :data:`UNUSED_CALLBACKS`, with :class:`EndOnSigterm` and
+    :class:`NamedRoom`; on a cluster that nobody else can reach with :class:`Unasked`; its run can be ended by another thread."""
 
     scaling_config: Any
     controller: Any = None
+    ended = False
+
+    @cached_property
+    def placement(self) -> str:
+        """What the names of the run's placement groups begin with."""
+        return secrets.token_hex(8)
 
     def _initialize_and_run_controller(self, **options: Any) -> Any:
         """As Ray Train's own, which tells nobody of the controller but the main thread."""
@@ -247,13 +254,27 @@ class OwnTrainer:
         try:
             ray.get(self.controller.run.remote())
             return ray.get(self.controller.get_result.remote())
+        except ray.exceptions.RayActorError:
+            if not self.ended:  # whoever ends it does so when Ray still answers
+                self.give_back()
+            raise
         finally:
             self.controller = None  # its process ends with the last that knows of it
 
     def end(self) -> None:
-        """End the run: its ``fit`` raises."""
+        """End the run, if it goes on: its ``fit`` raises."""
         if (controller := self.controller) is not None:
+            self.ended = True
             ray.kill(controller)
+
+    def give_back(self, pending: bool = False) -> None:
+        """Give back the room that the run still holds (``pending``: asks for): what a controller held that died, nobody else does
+        before the driver ends, and the next run would wait for it."""
+        for group in ray.util.placement_group_table().values():
+            held = group["state"] == "PENDING" if pending else group["state"] != "REMOVED"
+            if held and group["name"].startswith(f"{self.placement}-"):
+                with contextlib.suppress(ValueError):  # it is gone
+                    ray.util.remove_placement_group(ray.util.get_placement_group(group["name"]))
 
     def _policy(self, theirs: Any) -> Any:
         alone = on_private_cluster() and not self.scaling_config.elasticity_enabled
@@ -264,6 +285,7 @@ class OwnTrainer:
         return [
             *(callback for callback in callbacks if type(callback).__name__ not in UNUSED_CALLBACKS),
             EndOnSigterm(),
+            NamedRoom(self.placement),
         ]
 
 
@@ -302,18 +324,11 @@ class _Unmet:
         return SimpleNamespace(remote=lambda: ray.put(None))
 
 
-class SlotsGroup(WorkerGroupCallback):
-    """In the controller of a run whose workers train apart: names its request for room, and says who died.
+class NamedRoom(WorkerGroupCallback):
+    """In the controller of a run: names its requests for room, so that the driver knows which are of this run."""
 
-    Args:
-        placement: what the name of the run's placement group begins with: by it the driver knows which requests are its own.
-        died: takes a worker's rank, what is known of its death, and whether its node was taken away.
-    """
-
-    def __init__(self, placement: str, died: Callable[[int, str, bool], None]) -> None:
-        self.placement, self.died = placement, died
-        self.group: Any = None
-        self.groups = 0
+    def __init__(self, placement: str) -> None:
+        self.placement, self.groups = placement, 0
 
     @contextlib.contextmanager
     def on_worker_group_start(self) -> Iterator[None]:
@@ -321,6 +336,22 @@ class SlotsGroup(WorkerGroupCallback):
         worker_group.placement_group = partial(
             ray.util.placement_group, name=f"{self.placement}-{self.groups}-{os.getpid()}"
         )
+        yield
+
+
+class SlotsGroup(WorkerGroupCallback):
+    """In the controller of a run whose workers train apart: says who died.
+
+    Args:
+        died: takes a worker's rank, what is known of its death, and whether its node was taken away.
+    """
+
+    def __init__(self, died: Callable[[int, str, bool], None]) -> None:
+        self.died = died
+        self.group: Any = None
+
+    @contextlib.contextmanager
+    def on_worker_group_start(self) -> Iterator[None]:
         worker_group.SynchronizationActor, state._shutdown_sync_actor = _Unmet(), lambda actor: None
         yield
 

@@ -4,6 +4,8 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 import s3_server
-from processes import wait_until, writer_of
+from processes import family_of_title, wait_until, writer_of
 from safetensors.torch import load_file
 
 from raysts.errors import RunFailed
@@ -109,6 +111,8 @@ def test_members_train_at_once_die_alone_and_come_back(
     from raysts.cluster.connect import STATES
 
     monkeypatch.setenv(STATES, "1")
+    # Ray looks whether the controllers of what it shows are alive, and asks the dashboard, which this cluster lacks.
+    monkeypatch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
     monkeypatch.setattr(members, "widths", lambda slots: [slots])
     # There is time to kill them, and not between the checkpoints of two that train as one: then they would go on apart.
     long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20, "members": 2}
@@ -188,7 +192,10 @@ def test_members_train_at_once_die_alone_and_come_back(
 
 
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
-    """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line."""
+    """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line. A controller
+    that dies is replaced, and the room that it held is free for the next."""
+    import ray
+
     from raysts.cluster.members import train_members
 
     # Small steps: Adam turns the sign of a gradient that is zero but for rounding into a whole step.
@@ -198,7 +205,18 @@ def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path
     assert LocalExecutor(threads=1).train([_jobs(one.chains[0])[:1]], Resources(), lambda text: None) == [None]
     two = _made(planned, tmp_path / "two", "nli-ct", {**exact, "resources.workers": 2})
     assert [node.id for node in one.chains[0]] == [node.id for node in two.chains[0]]
+    killed = set()
+
+    def kill() -> None:
+        """The controller, when it has got room for its workers."""
+        wait_until(lambda: any(g["state"] == "CREATED" for g in ray.util.placement_group_table().values()), pause=0.05)
+        for found in family_of_title("ray::TrainController", os.getpid()):
+            killed.add(found)
+            os.kill(found, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
     (reason,) = train_members([_jobs(two.chains[0])], two.pipeline.resources, lambda text: None)
+    assert len(killed) == 1
     assert reason is not None and "the loss is nan" in reason and "Traceback" not in reason, reason
     a, b = one.chains[0][0], two.chains[0][0]
     assert (a.record["layout"]["world_size"], b.record["layout"]["world_size"]) == (1, 2)
@@ -260,3 +278,15 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
         assert text == "c 4" and other != first
         wait_until(lambda: not Path(f"/proc/{first}").exists(), 60)
     wait_until(lambda: not Path(f"/proc/{other}").exists(), 60)
+
+
+def test_what_a_dashboard_shows_is_not_kept_where_there_is_none(cluster: None) -> None:
+    import ray
+
+    driver = (
+        "import os, sys; from raysts.cluster.connect import STATES, connected\n"
+        "with connected(sys.argv[1]) as private: print(private, STATES in os.environ)"
+    )
+    command = [sys.executable, "-c", driver, ray.get_runtime_context().gcs_address]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert asked.stdout.split() == ["False", "False"], asked.stderr

@@ -134,7 +134,7 @@ def test_callbacks_of_ray_train(tmp_path: Path) -> None:
     every = names(DataParallelTrainer)
     assert set(every) > ray_internals.UNUSED_CALLBACKS
     left = [name for name in every if name not in ray_internals.UNUSED_CALLBACKS]
-    assert names(ray_internals.SlotsTrainer) == [*left, "EndOnSigterm"]
+    assert names(ray_internals.SlotsTrainer) == [*left, "EndOnSigterm", "NamedRoom"]
 
 
 def test_a_run_that_nobody_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
