@@ -16,7 +16,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             name,
             metavar=name.upper(),
-            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student (default: what it delivered)",
+            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... (default: what its name "
+            "says, all members where nothing combines them; of a run with deliver=best what that delivered)",
         )
     add(command, "--tasks")
     add_layers(command, "the models' own if all agree, else 1", of=" of both")
@@ -44,8 +45,9 @@ def compare(
     :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
 
     Args:
-        a: a MODEL, a run of the storage, or a system of which the storage has runs; ``NAME:members``, ``NAME:ensemble``
-            and ``NAME:student`` say what of a run is meant (default: what it handed over).
+        a: a MODEL, a run of the storage, or a system of which the storage has runs; ``NAME:members``, ``NAME:ensemble``,
+            ``NAME:student``, ``NAME:soup`` and ``NAME:greedy-soup`` say what of a run is meant (default: what its system's name
+            says, all members where nothing combines them; of a run with ``deliver=best`` what that delivered).
         b: the other one.
         tasks: names; default: every task whose files exist and on which rows can be compared.
         data, test: as :func:`raysts.evaluate`.

@@ -24,7 +24,8 @@ from raysts.storage.runs import record_of
 from raysts.storage.store import Store
 
 ROLES = ("student", *SOUPS, "ensemble", "members")
-"""What of a run can be compared: ``NAME:ROLE``; without a role the best that was delivered, else what the system's name says."""
+"""What of a run can be compared: ``NAME:ROLE``; without a role the best where that was delivered, else what the system's name
+says: where nothing combines the members all of them."""
 
 COMMON = 1
 """Pooled layers where the models do not agree on their own."""
