@@ -30,7 +30,13 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--from-run", metavar="NAME", help="take the members of this run")
     command.add_argument("--from-study", metavar="NAME", help="take the best of this study ('raysts tune')")
-    command.add_argument("--top", type=int, metavar="K", help="the best K members on STS-B dev (default: all)")
+    command.add_argument(
+        "--top",
+        type=int,
+        metavar="K",
+        help="the best K members on STS-B dev (default: all); of a search by points "
+        "(lower-bound) K seeds of its best point (default: as many as it had)",
+    )
     command.add_argument("--name", help="name of the run in the storage")
     command.add_argument(
         "--prompt",
@@ -79,7 +85,7 @@ def distill(
         storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
         from_run: take the members of this run in the storage instead.
         from_study: take the best of this study in the storage instead.
-        top: the best so many on STS-B dev; default: all.
+        top: the best so many on STS-B dev; default: all. Of a study by points so many seeds of its best point.
         prompt: before every text that the teachers read: the name of a prompt that they have, or a text; default: each
             one's default prompt. The student reads what its backbone says, or the override ``prompt``.
         name: name of the run; default ``distilled``, after the run or study ``<its name>-distilled``.
