@@ -43,7 +43,7 @@ RUN = {
 }
 FIELDS = {
     "recipes": {"status", "recipes", "tables"},
-    "show": {"status", "recipe"},
+    "show": {"status", "recipe", "notes"},
     "plan": {"status", "storage", "name", "backbone", "skipped", "nodes"},
     "run": RUN,
     "distill": RUN,

@@ -85,8 +85,9 @@ def _home_storage() -> Path:
     return folder
 
 
-def locate(model: str | Path, store: Store) -> Path:
-    """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors."""
+def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
+    """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors. ``fetch``: from
+    the hub if it is not here."""
     text = str(model)
     if re.fullmatch(r"[0-9a-f]{1,16}", text):
         ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
@@ -98,7 +99,7 @@ def locate(model: str | Path, store: Store) -> Path:
         if ids:
             RunFolder(store.path(f"runs/{ids[0]}")).record()
             return store.get_dir(f"runs/{ids[0]}/model") or store.path(f"runs/{ids[0]}/model")
-    return pretrained.find(model)
+    return pretrained.find(model, fetch)
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:

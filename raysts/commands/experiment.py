@@ -30,16 +30,34 @@ from raysts.search.space import Point
 from raysts.search.study import Study
 from raysts.storage.store import Store
 
+ASSUMED = 12
+"""Layers of an encoder that is shown, of which nothing is known."""
+
 
 def pipelines(
-    recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
+    recipe: str,
+    overrides: Mapping[str, Any],
+    options: RunOptions,
+    found: Mapping[str | None, Point] | None = None,
+    unknown: list[str] | None = None,
 ) -> dict[str, Pipeline]:
-    """The pipelines of an experiment by point; the backbone may be a run id of the storage. ``found``: by its searches."""
+    """The pipelines of an experiment by point; the backbone may be a run id of the storage. ``found``: by its searches.
+    ``unknown``: takes up what is assumed of a backbone that is not on this machine, which is refused otherwise."""
 
     def depth(backbone: str) -> int:
         if backbone == TINY:
             return int(tiny_config()["num_hidden_layers"])
-        config = pretrained.check(locate(backbone, store_of(options.storage)))
+        try:
+            config = pretrained.check(locate(backbone, store_of(options.storage), fetch=unknown is None))
+        except InputError:
+            if unknown is None:
+                raise
+            if backbone in experiments.DEPTHS:
+                return experiments.DEPTHS[backbone]
+            unknown.append(
+                f"backbone '{backbone}' cannot be read on this machine: shown as an encoder of {ASSUMED} layers"
+            )
+            return ASSUMED
         if config["model_type"] == static.MODEL_TYPE:
             return 0
         return int(config[family_of(config["model_type"]).depth])

@@ -306,8 +306,9 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
             )
 
 
-def find(model: str | Path) -> Path:
-    """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot."""
+def find(model: str | Path, fetch: bool = True) -> Path:
+    """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot, which is
+    fetched if it may be."""
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
@@ -325,7 +326,7 @@ def find(model: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES)))
+        return Path(snapshot_download(str(model), allow_patterns=list(HUB_FILES), local_files_only=not fetch))
     except Exception as error:
         raise InputError(
             f"model '{model}' is not there: no such directory, and the Hugging Face hub did not give it "

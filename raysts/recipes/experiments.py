@@ -69,6 +69,11 @@ BERT, BERT_LARGE = "bert-base-uncased", "bert-large-uncased"
 GLOVE, SKIP_GRAM = "glove.840B.300d.txt", "GoogleNews-vectors-negative300.txt"
 """Files of word vectors under the names that they are distributed with; ``--set backbone=PATH`` where they lie elsewhere."""
 
+DEPTHS = {
+    "distilbert-base-uncased": 6, BERT: 12, "roberta-base": 12, BERT_LARGE: 24, "roberta-large": 24, GLOVE: 0, SKIP_GRAM: 0,
+}  # fmt: skip
+"""Layers of the papers' backbones."""
+
 
 def _main(depth: int) -> list[Point]:
     """Every row of the tables for BERT-large: what a student is distilled from is measured with it."""

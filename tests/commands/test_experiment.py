@@ -116,6 +116,19 @@ def test_spread_over_students(small_world: Path, tiny_backbone: Path, tmp_path: 
 # -- experiments ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "points", "notes"),
+    [
+        ("latte-layers@paper", {}, 12 + 24, 0),
+        ("sed-main@paper", {}, 12, 0),
+        ("latte-layers", {"backbone": "./none"}, 12, 1),
+    ],
+)
+def test_what_is_shown_needs_no_backbone(recipe: str, overrides: dict[str, Any], points: int, notes: int) -> None:
+    found = show_recipe(recipe, overrides)
+    assert (len(found["recipe"]), len(found["notes"])) == (points, notes)
+
+
 def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Tables 7 and 9 of Latte-Mix: planned, run, shared with the system by its own name, run again for nothing."""
     overrides = {**QUICK, "backbone": str(tiny_backbone), "evaluation.tasks": ["sts12", "stsb"], "settings.hidden": 8}

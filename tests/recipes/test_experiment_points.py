@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipes.experiments import EXPERIMENTS, GLOVE, SEARCHED, SKIP_GRAM, commands, is_experiment, pipelines
+from raysts.recipes.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
 from raysts.report.paper.match import BACKBONES
@@ -19,9 +19,6 @@ from raysts.search.search import Search
 @functools.cache
 def made(recipe: str, depth: int = 12, **overrides: Any) -> dict[str, Pipeline]:
     return pipelines(recipe, {key.replace("__", "."): v for key, v in overrides.items()}, lambda backbone: depth)
-
-
-DEPTHS = {"distilbert-base-uncased": 6, "bert-base-uncased": 12, "roberta-base": 12, GLOVE: 0, SKIP_GRAM: 0}
 
 
 def measures(made: Pipeline) -> set[tuple[str, str]]:
@@ -40,7 +37,7 @@ def measures(made: Pipeline) -> set[tuple[str, str]]:
 @functools.cache
 def at_paper(experiment: str) -> list[tuple[Pipeline, set[tuple[str, str]]]]:
     """Every pipeline of an experiment at the scale of the papers, on the papers' backbones, and what it measures."""
-    made = pipelines(f"{experiment}@paper", {}, lambda backbone: DEPTHS.get(backbone, 24)).values()
+    made = pipelines(f"{experiment}@paper", {}, DEPTHS.__getitem__).values()
     return [(one, measures(one)) for one in made]
 
 
