@@ -80,7 +80,8 @@ def run(
     from raysts.search.composed import is_composed
 
     given, own = dict(overrides or {}), Own.of(text, column, dev, test)
-    line = command or f"raysts.run({recipe if isinstance(recipe, str) else recipe.name!r}, {given!r})"
+    called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
+    line = command or f"raysts.run({called!r}, {given!r})"
     options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, own)
     if is_experiment(recipe):
         from raysts.commands import experiment

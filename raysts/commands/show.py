@@ -40,7 +40,7 @@ def show(recipe: str, overrides: Mapping[str, Any] | None = None) -> Result:
 
         tree = composed.shown(recipe, given)
     else:
-        tree = to_plain(names.pipeline(recipe, given))
+        tree = to_plain(names.pipeline_of(recipe, given))
     return {"status": "done", "recipe": tree, "notes": notes}
 
 

@@ -88,7 +88,7 @@ def tune(
     from raysts.data.own import Own
 
     given = dict(overrides or {})
-    line = command or f"raysts.tune({search if isinstance(search, str) else search.name!r}, {given!r})"
+    line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {given!r})"
     options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=Own.of(text, column, dev))
     return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 

@@ -114,9 +114,17 @@ def pipeline(name: str, overrides: Mapping[str, Any] | None = None) -> Pipeline:
 
 
 def pipeline_of(recipe: str | Pipeline, overrides: Mapping[str, Any] | None) -> Pipeline:
-    """The pipeline that a recipe names, or is, with overrides applied."""
-    if isinstance(recipe, str):
-        return pipeline(recipe, overrides)
+    """The pipeline that a recipe names, or is, with overrides applied.
+
+    Raises:
+        InputError: as :func:`pipeline`; it is neither a name nor a pipeline.
+    """
+    if isinstance(recipe, str | Path):
+        return pipeline(str(recipe), overrides)
+    if not isinstance(recipe, Pipeline):
+        raise InputError(
+            f"recipe {recipe!r:.40}: must be the name of a system, a YAML file or a Pipeline; 'raysts recipes' lists names"
+        )
     return apply_overrides(recipe, overrides) if overrides else recipe
 
 

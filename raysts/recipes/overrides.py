@@ -43,7 +43,7 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
 
 def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list[str]) -> Pipeline | None:
     plain: dict[str, Any] = copy.deepcopy(to_plain(pipeline))
-    for key, value in overrides.items():
+    for key, value in to_plain(overrides).items():
         targets = _targets(plain, key)
         for target in targets:
             set_path(plain, target, value)

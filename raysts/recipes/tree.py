@@ -7,8 +7,10 @@ import types
 import typing
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import yaml
 
 from raysts.errors import InputError, nearest
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 
 def to_plain(value: Any, identity: bool = False) -> Any:
-    """A tree as dicts, lists and scalars.
+    """A tree as dicts, lists and scalars; paths are text and numpy's numbers are Python's.
 
     Args:
         identity: as ids are made of it: without the fields that came later (``raysts.ids.later``) and have their default,
@@ -34,7 +36,7 @@ def to_plain(value: Any, identity: bool = False) -> Any:
         return {key: to_plain(item, identity) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_plain(item, identity) for item in value]
-    return value
+    return value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, PurePath) else value
 
 
 def build(cls: type[T], plain: Any, problems: list[str], path: str = "") -> T | None:

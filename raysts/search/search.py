@@ -151,7 +151,12 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     Raises:
         InputError: unknown options, values that are wrong; all in one message.
     """
+    if not isinstance(search, Search):
+        raise InputError(
+            f"search {search!r:.40}: must be the name of a search, or a Search; 'raysts tune --help' lists names"
+        )
     problems: list[str] = []
+    overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
     own: dict[str, Any] = {}
     asha: dict[str, Any] | None = to_plain(search.asha)
     inner: dict[str, Any] = {}

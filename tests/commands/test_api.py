@@ -62,6 +62,8 @@ def test_errors_are_one_kind_with_the_cli_text(finished: run_commands.Finished, 
     for wrong in (
         lambda: raysts.run("nil", storage=tmp_path / "s"),
         lambda: raysts.run("nli", {"optim.lrr": 1}, storage=tmp_path / "s"),
+        lambda: raysts.run(5, storage=tmp_path / "s"),
+        lambda: raysts.tune(5, storage=tmp_path / "s"),
         lambda: raysts.plan("nli", data=tmp_path / "none"),
         lambda: raysts.evaluate(tmp_path),
         lambda: raysts.embed(finished.results["nli"]["model"], tmp_path, "text", tmp_path / "out"),

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -162,6 +163,15 @@ def test_an_override_of_one_stage_leaves_the_others() -> None:
     assert [found.recipes[name].batch for name in ("nli", "ct", "sed")] == [32, before.stages["ct"].batch, 32]
     assert found.stages["ct"].train.max_steps == 9 and found.stages["nli"].train.max_steps is None
     assert found.sed is not None and found.sed.optim.lr == 1e-4 and found.stages["nli"].optim.lr == 2e-5
+
+
+def test_values_of_numpy_and_paths_are_what_they_say() -> None:
+    plain = {"members": 3, "optim.lr": 0.5, "train.dropout": False, "backbone": "/a/b", "sed.matryoshka": [8, 4]}
+    given = {
+        "members": np.int64(3), "optim.lr": np.float32(0.5), "train.dropout": np.bool_(False), "backbone": Path("/a/b"),
+        "sed.matryoshka": (np.int32(8), 4),
+    }  # fmt: skip
+    assert dump(pipeline("nli-sed", given)) == dump(pipeline("nli-sed", plain))
 
 
 def test_the_later_override_wins() -> None:

@@ -126,6 +126,13 @@ def test_the_named_searches_are_those_of_the_papers() -> None:
     assert {point["latte.settings.classes"] for point in mix.first} == {20, 50, 100, 200}  # Latte-Mix, Table 4
 
 
+def test_values_of_numpy_and_paths_are_what_they_say() -> None:
+    given = {"seeds": np.int64(2), "space.lower_bound": [np.float32(0.5)], "backbone": Path("/a")}
+    assert named.search("lower-bound", given) == named.search(
+        "lower-bound", {"seeds": 2, "space.lower_bound": [0.5], "backbone": "/a"}
+    )
+
+
 def test_overrides_reach_the_search_its_space_and_its_pipeline() -> None:
     found = named.search(
         "lower-bound",
