@@ -249,6 +249,11 @@ class Import:
         """Which usable rows [N] bool are written, and how many were dropped as near duplicates."""
         keys: set[bytes] = set()
         repeats: list[bool] = []
+        ids = [place for place, column in enumerate(columns) if column.name in ("query_id", "doc_id")]
+        owners: list[int] = []
+
+        def owner(row: Values) -> Values:
+            return tuple(row[place] for place in ids)
 
         def checked() -> Iterator[str]:
             for row in self._rows(files, columns, counts):
@@ -256,6 +261,7 @@ class Import:
                 key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
                 repeats.append(key in keys)
                 keys.add(key)
+                owners.append(hash(owner(row)))
                 yield text
 
         near = np.zeros(0, bool)
@@ -270,11 +276,16 @@ class Import:
             )
         again = np.array(repeats)
         counts["exact_duplicates"] = int(again.sum())
-        if self.drop is None:
-            return np.ones(len(again), bool), 0
-        if self.drop == "exact":
-            return ~again, 0
-        return ~(again | near), int((near & ~again).sum())
+        kept = np.ones(len(again), bool) if self.drop is None else ~again if self.drop == "exact" else ~(again | near)
+        distinct, count = np.unique(np.array(owners)[kept], return_counts=True)
+        if ids and len(twice := distinct[count > 1]):
+            first = next(owner(row) for row in self._rows(files, columns, {}) if hash(owner(row)) in twice)
+            what = " and ".join(columns[place].name for place in ids)
+            raise InputError(
+                f"FILE '{self.file}': {len(twice):,} values of {what} are there several times (the first: "
+                f"{' and '.join(map(repr, first))}); each may be there once, remove the other rows"
+            )
+        return kept, int((near & ~again).sum()) if self.drop == "near" else 0
 
 
 def _present(files: Sequence[Path]) -> list[str]:

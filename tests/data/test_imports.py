@@ -22,7 +22,7 @@ NLI = [
     ("A man eats.", " ", "con"),
     ("x", "y", "-"),
 ]
-ODD = {"n": "1_0", "none": None, "yes": True}
+ODD = {"n": "1_0", "none": None, "yes": True, "one": 1}
 LABELS = {"ent": "entailment", "con": "contradiction", "-": "drop"}
 COLUMNS = {"premise": "q", "hypothesis": "a", "label": "gold"}
 
@@ -121,6 +121,21 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
             "no canonical table with the columns sentence",
         ),
         ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
+        (
+            "retrieval",
+            {"columns": {"doc_id": "gold", "text": "a"}},
+            r"1 values of doc_id are there several times \(the first: 'con'\); each may be there once, remove",
+        ),
+        (
+            "retrieval",
+            {"columns": {"query_id": "q", "text": "a"}, "drop": "exact"},
+            "1 values of query_id are .*: 'A man eats.'",
+        ),
+        (
+            "retrieval",
+            {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
+            "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'",
+        ),
         ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
     ],
 )
