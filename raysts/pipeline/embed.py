@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,14 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     if output.exists() and not output.is_dir():
         raise InputError(f"--output '{output}' is a file; it must be a folder, which is made when it is not there")
     found: list[Unit] = []
+    counts: dict[Path, int] = {}  # rows of what is no Parquet, which never stands beside it
     problems: list[str] = []
     types: dict[str, set[type]] = {}
     parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix == ".parquet"]
     for path in parquet or files_of(source, "--input"):
         try:
             if is_saved(path) or format_of(path) != ".parquet":
-                found += _blocks(path, column, types)
+                counts[path] = _count(path, column, types)
                 continue
             file = open_shard(path, "write it again, or take it out of --input")
         except InputError as error:
@@ -101,11 +102,15 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
         raise InputError(problems)
     # One schema for all, so that the shards are one table.
     schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
-    return [unit if unit.schema is None else replace(unit, schema=schema) for unit in found]
+    return found + [
+        Unit(str(path), number, min(READ_ROWS, count - first), schema)
+        for path, count in counts.items()
+        for number, first in enumerate(range(0, count, READ_ROWS))
+    ]
 
 
-def _blocks(path: Path, column: str, types: dict[str, set[type]]) -> list[Unit]:
-    """The units of a file that is no Parquet, or of a saved data set, which is read from end to end; what its columns hold is
+def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
+    """The rows of a file that is no Parquet, or of a saved data set, which is read from end to end; what its columns hold is
     added to ``types``."""
 
     def choose(path: Path, present: Sequence[str]) -> Sequence[str]:
@@ -124,10 +129,7 @@ def _blocks(path: Path, column: str, types: dict[str, set[type]]) -> list[Unit]:
         for name, value in row.items():
             wide = isinstance(value, int) and value.bit_length() > 63
             types.setdefault(name, set()).add(object if wide else type(value))
-    firsts = range(0, count, READ_ROWS)
-    return [
-        Unit(str(path), number, min(READ_ROWS, count - first), pa.schema([])) for number, first in enumerate(firsts)
-    ]
+    return count
 
 
 def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> dict[Unit, Path]:
