@@ -52,14 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = execute(given)
-    except KeyboardInterrupt:  # while the arguments are read, or the result is printed
-        _interrupted(written_down(given))
+    except KeyboardInterrupt:
+        print(
+            f"raysts: interrupted; finished work is kept. To go on: {written_down(given)}", file=sys.stderr, flush=True
+        )
+        os._exit(130)  # threads that wait on a Ray run never return after the shutdown: do not wait for them
     gc.freeze()  # Python looks through all that is left when it ends: a second, for nothing
     sys.exit(code)
 
 
 def execute(arguments: list[str]) -> int:
-    """Run one command and return its exit code: 0 done, 2 wrong input, 3 a run failed, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 2 wrong input, 3 a run failed."""
     top = parser()
     options = top.parse_args(arguments)
     for argument in arguments:
@@ -84,8 +87,6 @@ def execute(arguments: list[str]) -> int:
     except RunFailed as error:
         print(f"raysts: {without_secrets(str(error))}", file=sys.stderr)
         return 3
-    except KeyboardInterrupt:
-        _interrupted(line)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
@@ -97,12 +98,6 @@ def execute(arguments: list[str]) -> int:
     except BrokenPipeError:  # whoever reads, as in `| head`, has enough; Python flushes once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 2 if result.get("problems") else 0
-
-
-def _interrupted(line: str) -> NoReturn:
-    print(f"raysts: interrupted; finished work is kept. To go on: {line}", file=sys.stderr, flush=True)
-    # Threads that wait on a Ray run never return after the shutdown: do not wait for them.
-    os._exit(130)
 
 
 def _call(options: argparse.Namespace, line: str) -> tuple[Result, str]:

@@ -103,9 +103,9 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     # One schema for all, so that the shards are one table.
     schema = pa.schema([(name, KINDS.get(frozenset(of - {type(None)}), pa.string())) for name, of in types.items()])
     return found + [
-        Unit(str(path), number, min(READ_ROWS, count - first), schema)
+        Unit(str(path), first // READ_ROWS, min(READ_ROWS, count - first), schema)
         for path, count in counts.items()
-        for number, first in enumerate(range(0, count, READ_ROWS))
+        for first in range(0, count, READ_ROWS)
     ]
 
 

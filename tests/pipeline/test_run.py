@@ -21,7 +21,7 @@ import run_commands
 import torch
 from run_commands import EVALUATION, EVERY, TASKS, TINY, WHOLE, overrides, raysts, result
 
-from raysts.cli import execute
+from raysts.cli import main
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
 from raysts.evaluation import results
@@ -405,7 +405,7 @@ def test_ctrl_c_says_how_to_go_on(small_world: Path, tmp_path: Path, monkeypatch
             contextlib.redirect_stderr(Interrupting()) as shown,
             pytest.raises(SystemExit, match="^130$"),
         ):
-            execute([*map(str, arguments), "--json"])
+            main([*map(str, arguments), "--json"])
     err = shown.getvalue()
     assert out.getvalue() == ""
     assert "interrupted" in err and "raysts run nli" in err and "Traceback" not in err
