@@ -255,7 +255,13 @@ class _Slots:
 
     def state(self) -> QueueState:
         alive = self.fits.alive
-        state: QueueState = ray.get(self.queue.state.remote())
+        try:
+            state: QueueState = ray.get(self.queue.state.remote())
+        except ray.exceptions.RayActorError:
+            raise RunFailed(
+                f"the process that hands out the members of {self.name} has died, as one does that is killed or for want of "
+                f"memory on the node of this command; what was trained is kept, and the same command goes on from there"
+            ) from None
         self.open -= {number for number, _ in state.ended}
         if not alive and not state.ended:
             cause = RunFailed(f"its workers do not start: {self.causes.get()}")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import s3_server
 from processes import family_of_title, wait_until, writer_of
 from safetensors.torch import load_file
+from small_runs import Stage
 
 from raysts.errors import RunFailed
 from raysts.pipeline.local import LocalExecutor
@@ -290,3 +292,17 @@ def test_what_a_dashboard_shows_is_not_kept_where_there_is_none(cluster: None) -
     command = [sys.executable, "-c", driver, ray.get_runtime_context().gcs_address]
     asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert asked.stdout.split() == ["False", "False"], asked.stderr
+
+
+def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, tmp_path: Path) -> None:
+    import ray
+
+    from raysts.cluster.members import WorkQueue, _Slots
+
+    job = stage.job("nli", tmp_path)
+    runs = _Slots([[[replace(job, facts={**job.facts, "system": "nli"})]]], Resources(gpus=0), None)
+    runs.queue = ray.remote(WorkQueue).options(num_cpus=0).remote(1)
+    assert ray.get(runs.queue.state.remote()).waiting == 1
+    ray.kill(runs.queue)
+    with pytest.raises(RunFailed, match="hands out the members of nli-nli-.* has died.*goes on from there"):
+        runs.state()
