@@ -15,12 +15,40 @@ from pathlib import Path
 from ports import free_ports
 
 SERVE = """
-import logging
-from moto import backends, server
-modules = list(backends.list_of_moto_modules())
-backends.list_of_moto_modules = lambda: modules  # else each request lists the folders of all services
-logging.getLogger("werkzeug").setLevel("ERROR")  # and writes a line
-server.main()
+import io, logging, sys
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+logging.getLogger("werkzeug").setLevel("ERROR")  # it writes a line for each request
+api = create_backend_app("moto_api")
+
+class Handler(MotoRequestHandler):
+    # werkzeug's own makes a connection and a thread for each request
+    protocol_version, wbufsize = "HTTP/1.1", -1
+
+    def run_wsgi(self):
+        if self.headers.get("Expect"):
+            self.wfile.write(b"HTTP/1.1 100 Continue\\r\\n\\r\\n")
+            self.wfile.flush()
+        environ = self.make_environ()
+        size = -1 if "wsgi.input_terminated" in environ else int(environ.get("CONTENT_LENGTH") or 0)
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
+
+        def start_response(status, headers, exc_info=None):
+            self.send_response(int(status[:3]), status[4:])
+            for name, value in headers:
+                self.send_header(name, value)
+            self.sized = any(name.lower() == "content-length" for name, _ in headers)
+
+        parts = (api if self.path.startswith("/moto-api/") else self.server.app)(environ, start_response)
+        body = b"".join(parts)
+        parts.close()
+        if not self.sized:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+run_simple("127.0.0.1", int(sys.argv[1]), create_backend_app("s3"), threaded=True, request_handler=Handler)
 """
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": "us-east-1"}
 
@@ -31,7 +59,7 @@ def server(log: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, "-c", SERVE, str(port)],
             stdout=file,
             stderr=file,
         )
