@@ -39,10 +39,10 @@ HEAD_SECONDS = 20.0
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """The variable whose ``token`` means that a process shows a token and asks those that call it for one; ``disabled``: neither."""
-PROBE = """
+PROBE = f"""
 import os, sys, ray._raylet as r
 for mode in sys.argv[2:]:
-    os.environ["RAY_AUTH_MODE"] = mode
+    os.environ["{AUTH_MODE}"] = mode
     r.Config.initialize("")
     try:
         r.GcsClient(address=sys.argv[1]).internal_kv_keys(b"raysts", namespace=None)

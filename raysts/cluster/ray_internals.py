@@ -24,6 +24,7 @@ from typing import Any
 import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray._private import ray_constants
+from ray._private.authentication.authentication_token_setup import AUTH_MODE_ENV_VAR
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import _internal_kv_get
@@ -95,9 +96,9 @@ def on_private_cluster() -> bool:
 def set_auth_mode(mode: str | None) -> None:
     """Set Ray's ``RAY_AUTH_MODE`` here and for what this process starts; Ray has read it."""
     if mode is None:
-        os.environ.pop("RAY_AUTH_MODE", None)
+        os.environ.pop(AUTH_MODE_ENV_VAR, None)
     else:
-        os.environ["RAY_AUTH_MODE"] = mode
+        os.environ[AUTH_MODE_ENV_VAR] = mode
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
