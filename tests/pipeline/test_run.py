@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -440,9 +441,10 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
         mounted = True
         return place
 
-    yield size
-    if mounted:
-        MOUNT.umount2(str(place).encode(), 2)  # MNT_DETACH: whatever is still mapped must not keep it for ever
+    # By a process that sees this one end, also when it is killed; lazily: whatever is still mapped must not keep it for ever.
+    unmount = ["sh", "-c", 'read -r _; exec umount -l "$0"', place]
+    with subprocess.Popen(unmount, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+        yield size
 
 
 def test_a_full_disk(small_disk: Any, small_world: Path) -> None:
