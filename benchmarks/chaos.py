@@ -1,10 +1,10 @@
 """Does `raysts run quickstart` come to its end on a cluster whose processes are killed at random all the time?
 
-Three Ray nodes on this machine, one CPU each. Every 20 seconds or so something dies (SIGKILL): a training worker, a node
-with all its processes, the driver, or the head, and with it the cluster. What died is started again at once, the driver
-by the same command. When a round ends before its time, the next begins on a fresh storage folder. Then the killing stops
-and the run must end well: every model bit for bit that of an undisturbed run, no process of a driver left, no
-unfinished file, and never more on disk than the bound that is printed.
+Three Ray nodes on this machine, one CPU each. Every 20 seconds or so something dies (SIGKILL): a training worker, a
+controller of Ray Train, a node with all its processes, the driver, or the head, and with it the cluster. What died is
+started again at once, the driver by the same command. When a round ends before its time, the next begins on a fresh
+storage folder. Then the killing stops and the run must end well: every model bit for bit that of an undisturbed run, no
+process of a driver left, no unfinished file, and never more on disk than the bound that is printed.
 
     python benchmarks/chaos.py --minutes 10 --every 20 --storage /tmp/chaos
 """
@@ -29,13 +29,13 @@ from typing import Any
 from kill_quickstart import weights
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
-from processes import Command, finished_files, trainer, wait_until  # noqa: E402
+from processes import Command, family_of_title, finished_files, trainer, wait_until  # noqa: E402
 
 from raysts.storage.atomic import ASIDE
 from raysts.storage.foreign import read_json  # noqa: E402
 from raysts.training import checkpoint  # noqa: E402
 
-KINDS = ("worker", "node", "driver", "head")
+KINDS = ("worker", "controller", "node", "driver", "head")
 NODES = 3
 DISK = 3.0
 """The storage may hold so many times what an undisturbed run leaves, at any moment."""
@@ -260,14 +260,18 @@ class Chaos:
 
     def kill(self, storage: Path) -> None:
         """One kill, and a new start of what died."""
-        kind, worker = self.dice.choice(KINDS), trainer(storage)
-        if kind == "worker" and worker is None:
-            kind = "node"
+        kind = self.dice.choice(KINDS)
+        victims = {
+            "worker": [found for found in [trainer(storage)] if found],
+            "controller": family_of_title("ray::TrainController", os.getpid()),
+        }.get(kind)
+        if victims == []:
+            kind, victims = "node", None
         self.kills.append((time.monotonic() - self.began, kind, committed(storage)))
         self._say(f"kill {len(self.kills)}: {kind}, committed {self.kills[-1][2]}")
-        if kind == "worker" and worker is not None:
+        if victims:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
+                os.kill(victims[0], signal.SIGKILL)
         elif kind == "node":
             self.nodes.kill(self.dice.randrange(1, len(self.nodes.commands)))
             self.nodes.start()
