@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -34,6 +35,7 @@ def exit_code(program: str, *arguments: str) -> int:
 
 
 def _run(program: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+    gc.freeze()  # as in gloo_ranks
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments
