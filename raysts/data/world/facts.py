@@ -146,7 +146,7 @@ class Facts:
         return Noun(kind, properties, "one" if draws.chance(0.6) else draws.pick(_MANY))
 
     def _with(self, meaning: Meaning, role: str, noun: Noun) -> Meaning:
-        return replace(meaning, agent=noun) if role == "agent" else replace(meaning, patient=noun)
+        return meaning._replace(agent=noun) if role == "agent" else meaning._replace(patient=noun)
 
     def _role(self, meaning: Meaning) -> tuple[str, Noun]:
         if meaning.patient is not None and self.draws.chance(0.5):
@@ -168,10 +168,10 @@ class Facts:
         choice = self.draws.uniform()
         if choice < 0.3:
             parent = ACTIONS[meaning.action].parent
-            return replace(meaning, action=parent) if parent else None
+            return meaning._replace(action=parent) if parent else None
         if choice < 0.4 and meaning.place is not None:
             parent = PLACES[meaning.place].parent
-            return replace(meaning, place=parent) if parent else None
+            return meaning._replace(place=parent) if parent else None
         role, noun = self._role(meaning)
         if choice > 0.9:
             nested = [level for level in noun.properties if level in PROPERTY_PARENTS]
@@ -183,10 +183,10 @@ class Facts:
         choice = self.draws.uniform()
         if choice < 0.35:
             below = children("action", meaning.action)
-            return replace(meaning, action=self.draws.pick(below)) if below else None
+            return meaning._replace(action=self.draws.pick(below)) if below else None
         if choice < 0.45 and meaning.place is not None:
             below = children("place", meaning.place)
-            return replace(meaning, place=self.draws.pick(below)) if below else None
+            return meaning._replace(place=self.draws.pick(below)) if below else None
         role, noun = self._role(meaning)
         below = children("kind", noun.kind)
         return self._recast(meaning, role, noun, self.draws.pick(below)) if below else None
@@ -213,17 +213,17 @@ class Facts:
         patient = meaning.patient
         if patient is not None and patient.kind != ROOT and not allowed(action, "patient", patient.kind):
             return None
-        return replace(meaning, action=action)
+        return meaning._replace(action=action)
 
     def _add(self, meaning: Meaning) -> Meaning | None:
         draws = self.draws
         choice = draws.uniform()
         if choice < 0.25 and meaning.place is None:
-            return replace(meaning, place=draws.pick(LEAF_PLACES))
+            return meaning._replace(place=draws.pick(LEAF_PLACES))
         if choice < 0.4 and meaning.time is None:
-            return replace(meaning, time=draws.pick(tuple(TIMES)))
+            return meaning._replace(time=draws.pick(tuple(TIMES)))
         if choice < 0.55 and meaning.manner is None:
-            return replace(meaning, manner=draws.pick(tuple(MANNERS)))
+            return meaning._replace(manner=draws.pick(tuple(MANNERS)))
         role, noun = self._role(meaning)
         said = {DIMENSION_OF[level] for level in noun.properties}
         free = [dimension for dimension in property_dimensions(noun.kind) if dimension not in said]
@@ -234,7 +234,7 @@ class Facts:
         return self._with(meaning, role, replace(noun, properties=properties))
 
     def _drop(self, meaning: Meaning) -> Meaning | None:
-        options = [replace(meaning, place=None), replace(meaning, time=None), replace(meaning, manner=None)]
+        options = [meaning._replace(place=None), meaning._replace(time=None), meaning._replace(manner=None)]
         for role, noun in _roles(meaning):
             for level in noun.properties:
                 kept = tuple(other for other in noun.properties if other != level)
@@ -251,12 +251,12 @@ class Facts:
                 others = [other for other in PROPERTIES[DIMENSION_OF[level]] if other != level]
                 options.append(self._relevel(meaning, role, noun, level, draws.pick(others)))
         if meaning.place is not None:
-            options.append(replace(meaning, place=draws.pick(LEAF_PLACES)))
+            options.append(meaning._replace(place=draws.pick(LEAF_PLACES)))
         if meaning.time is not None:
-            options.append(replace(meaning, time=draws.pick(tuple(TIMES))))
+            options.append(meaning._replace(time=draws.pick(tuple(TIMES))))
         if meaning.manner is not None:
             first, second = MANNER_DIMENSIONS[MANNER_DIMENSION_OF[meaning.manner]]
-            options.append(replace(meaning, manner=second if meaning.manner == first else first))
+            options.append(meaning._replace(manner=second if meaning.manner == first else first))
         return draws.pick(options) if options else None
 
     def _relevel(self, meaning: Meaning, role: str, noun: Noun, old: str, new: str) -> Meaning:
@@ -275,7 +275,7 @@ class Facts:
         return self._with(meaning, role, replace(noun, count=self.draws.pick(wider))) if wider else None
 
     def _negate(self, meaning: Meaning) -> Meaning:
-        return replace(meaning, negated=not meaning.negated)
+        return meaning._replace(negated=not meaning.negated)
 
     def _swap(self, meaning: Meaning) -> Meaning | None:
         """Agent and patient change places, where both roles allow it."""
@@ -284,4 +284,4 @@ class Facts:
             return None
         if not allowed(meaning.action, "agent", patient.kind) or not allowed(meaning.action, "patient", agent.kind):
             return None
-        return replace(meaning, agent=patient, patient=agent)
+        return meaning._replace(agent=patient, patient=agent)

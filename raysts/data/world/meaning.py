@@ -9,6 +9,7 @@ inference, both sentences of a pair speak of the same situation.
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from raysts.data.world.lexicon import (
     ACTIONS,
@@ -40,8 +41,7 @@ class Noun:
     count: str = "one"
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(NamedTuple):
     """What a sentence says; `negated` denies everything but the agent ("a dog is not chasing a cat at night")."""
 
     agent: Noun

@@ -1,6 +1,6 @@
 """Tables of the embedded world: articles, NLI pairs, graded STS and SICK pairs, all computed from the meanings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from raysts.data.world.facts import Facts, leaves
@@ -116,7 +116,7 @@ class Writer:
             elif edit == "scene":
                 other = self.facts.fresh(modifiers=0.35, negated=0.0)
                 # much the same words in other surroundings: another event
-                meaning = replace(meaning, agent=other.agent, action=other.action, patient=other.patient)
+                meaning = meaning._replace(agent=other.agent, action=other.action, patient=other.patient)
             else:
                 meaning = self.facts.edited(meaning, edit)
         return meaning

@@ -56,7 +56,7 @@ class _Scribe(Writer):
         meaning, patient = self.product()
         kept = tuple(other for other in patient.properties if DIMENSION_OF[other] not in ("quality", "dirt"))[:1]
         properties = tuple(sorted((*kept, level), key=DIMENSION_OF.__getitem__))
-        return self.realiser.sentence(replace(meaning, patient=replace(patient, properties=properties)))
+        return self.realiser.sentence(meaning._replace(patient=replace(patient, properties=properties)))
 
     def reviewed(self, level: str) -> str:
         """An opinion on goods, half of them by denying the opposite quality."""

@@ -148,7 +148,8 @@ class Realiser:
 
     def _choose(self, forms: Sequence[str]) -> str:
         if len(forms) > 1:
-            kept = [form for form in forms if form in self._prefer] or [f for f in forms if f not in self._avoid]
+            kept = self._prefer and [form for form in forms if form in self._prefer]
+            kept = kept or (self._avoid and [form for form in forms if form not in self._avoid])
             choice = self.draws.pick(kept or forms)
         else:
             choice = forms[0]
