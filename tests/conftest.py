@@ -53,9 +53,10 @@ GROUPS = {
     ),
     "gloo": ("objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py"),
 }  # fmt: skip
-"""Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo and
-the server of which they and those that are killed are forks; or for they start Ray's nodes of their own, one after the other, and not before that cluster is up (two nodes that start in the same
-moment may hang). They come first, for they take longest. Every other file is a group of its own."""
+"""Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo, the
+server of which these and the killed ones are forks; or for they start Ray's nodes of their own, one after the other, and not
+before that cluster is up (two nodes that start in the same moment may hang). They come first, for they take longest. Every
+other file is a group of its own."""
 SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
 """The group of the tests that take a fixture."""
 
