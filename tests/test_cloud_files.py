@@ -143,6 +143,8 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
     """Ray's own provider with the rights of docs/aws-roles.json, against a cloud that checks which actions they allow."""
     import boto3
     import botocore.exceptions
+    import botocore.loaders
+    import botocore.session
     from moto import mock_aws
     from moto.core.authorization import enable_iam_authentication
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
@@ -154,12 +156,16 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
 
+    loader = botocore.loaders.create_loader()  # what it reads of AWS takes a second
+
     def become(AccessKeyId: str, SecretAccessKey: str, SessionToken: str = "", **rest: Any) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", AccessKeyId)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SecretAccessKey)
         if SessionToken:
             monkeypatch.setenv("AWS_SESSION_TOKEN", SessionToken)
-        boto3.setup_default_session()  # the one before keeps its credentials
+        session = botocore.session.get_session()  # the one before keeps its credentials
+        session.register_component("data_loader", loader)
+        boto3.setup_default_session(botocore_session=session)
         resource_cache.cache_clear()
         client_cache.cache_clear()
 
@@ -184,7 +190,7 @@ def test_the_head_may_start_workers_and_the_workers_may_not(monkeypatch: pytest.
             profile = kinds[kind]["node_config"]["IamInstanceProfile"]["Name"]
             (role,) = client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
             keys[kind] = client("sts").assume_role(RoleArn=role["Arn"], RoleSessionName=kind)["Credentials"]
-        image = client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        image = client("ec2").register_image(Name="raysts")["ImageId"]
         subnet = client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
         with enable_iam_authentication():
             for kind, key in keys.items():
