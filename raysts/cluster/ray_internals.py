@@ -199,8 +199,9 @@ drained = threading.Event()
 """Set when the node of this worker is about to be taken away."""
 
 UNUSED_CALLBACKS = {"PlacementGroupCleanerCallback", "DatasetsCallback"}
-"""Ray Train's helpers that are an actor process each in every run and have nothing to do here: one polls the dashboard, one
-feeds datasets given to the trainer (ours are read by the workers)."""
+"""Ray Train's helpers that are an actor process each in every run, and not needed here: one polls the dashboard for a controller
+that has died, to give back its room (:meth:`OwnTrainer.give_back`), one feeds datasets given to the trainer (ours are read by
+the workers)."""
 
 
 class EndOnSigterm(WorkerCallback):
