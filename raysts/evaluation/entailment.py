@@ -25,7 +25,7 @@ from raysts.evaluation.statistics import (
     value_columns,
     whole_and_resampled,
 )
-from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
+from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table, read_once
 from raysts.evaluation.tasks import ComparableTask, Model, Represent, Representation, RowScores, Similarities
 from raysts.ops.similarity import Similarity
 from raysts.schema import NLI_LABELS
@@ -139,7 +139,8 @@ class InferenceTask(ComparableTask):
         return (self.table,)
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
-        return load_entailment(corpus, table, self.entailed)
+        key = "entailed" if self.entailed else "inference", *corpus.contents([table])
+        return read_once(key, lambda: load_entailment(corpus, table, self.entailed))
 
     @abstractmethod
     def problems_of(self, pairs: Pairs) -> list[str]:

@@ -8,6 +8,7 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ def load_pairs(corpus: Corpus, *tables: str, name: str | None = None) -> Pairs:
     prints = [corpus.fingerprint(table) for table in tables]
     sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
     return pairs_from_table(pa.concat_tables(parts, promote_options="permissive"), name or tables[0], sha256)
+
+
+def read_once(key: tuple[Any, ...], read: Callable[[], Pairs]) -> Pairs:
+    """The pairs that ``key`` names, read unless they were lately."""
+    if key not in _read:
+        if len(_read) >= MOST_READ:
+            _read.clear()
+        _read[key] = read()
+    return _read[key]
 
 
 def load_pairs_file(path: str | Path) -> Pairs:
@@ -248,11 +258,7 @@ class StsTask(ComparableTask):
 
     def _pairs(self, corpus: Corpus) -> Pairs:
         key = self.name, *corpus.contents(self.parts)
-        if key not in _read:
-            if len(_read) >= MOST_READ:
-                _read.clear()
-            _read[key] = load_pairs(corpus, *self.parts, name=self.name)
-        return _read[key]
+        return read_once(key, lambda: load_pairs(corpus, *self.parts, name=self.name))
 
 
 STS_TASKS: dict[str, StsTask] = {
