@@ -139,7 +139,7 @@ class InferenceTask(ComparableTask):
         return (self.table,)
 
     def load(self, corpus: Corpus, table: str) -> Pairs:
-        key = "entailed" if self.entailed else "inference", table, *corpus.contents([table])
+        key = "entailed" if self.entailed else "inference", *corpus.contents([table])
         return read_once(key, lambda: load_entailment(corpus, table, self.entailed))
 
     @abstractmethod
