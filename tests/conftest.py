@@ -70,6 +70,7 @@ WHOLE = (
     "objectives/test_conformance.py", "objectives/test_flow.py::test_training", "data/world/test_generate.py",
     "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_families.py::test_members", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
+    "models/test_kernels.py::test_large_blocks",
     "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_a_graph",
     "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
