@@ -260,18 +260,18 @@ class Chaos:
 
     def kill(self, storage: Path) -> None:
         """One kill, and a new start of what died."""
-        kind = self.dice.choice(KINDS)
-        victims = {
-            "worker": [found for found in [trainer(storage)] if found],
-            "controller": family_of_title("ray::TrainController", os.getpid()),
-        }.get(kind)
-        if victims == []:
-            kind, victims = "node", None
+        kind, victim = self.dice.choice(KINDS), None
+        if kind == "worker":
+            victim = trainer(storage)
+        elif kind == "controller":
+            victim = next(iter(family_of_title("ray::TrainController", os.getpid())), None)
+        if kind in ("worker", "controller") and victim is None:
+            kind = "node"
         self.kills.append((time.monotonic() - self.began, kind, committed(storage)))
         self._say(f"kill {len(self.kills)}: {kind}, committed {self.kills[-1][2]}")
-        if victims:
+        if victim is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(victims[0], signal.SIGKILL)
+                os.kill(victim, signal.SIGKILL)
         elif kind == "node":
             self.nodes.kill(self.dice.randrange(1, len(self.nodes.commands)))
             self.nodes.start()

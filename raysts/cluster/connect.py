@@ -87,8 +87,8 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
             loopback.enter_context(without_helpers(dashboard))
         shown = _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
-            # For the dashboard, which a private cluster does not have; 0.1 GB of the head. Without a dashboard the actor that
-            # keeps them stands still for 40 of every 70 seconds, and every member waits for it.
+            # For the dashboard, which a private cluster does not have; 0.1 GB of the head. Where there is none the actor that
+            # keeps them looks for it for 40 seconds, in which every member waits for that actor.
             if shown:
                 os.environ.setdefault(STATES, "1")
             if may_grow():

@@ -335,9 +335,7 @@ class NamedRoom(WorkerGroupCallback):
     @contextlib.contextmanager
     def on_worker_group_start(self) -> Iterator[None]:
         self.groups += 1  # the name of one that was just removed may still be taken
-        worker_group.placement_group = partial(
-            ray.util.placement_group, name=f"{self.placement}-{self.groups}-{os.getpid()}"
-        )
+        worker_group.placement_group = partial(ray.util.placement_group, name=f"{self.placement}-{self.groups}")
         yield
 
 

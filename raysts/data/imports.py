@@ -261,7 +261,8 @@ class Import:
                 key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
                 repeats.append(key in keys)
                 keys.add(key)
-                owners.append(hash(owner(row)))
+                if ids:
+                    owners.append(hash(owner(row)))
                 yield text
 
         near = np.zeros(0, bool)
@@ -277,14 +278,15 @@ class Import:
         again = np.array(repeats)
         counts["exact_duplicates"] = int(again.sum())
         kept = np.ones(len(again), bool) if self.drop is None else ~again if self.drop == "exact" else ~(again | near)
-        distinct, count = np.unique(np.array(owners)[kept], return_counts=True)
-        if ids and len(twice := distinct[count > 1]):
-            first = next(owner(row) for row in self._rows(files, columns, {}) if hash(owner(row)) in twice)
-            what = " and ".join(columns[place].name for place in ids)
-            raise InputError(
-                f"FILE '{self.file}': {len(twice):,} values of {what} are there several times (the first: "
-                f"{' and '.join(map(repr, first))}); each may be there once, remove the other rows"
-            )
+        if ids:
+            distinct, count = np.unique(np.array(owners)[kept], return_counts=True)
+            if len(twice := distinct[count > 1]):
+                first = next(owner(row) for row in self._rows(files, columns, {}) if hash(owner(row)) in twice)
+                what = " and ".join(columns[place].name for place in ids)
+                raise InputError(
+                    f"FILE '{self.file}': {len(twice):,} values of {what} are there several times (the first: "
+                    f"{' and '.join(map(repr, first))}); each may be there once, remove the other rows"
+                )
         return kept, int((near & ~again).sum()) if self.drop == "near" else 0
 
 
