@@ -87,6 +87,24 @@ def test_pool_by_hand() -> None:
     assert pool(tokens, mask, lengths, "cls").tolist() == [[1.0, -5.0], [2.0, 2.0]]
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("cls", [3.0, 4.0]),
+        ("max", [3.0, 8.0]),
+        ("mean", [3.0, 6.0]),
+        ("mean_sqrt_len_tokens", [3.0, 12.0 / 2**0.5]),
+        ("weightedmean", [3.0, (2 * 4.0 + 3 * 8.0) / 5]),  # a place weighs what it does with the prompt before it
+        ("lasttoken", [3.0, 8.0]),
+    ],
+)
+def test_a_prompt_that_is_not_pooled_by_hand(mode: str, expected: list[float]) -> None:
+    tokens = torch.tensor([[[100.0], [3.0], [50.0]], [[100.0], [4.0], [8.0]]])
+    lengths = torch.tensor([2, 3])
+    found = pool(tokens, torch.arange(3) < lengths[:, None], lengths, mode, skipped=1)
+    assert found[:, 0].tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_pooling_is_summed_in_float32(dtype: torch.dtype) -> None:
     tokens = torch.full((1, 3000, 2), 1.5, dtype=dtype)

@@ -156,6 +156,8 @@ def test_dev_counts_where_it_selects(plan: Planner, small_world: Path, tmp_path:
     pq.write_table(table.slice(1), copy / "sts" / "stsb_dev.parquet")
     assert ids(plan("nli")) == ids(plan("nli", corpus=Corpus(copy)))
     assert ids(plan("sts")) != ids(plan("sts", corpus=Corpus(copy)))
+    stops = {"nli.train.patience": 2}  # it keeps the last step, and dev says which that is
+    assert ids(plan("nli", stops)) != ids(plan("nli", stops, corpus=Corpus(copy)))
     assert plan("nli-sed").teacher.id == plan("nli-sed", corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]
     top = {"select_top": 1}
     assert plan("nli-sed", top).teacher.id != plan("nli-sed", top, corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]

@@ -23,6 +23,24 @@ def test_a_file_is_not_there_before_it_is_complete(tmp_path: Path) -> None:
     assert path.read_text() == "half" and [p.name for p in path.parent.iterdir()] == ["file.txt"]
 
 
+def test_what_becomes_visible_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of power leaves no folder with empty files; last the name itself is written."""
+    path = tmp_path / "model"
+    synced: list[tuple[int, bool]] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append((os.fstat(handle).st_ino, path.exists())))
+    with atomic_write(path) as draft:
+        (draft / "deep").mkdir(parents=True)
+        for name in ("config", "deep/weights"):
+            (draft / name).touch()
+    *before, last = synced
+    assert set(before) == {(found.stat().st_ino, False) for found in (path, *path.rglob("*"))}
+    assert last == (tmp_path.stat().st_ino, True)
+    synced.clear()
+    with atomic_write(tmp_path / "view", synced=False) as draft:
+        draft.touch()
+    assert not synced
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_failed_write_leaves_what_was_there(folder: bool, tmp_path: Path) -> None:
     path = tmp_path / "target"

@@ -63,17 +63,23 @@ def test_a_damaged_trial_is_none(how: str, tmp_path: Path) -> None:
     assert [record.id for record in read_records(tmp_path)] == ["one"]
 
 
-def test_a_kill_between_a_checksum_and_its_file(tmp_path: Path) -> None:
+def test_a_kill_between_a_checksum_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there is still right."""
     path = written(tmp_path / "a.json", {"x": 1})
-    for value in (2, 3, 3):
-        with pytest.raises(KeyboardInterrupt), checked_write(path) as draft:
-            draft.write_text(json.dumps({"x": value}))
-            os.link(draft, tmp_path / f"aside{value}-{len(list(tmp_path.iterdir()))}")
-            checksum = checksums.checksum(draft)
-            lines = [f"{checksum} {draft.stat().st_size}", *checksums._lines(path)]
-            checksums._beside(path).write_text("\n".join(dict.fromkeys(lines)))
+    rename = Path.replace
+
+    def killed(draft: Path, target: Path) -> Path:
+        if target == path:
             raise KeyboardInterrupt
+        return rename(draft, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        for value in (2, 3, 3):
+            with pytest.raises(KeyboardInterrupt), checked_write(path) as draft:
+                draft.write_text(json.dumps({"x": value}))
+                os.link(draft, tmp_path / f"aside{value}-{len(list(tmp_path.iterdir()))}")
+    assert len(checksums._lines(path)) == 3, "two that were never seen, and that of the file"
     checksums._read.clear()
     assert read_record(path) == {"x": 1}
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import train_chains
-from raysts.recipes.recipe import Optim
+from raysts.recipes.recipe import Optim, Train
 from raysts.storage.atomic import lock
 from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import write_record
@@ -31,6 +32,7 @@ from raysts.storage.store import Store
 from raysts.training import checkpoint, loop
 from raysts.training.loop import train
 from raysts.training.metrics import last_metrics
+from raysts.training.optim import learning_rate
 
 HOT = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
 STILL = Optim(name="adamw", lr=1e-12, schedule="constant", warmup=0.0)
@@ -65,6 +67,31 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
     finally:
         hook.remove()
     assert min(norms[:2]) > 0.1 and norms[2:] == pytest.approx([0.01, 0.01], rel=1e-3)
+
+
+def test_every_step_is_made_at_its_own_rate() -> None:
+    """The gradient is 1, so a weight moves by the rate of its step."""
+
+    class Weight(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            return self.weight * 1.0, {}
+
+    steps, rates = 4, Optim(lr=0.5, schedule="linear", warmup=0.5, clip=None)
+    module, state = Weight(), SimpleNamespace(step=0)
+    run: Any = SimpleNamespace(
+        job=SimpleNamespace(recipe=SimpleNamespace(train=Train(), optim=rates)), runtime=Watched(), precision="fp32",
+        wrapped=module, objective=module, optimizer=torch.optim.SGD(module.parameters(), lr=99.0), state=state,
+        seed_rng=lambda: None, rate=lambda step: learning_rate(rates, step, steps),
+    )  # fmt: skip
+    weights = [0.0]
+    for state.step in range(steps):
+        loop.update([run], [{}])
+        weights.append(float(module.weight.detach()))
+    assert np.diff(weights).tolist() == pytest.approx([-0.25, -0.5, -0.5, -0.25])
 
 
 def test_every_step_draws_its_own_noise_whenever_the_run_began(stage: Stage, tmp_path: Path) -> None:
