@@ -19,6 +19,9 @@ FULL = 2**20
 ASIDE = ".aside-"
 """Prefix of names under which files are written before they become visible; readers ignore them."""
 
+REPLACED = ".replaced"
+"""Ends the name under which a folder stands while another one takes its place."""
+
 ABANDONED = 24 * 3600.0
 """Seconds after which a draft of another machine, on which nobody wrote since, counts as left behind."""
 
@@ -27,12 +30,13 @@ ABANDONED = 24 * 3600.0
 def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
     """A path beside ``path`` to write to; renamed to ``path`` when the block ends well, removed when it does not.
 
-    Works for files and folders. A folder at ``path`` is replaced. What is visible outlives a loss of power, unless
-    ``synced`` is False: such a file may then be empty.
+    Works for files and folders. A folder at ``path`` is replaced: by two renames, and what ends the writer between them loses
+    neither, for :func:`remove_drafts` puts back what was there. What is visible outlives a loss of power, unless ``synced`` is
+    False: such a file may then be empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.parent / draft_name(path.name)
-    replaced = draft.with_name(f"{draft.name}.replaced")
+    replaced = draft.with_name(f"{draft.name}{REPLACED}")
     try:
         yield draft
         if synced:
@@ -49,11 +53,19 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
     finally:
-        for leftover in (draft, replaced):
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+        for leftover in (replaced, draft):
+            _take_away(leftover, path.name)
+
+
+def _take_away(draft: Path, name: str) -> None:
+    """Remove a draft of what is called ``name`` (empty: another machine knows). What nothing has replaced, for its writer came no
+    further, goes back."""
+    if name and draft.name.endswith(REPLACED) and draft.exists() and not draft.with_name(name).exists():
+        draft.replace(draft.with_name(name))
+    elif draft.is_dir():
+        shutil.rmtree(draft, ignore_errors=True)
+    else:
+        draft.unlink(missing_ok=True)
 
 
 def draft_name(name: str) -> str:
@@ -93,12 +105,8 @@ def remove_drafts(folder: Path, of: str | None = None) -> None:
     """Remove what killed writers left beside their targets; the drafts of live processes stay. ``folder``: with all that is
     below it. ``of``: only what was to become a file or folder of this name (``*``: any), in the folder itself."""
     for path in list(folder.rglob(f"{ASIDE}*") if of is None else folder.glob(f"{ASIDE}{of}.*")):
-        if _may_live(path):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if not _may_live(path):
+            _take_away(path, path.name.removeprefix(ASIDE).rpartition(f".{os.uname().nodename}.")[0])
 
 
 def _may_live(draft: Path) -> bool:

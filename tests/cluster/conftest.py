@@ -11,7 +11,7 @@ import pytest
 import s3_server
 from processes import Command, wait_until
 
-from raysts.cluster.connect import PRESTART, SETTINGS
+from raysts.cluster.connect import AUTH_MODE, PRESTART, SETTINGS
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
@@ -67,8 +67,10 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
 
         if ray.is_initialized():
             return
-        from raysts.cluster.ray_internals import on_loopback, without_helpers
+        from raysts.cluster.ray_internals import on_loopback, set_auth_mode, without_helpers
 
+        # Ray asks for a token from here on, which the cluster of a later test may not.
+        _until_the_end.callback(set_auth_mode, os.environ.get(AUTH_MODE))
         _until_the_end.enter_context(on_loopback())
         with pytest.MonkeyPatch.context() as patch, without_helpers(dashboard=False):
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -64,6 +65,51 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
             draft.mkdir()
             (draft / name).touch()
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, OSError])
+def test_a_folder_whose_successor_does_not_come_goes_back(
+    end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is replaced by two renames, and the second fails."""
+    path, rename = tmp_path / "model", Path.replace
+    path.mkdir()
+    (path / "old").touch()
+
+    def fails(source: Path, target: Path) -> Path:
+        if target == path and (source / "new").exists():
+            raise end
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(end), atomic_write(path) as draft:
+        draft.mkdir()
+        (draft / "new").touch()
+    assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["model", "model/old"]
+
+
+def test_a_folder_whose_successor_was_killed_on_its_way_goes_back(tmp_path: Path) -> None:
+    kill = """
+import os, signal, sys
+from pathlib import Path
+from raysts.storage.atomic import atomic_write
+
+def killed(path, target):
+    Path.rename(path, target)
+    if target.name.endswith(".replaced"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.replace = killed
+for name in ("old", "new"):
+    with atomic_write(Path(sys.argv[1])) as draft:
+        draft.mkdir()
+        (draft / name).touch()
+"""
+    model = tmp_path / "a.model"
+    assert subprocess.run([sys.executable, "-c", kill, str(model)], check=False).returncode == -signal.SIGKILL
+    assert not model.exists() and len(list(tmp_path.iterdir())) == 2
+    remove_drafts(tmp_path)
+    assert [str(found.relative_to(tmp_path)) for found in sorted(tmp_path.rglob("*"))] == ["a.model", "a.model/old"]
 
 
 def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) -> None:
