@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; the workers share two cores
-os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # threads that read a model take longer than models of 32 dimensions
+os.environ.setdefault(
+    "HF_DEACTIVATE_ASYNC_LOAD", "1"
+)  # threads that read a model take longer than models of 32 dimensions
 
 import pytest
 

@@ -64,7 +64,7 @@ class Row(NamedTuple):
         """[N, ...] -> [B, T, ...], zero behind the texts."""
         padded = x_NH.new_zeros(self.texts.rows * self.texts.longest, *x_NH.shape[1:])
         # Every place is written once, and backward reads: no sums whose order a GPU chooses.
-        return padded.index_copy(0, self.places_N, x_NH).unflatten(0, (self.texts.rows, self.texts.longest))
+        return padded.index_copy_(0, self.places_N, x_NH).unflatten(0, (self.texts.rows, self.texts.longest))
 
 
 class Packed(NamedTuple):

@@ -50,7 +50,7 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
     there, said = tmp_path / "there", []
 
     class Deadly(teacher.EmbedTeachers):
-        """One of two actors is killed in the middle of writing a shard."""
+        """An actor that is killed in the middle of writing a shard."""
 
         def __call__(self, window: int) -> None:
             half = there / f"{ASIDE}{shard_name(7)}.{os.uname().nodename}.{os.getpid()}.1"
@@ -63,7 +63,8 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
         def map(self, worker: Any, *how: Any) -> Iterator[Any]:
             return super().map(Deadly, *how)
 
-    teacher.write_targets(Executor(), sources, there, Resources(), said.append)
+    alone = Resources(cpus=2)  # with all of the cluster's
+    teacher.write_targets(Executor(), sources, there, alone, said.append)
     assert list(there.glob(f"{ASIDE}*")) and said[-1] == "teachers: 19 of 19 shards"
     teacher.finish(Windows(store), there, ["a", "b"], {})
     here = _bytes(tmp_path / "here")

@@ -81,6 +81,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     assert again["points"] == there["points"] and before == {path: path.stat().st_mtime_ns for path in before}
 
 
+@pytest.mark.slow  # samplers and early stopping go the same way without Ray, in search/test_metric.py
 def test_early_stopping_stops_some_and_says_so(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:

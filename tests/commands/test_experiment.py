@@ -167,13 +167,15 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in files} == files, "no model was written again"
 
 
-def test_ways_of_merging_against_distances(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_of_merging_against_distances(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two regimes of one seed, whole: what is planned is done, the page and its tables stand, and nothing is done twice."""
     monkeypatch.setattr(experiments, "MERGE_SEEDS", (3,))
     regimes = {name: experiments.REGIMES[name] for name in ("short", "random")}
     monkeypatch.setattr(experiments, "REGIMES", regimes)
     overrides = {
-        "members": 2, "simcse-sup.data.sample": 48, "simcse-sup.batch": 16, "simcse-sup.train.epochs": 1.0,
+        "backbone": str(tiny_backbone), "members": 2, "simcse-sup.data.sample": 48, "simcse-sup.batch": 16, "simcse-sup.train.epochs": 1.0,
         "sed.data.sample": 48, "train.max_length": 16, "evaluation.resamples": 20, "evaluation.tasks": ["stsb"],
     }  # fmt: skip
     found = run("merge-rules", overrides, small_world, tmp_path)

@@ -128,6 +128,7 @@ def test_report(both: tuple[Machine, Machine]) -> None:
     agree(both, "report", "--paper", "sed")
 
 
+@pytest.mark.slow  # test_remote_storage.py has searches that are killed, and go on without their mirror
 def test_tune(both: tuple[Machine, Machine]) -> None:
     short = {key: value for key, value in SHORT.items() if key.startswith(("backbone", "train"))}
     given = overrides({**short, "sts.data.sample": 64, "space.lower_bound": "0,0.5", "seeds": 1, "keep": 1})
