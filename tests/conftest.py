@@ -84,6 +84,7 @@ WHOLE = (
     "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
+    "training/test_optim.py::test_an_update_by_rows", "recipes/test_experiment_points.py",
     "training/test_checkpoint_policy.py", "training/test_lora.py", "training/test_damaged_checkpoints.py",
     "pipeline/test_prompts.py", "objectives/test_whiten.py::test_a_run_writes",
     "models/shipped/test_latent.py::test_a_saved_model_gives",

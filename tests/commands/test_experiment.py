@@ -175,7 +175,8 @@ def test_ways_of_merging_against_distances(
     regimes = {name: experiments.REGIMES[name] for name in ("short", "random")}
     monkeypatch.setattr(experiments, "REGIMES", regimes)
     overrides = {
-        "backbone": str(tiny_backbone), "members": 2, "simcse-sup.data.sample": 48, "simcse-sup.batch": 16, "simcse-sup.train.epochs": 1.0,
+        "backbone": str(tiny_backbone), "members": 2,
+        "simcse-sup.data.sample": 48, "simcse-sup.batch": 16, "simcse-sup.train.epochs": 1.0,
         "sed.data.sample": 48, "train.max_length": 16, "evaluation.resamples": 20, "evaluation.tasks": ["stsb"],
     }  # fmt: skip
     found = run("merge-rules", overrides, small_world, tmp_path)
