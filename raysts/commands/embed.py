@@ -72,7 +72,7 @@ def embed(
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default. A
             model that reads queries and passages differently embeds them by two calls.
         dims: the first so many dimensions alone.
-        dtype: ``float32``; ``int8``, each dimension in 255 steps of its range over a seeded draw of the input (``manifest.json``
+        dtype: ``float32``; ``int8``, each dimension in 255 steps of its range over a seeded draw of the input (``_manifest.json``
             has the ranges); ``binary``, the signs, eight to a byte: as sentence-transformers' ``quantize_embeddings`` has them.
         data: where what ``dims`` and ``dtype`` cost is measured, on its development set: as :func:`raysts.run`, but the embedded
             world is not asked.

@@ -1,8 +1,8 @@
 """Bulk embedding: files of texts in, Parquet out, one shard per row group (of what is no Parquet: per ``READ_ROWS`` rows), each
 complete or absent.
 
-``job.json`` says of what content the shards are, file by file: a file that changed is embedded again, and it alone.
-``manifest.json``, written last, lists the shards with their rows and checksums.
+``_job.json`` says of what content the shards are, file by file: a file that changed is embedded again, and it alone.
+``_manifest.json``, written last, lists the shards with their rows and checksums.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
         InputError: the folder holds another job's shards.
     """
     store = FolderStore(output)
-    known = store.read_json("job.json")
+    known = store.read_json("_job.json")
     if known is None and output.exists() and any(output.iterdir()):
         raise InputError(f"--output '{output}' is not empty and holds no embedding job; choose an empty folder")
     theirs = {key: value for key, value in (known or spec).items() if key != "files"}
@@ -160,12 +160,12 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
         files[name] = {"number": number, "sha256": _content(Path(name))}
     shards = {unit: output / f"part-{files[unit.source]['number']:05d}-{unit.row_group:05d}.parquet" for unit in units}
     if known is None or files != before:
-        store.delete("manifest.json")
+        store.delete("_manifest.json")
         same = {entry["number"] for name, entry in files.items() if before.get(name) == entry}
         for shard in output.glob("part-*.parquet"):
             if shard not in shards.values() or int(shard.name.split("-")[1]) not in same:
                 store.delete(shard)
-        store.write_json("job.json", {**spec, "files": files})
+        store.write_json("_job.json", {**spec, "files": files})
     return shards
 
 
@@ -184,11 +184,11 @@ def is_done(unit: Unit, shard: Path) -> bool:
 def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column: str) -> np.ndarray:
     """The ranges of ``int8``, float32 [2, D], of a seeded draw of at most ``MOST_CALIBRATION`` rows from 64 of the units.
 
-    They are drawn once and stay the job's (``calibration.json``), so that all shards, also those of a file that changes later,
+    They are drawn once and stay the job's (``_calibration.json``), so that all shards, also those of a file that changes later,
     are on one scale.
     """
     store = FolderStore(output)
-    known = store.read_json("calibration.json")
+    known = store.read_json("_calibration.json")
     if known is None:
         rng, read = np.random.default_rng(0), Reader()
         chosen = [units[i] for i in sorted(rng.permutation(len(units))[:64])]
@@ -201,7 +201,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
             if draw < share
         ]
         known = {"rows": len(texts), "ranges": ranges_of(finite(model.encode(texts), "the model")).tolist()}
-        store.write_json("calibration.json", known)
+        store.write_json("_calibration.json", known)
     return np.array(known["ranges"], np.float32)
 
 
@@ -294,7 +294,7 @@ def close_output(
         RunFailed: the input has changed since the job began.
     """
     store = FolderStore(output)
-    files = store.read_json("job.json")["files"]
+    files = store.read_json("_job.json")["files"]
     if changed := [name for name, entry in files.items() if _content(Path(name)) != entry["sha256"]]:
         raise RunFailed(
             f"{changed[0]}: was changed while it was embedded; run the same command again: it is embedded as it is then"
@@ -302,7 +302,7 @@ def close_output(
     manifest = {
         "rows": int(np.sum([unit.rows for unit in shards])),
         "dim": model.dim,
-        **({"dtype": dtype, **(store.read_json("calibration.json") or {})} if dtype != "float32" else {}),
+        **({"dtype": dtype, **(store.read_json("_calibration.json") or {})} if dtype != "float32" else {}),
         "pooling": model.pooling,
         "layers": model.layers,
         "shards": [
@@ -311,5 +311,5 @@ def close_output(
         ],
     }
     remove_drafts(output)  # of workers that were killed on the way
-    store.write_json("manifest.json", manifest)
+    store.write_json("_manifest.json", manifest)
     return manifest

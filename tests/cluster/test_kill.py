@@ -132,6 +132,6 @@ def test_bulk_embedding_ended_twice_goes_on_shard_by_shard(
     assert kept.items() <= finished().items()
     for command in commands:
         assert command.left_behind() == []
-    for name in (*shards, "manifest.json"):
+    for name in (*shards, "_manifest.json"):
         assert (here / name).read_bytes() == (there / name).read_bytes()
     assert sorted(path.name for path in there.iterdir()) == sorted(path.name for path in here.iterdir())

@@ -62,7 +62,7 @@ def test_embedded_as_sentence_transformers_quantises(
     vectors = load(tiny_backbone, device="cpu").encode(TEXTS)[:, :dims]
     options = ["--dtype", dtype, *(["--dims", dims] if dims else [])]
     embed(tiny_backbone, source, tmp_path / "out", *options)
-    found, manifest = stored(tmp_path / "out"), json.loads((tmp_path / "out" / "manifest.json").read_text())
+    found, manifest = stored(tmp_path / "out"), json.loads((tmp_path / "out" / "_manifest.json").read_text())
     ranges = np.array(manifest["ranges"], np.float32) if dtype == "int8" else None
     expected = quantization.quantize_embeddings(vectors, dtype, ranges=ranges)
     assert found.dtype == expected.dtype and manifest["dim"] == (dims or HIDDEN)
@@ -80,10 +80,10 @@ def test_embedded_as_sentence_transformers_quantises(
 def test_ranges_stay_those_of_the_first_draw(tiny_backbone: Path, source: Path, tmp_path: Path) -> None:
     """A file that changes is embedded again on the scale of the others."""
     embed(tiny_backbone, source, tmp_path / "out", "--dtype", "int8")
-    before = json.loads((tmp_path / "out" / "manifest.json").read_text())["ranges"]
+    before = json.loads((tmp_path / "out" / "_manifest.json").read_text())["ranges"]
     pq.write_table(pa.table({"text": ["it is not a ball"] * 3}), source)
     embed(tiny_backbone, source, tmp_path / "out", "--dtype", "int8")
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["ranges"] == before
+    assert json.loads((tmp_path / "out" / "_manifest.json").read_text())["ranges"] == before
     assert stored(tmp_path / "out").shape == (3, HIDDEN)
 
 

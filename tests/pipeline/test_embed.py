@@ -51,7 +51,7 @@ def dead_process() -> int:
 
 
 def read(output: Path) -> pa.Table:
-    return pq.read_table(sorted(output.glob("part-*.parquet")))  # as docs/methods.md says
+    return pq.read_table(output)  # as docs/methods.md says
 
 
 def vectors_of(table: pa.Table) -> np.ndarray:
@@ -73,7 +73,7 @@ def test_one_shard_per_row_group_in_the_order_of_the_input(tiny_backbone: Path, 
     assert table.column("id").to_pylist() == list(range(100))
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), model.dim)
     np.testing.assert_allclose(vectors_of(table), model.encode(table.column("text").to_pylist()), atol=1e-5)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text(encoding="utf-8"))
     assert [shard["rows"] for shard in manifest["shards"]] == [32, 32, 6, 30]
     assert {shard["file"] for shard in manifest["shards"]} == {
         path.name for path in (tmp_path / "out").glob("*.parquet")
@@ -196,10 +196,10 @@ def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path
     before = {path.name: path.stat().st_mtime_ns for path in output.glob("*.parquet")}
     lost = sorted(before)[2]
     (output / lost).unlink()
-    (output / "manifest.json").unlink()
+    (output / "_manifest.json").unlink()
     with atomic_write(output / lost) as draft:  # named as this machine names drafts, but by a process that is dead
         half = draft.with_name(draft.name.replace(f".{os.getpid()}.", f".{dead_process()}."))
-        shutil.copy(output / "job.json", draft)
+        shutil.copy(output / "_job.json", draft)
     (output / lost).unlink()
     half.write_bytes(b"half")
     table = read(output)
@@ -211,7 +211,7 @@ def test_a_killed_job_goes_on_shard_by_shard(tiny_backbone: Path, tmp_path: Path
     assert outcome.code == 0 and "5 shards, 4 done" in outcome.err
     after = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*.parquet")}
     assert {name for name in before if after[name] != before[name]} == {lost}
-    assert not list(output.glob(f"{ASIDE}*")) and (output / "manifest.json").is_file()
+    assert not list(output.glob(f"{ASIDE}*")) and (output / "_manifest.json").is_file()
     assert read(output).column("id").to_pylist() == list(range(50))
 
 
@@ -236,7 +236,7 @@ def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backb
     assert read(output).column("id").to_pylist() == [*range(6), 80, 81, 82, 90, 91, 92]
     kept = {path.name for path in output.glob("part-*") if path.stat().st_mtime_ns == before.get(path.name)}
     assert kept == {"part-00000-00000.parquet", "part-00000-00001.parquet"}
-    manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((output / "_manifest.json").read_text(encoding="utf-8"))
     names = [Path(shard["source"]).name for shard in manifest["shards"]]
     assert names == ["a.parquet", "b.parquet", "b.parquet", "c.parquet"]
     table = read(output)
@@ -295,7 +295,7 @@ def test_input_that_changes_meanwhile_is_no_result(
     ]
     failed = raysts(*command)
     assert failed.code == 3 and f"{source}: was changed while" in failed.err
-    assert not (output / "manifest.json").exists()
+    assert not (output / "_manifest.json").exists()
     monkeypatch.undo()
     assert raysts(*command).code == 0 and read(output).column("id").to_pylist() == [50, 51, 52, 53]
 
@@ -414,4 +414,4 @@ def test_pages_that_cannot_be_read_are_named(tiny_backbone: Path, tmp_path: Path
     )  # fmt: skip
     assert failed.code == 3 and str(source) in failed.err and "row group 1" in failed.err
     assert [path.name for path in sorted(output.glob("part*"))] == ["part-00000-00000.parquet"]
-    assert not (output / "manifest.json").exists()
+    assert not (output / "_manifest.json").exists()
