@@ -263,10 +263,10 @@ class _Slots:
                 f"memory on the node of this command; what was trained is kept, and the same command goes on from there"
             ) from None
         self.open -= {number for number, _ in state.ended}
-        if not alive and not state.ended:
-            cause = RunFailed(f"its workers do not start: {self.causes.get()}")
-            return state._replace(ended=[(number, _fail(self.work[number], cause)) for number in sorted(self.open)])
-        return state
+        if alive or state.ended or state.refused:  # a run that was refused has ended as it should, and left no cause
+            return state
+        cause = RunFailed(f"its workers do not start: {self.causes.get_nowait()}")
+        return state._replace(ended=[(number, _fail(self.work[number], cause)) for number in sorted(self.open)])
 
     def _keep(self, number: int, width: int) -> None:
         """A Ray Train run of ``width`` slots, begun again as long as work is left and some is begun in between."""

@@ -172,8 +172,7 @@ def apart(own_nodes: None, tmp_path: Path) -> Iterator[Path]:
 def test_a_node_with_another_file_system_is_named(
     apart: Path, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysts.cluster import capacity, preflight
-    from raysts.cluster.members import train_members
+    from raysts.cluster import capacity, members, preflight
     from raysts.commands.plan import plan
     from raysts.commands.run import run
     from raysts.recipes.recipe import Resources
@@ -203,8 +202,16 @@ def test_a_node_with_another_file_system_is_named(
         made = plan("nli", given, small_world, shared)
         chains = [[node.job for node in chain] for chain in made.chains]
         unseen = replace(seen, folders=(("--data", str(inside), "as the driver sees it"),))
+        look = members._Slots.state
+
+        def late(slots: members._Slots) -> Any:
+            """As on a busy machine: the run has ended before anybody looks."""
+            wait_until(lambda: not slots.fits.alive)
+            return look(slots)
+
+        monkeypatch.setattr(members._Slots, "state", late)
         with pytest.raises(InputError, match=r"node .*same files in --data"):
-            train_members(chains, Resources(gpus=0), lambda text: None, unseen)
+            members.train_members(chains, Resources(gpus=0), lambda text: None, unseen)
         # One that waited for Ray beyond its shutdown could end this process.
         assert not [thread for thread in threading.enumerate() if "_keep" in thread.name]
     assert not list(shared.glob(".preflight*"))
