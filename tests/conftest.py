@@ -54,12 +54,17 @@ GROUPS = {
         "commands/test_api.py",
         "test_cli.py",
     ),
-    "gloo": ("objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py"),
+    "gloo": (
+        "objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py",
+        "storage/test_remote_commands.py",
+    ),
+    "experiments": ("commands/test_experiment.py",),
+    "stacks": ("training/test_stacked.py",),
 }  # fmt: skip
 """Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo, the
 server of which these and the killed ones are forks; or for they start Ray's nodes of their own, one after the other, and not
-before that cluster is up (two nodes that start in the same moment may hang). They come first, for they take longest. Every
-other file is a group of its own."""
+before that cluster is up (two nodes that start in the same moment may hang). They come first, and two files behind them, for they
+take longest. Every other file is a group of its own."""
 SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "processes": "gloo", "two_processes": "gloo"}
 """The group of the tests that take a fixture."""
 
