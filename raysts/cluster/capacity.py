@@ -94,13 +94,18 @@ def reachable(resource: str) -> float:
 
 
 def at_once(resources: Resources) -> int:
-    """Workers that the cluster holds at once, or would hold when grown to its limits, were that more; at least 1."""
+    """As :func:`holds`, at least 1."""
+    return max(1, holds(resources))
+
+
+def holds(resources: Resources) -> int:
+    """Workers that the cluster holds at once, or would hold when grown to its limits, were that more."""
     kinds, nodes_left = _limits()
     grown = sum(node.slots(resources) for node in nodes() if HEAD in node.has)  # the head stays what it is
     for per_node, most in sorted(((kind.slots(resources), kind.most) for kind in kinds), reverse=True):
         grown += per_node * min(most, nodes_left)
         nodes_left -= min(most, nodes_left)
-    return max(1, sum(node.slots(resources) for node in nodes()), grown)
+    return max(sum(node.slots(resources) for node in nodes()), grown)
 
 
 def slots(has: Mapping[str, float], resources: Resources) -> int:
@@ -158,7 +163,7 @@ def announce(resources: Resources, say: Say) -> None:
 class PendingReporter:
     """Says which training runs wait for a node, when that changes and every few minutes.
 
-    Silent where the nodes that are there can hold a worker and no others may come: then runs take turns.
+    Silent where the nodes that are there can hold the workers of a run and no others may come: then runs take turns.
     """
 
     resources: Resources
@@ -179,7 +184,7 @@ class PendingReporter:
         before, self.pending = self.pending, min(unfinished, self._pending_groups())
         waiting = min(before, self.pending)
         news = waiting != self.reported or now - self.spoke_at > REPEAT_SECONDS
-        if waiting and news and (self.kinds or not fits_now(self.resources)):
+        if waiting and news and (self.kinds or holds(self.resources) < self.resources.least):
             self.spoke_at = now
             self.say(self._text(waiting))
         self.reported = waiting
@@ -188,7 +193,7 @@ class PendingReporter:
         """Training runs whose workers of this shape have no place yet: a group may hold the workers of several."""
         worker = {"CPU": float(self.resources.cpus), "GPU": float(self.resources.gpus or 0)}
         return sum(
-            len(group["bundles"]) // self.resources.workers
+            max(1, len(group["bundles"]) // self.resources.workers)  # one of variable size may ask for fewer
             for group in ray.util.placement_group_table().values()
             if group["state"] in ("PENDING", "RESCHEDULING")
             and all({name: bundle.get(name, 0.0) for name in worker} == worker for bundle in group["bundles"].values())

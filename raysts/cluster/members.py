@@ -167,13 +167,15 @@ def _gpu_workers(resources: Resources) -> int:
 
 def _with_memory(resources: Resources, work: list[list[list[Job]]]) -> Resources:
     """Ask for the memory that the models are estimated to take, unless the recipe says: where that is more than a node has,
-    or more than an autoscaler knows of a kind of nodes, an estimate is no reason not to use it."""
+    or more than an autoscaler knows of a kind of nodes, an estimate is no reason not to use it; nor where they hold a worker
+    of it and not those of a run."""
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
     asked = replace(resources, memory=max(worker_gigabytes(piece[0][0].parent, len(piece), on_gpu) for piece in work))
     places: list[Present | NodeType] = [*nodes(), *node_types()]
-    return asked if all(place.slots(asked) for place in places if place.slots(resources)) else resources
+    holds = all(place.slots(asked) for place in places if place.slots(resources))
+    return asked if holds and at_once(asked) >= min(at_once(resources), asked.least) else resources
 
 
 def _slots(resources: Resources, wanted: int) -> int:
@@ -376,7 +378,7 @@ class _Groups:
     def __enter__(self) -> _Groups:
         for number in range(len(self.work)):
             self.waiting.put(number)
-        least = self.resources.min_workers or self.resources.workers
+        least = self.resources.least
         at_once = max(1, _slots(self.resources, len(self.work) * least) // least)
         for _ in range(min(at_once, MOST_GROUPS)):
             self.fits.start(self._keep)

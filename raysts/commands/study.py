@@ -139,9 +139,9 @@ def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor, check_resources
 
+        check_resources(study.search.pipeline.resources, private)
         study.plan.write_backbone()
         resources = on_tune.per_trial(study)
-        check_resources(resources, private)
         capacity.announce(resources, say)
         at_once = capacity.at_once(resources)
         _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)

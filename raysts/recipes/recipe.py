@@ -382,6 +382,11 @@ class Resources:
             )
 
     @property
+    def least(self) -> int:
+        """Workers with which a member begins."""
+        return self.min_workers or self.workers
+
+    @property
     def selector(self) -> dict[str, str]:
         return {key: value for key, _, value in (label.partition("=") for label in self.label_selector)}
 

@@ -50,8 +50,14 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
     autoscaler("127.0.0.1:1")  # that of another cluster
     assert node_types() == [] and reachable("CPU") == 2 and with_gpus(Resources()).gpus == 0
     check_resources(Resources(cpus=2), private=True)
-    with pytest.raises(InputError, match=r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"):
-        check_resources(Resources(cpus=3), private=True)
+    check_resources(Resources(workers=3, min_workers=2), private=True)
+    for resources, said in (
+        (Resources(cpus=3), r"cpus=3.*have: 2 CPUs, 0 GPUs; ask for less"),
+        (Resources(workers=3), r"run of 3 workers .*holds 2 of them.*have: 2 CPUs, 0 GPUs; ask for less"),
+        (Resources(accelerator_type="H100"), r"gpus=1: no node can hold such a worker \(1 CPU, 1 GPU, H100\)"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_resources(resources, private=True)
 
 
 def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
@@ -117,17 +123,23 @@ def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeyp
 
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
     said: list[str] = []
-    for cpus in (2, 3):
-        groups = [ray.util.placement_group([{"CPU": cpus}]) for _ in range(2)]
-        waiting = capacity.PendingReporter(Resources(cpus=cpus), said.append)
-        wait_until(lambda w=waiting, n=cpus - 1: w._pending_groups() == n, 60)  # type: ignore[misc]
+    for asked, pending in (
+        (Resources(cpus=2), 1),
+        (Resources(cpus=3), 2),
+        (Resources(workers=4, min_workers=3), 2),
+    ):
+        groups = [ray.util.placement_group([{"CPU": asked.cpus}] * asked.least) for _ in range(2)]
+        waiting = capacity.PendingReporter(asked, said.append)
+        wait_until(lambda w=waiting, n=pending: w._pending_groups() == n, 60)  # type: ignore[misc]
         for _ in range(3):
             waiting.update(unfinished=2)
         for group in groups:
             ray.util.remove_placement_group(group)
     assert said == [
         "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: "
-        "2 CPUs, 0 GPUs"
+        "2 CPUs, 0 GPUs",
+        "waiting for the cluster to start nodes for 2 training runs: needs 4 workers with 1 CPU, 0 GPUs each; its nodes "
+        "have: 2 CPUs, 0 GPUs",
     ]
 
 
@@ -231,8 +243,10 @@ def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
 ) -> None:
     from types import SimpleNamespace
 
+    from raysts.cluster.capacity import nodes
     from raysts.cluster.executor import check_resources
     from raysts.cluster.members import _with_memory
+    from raysts.models.memory import worker_gigabytes
 
     with pytest.raises(InputError, match=r"no node can hold such a worker \(1 CPU, 0 GPUs, 9999.0 GB of memory\)"):
         check_resources(Resources(memory=9999.0), private=True)
@@ -242,3 +256,7 @@ def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
     assert 1.3 <= (_with_memory(Resources(), [[[job]]]).memory or 1.4) < 2.0
     assert _with_memory(Resources(memory=3.0), [[[job]]]).memory == 3.0
     assert _with_memory(Resources(), [[[job]] * 100_000]).memory is None
+    has = nodes()[0].has["memory"] / 1e9
+    half = next(many for many in range(0, 100_000, 100) if worker_gigabytes(tiny_backbone, many, False) > 0.6 * has)
+    assert _with_memory(Resources(), [[[job]] * half]).memory
+    assert _with_memory(Resources(workers=2), [[[job]] * half]).memory is None, "two would have no room"
