@@ -86,7 +86,7 @@ def embed(
         status, output, rows, shards, dim; where it was measured also cost (on, before, after: rank correlations).
     """
     from raysts.commands.context import executor, locate, store_of
-    from raysts.commands.smaller import measured_cost
+    from raysts.commands.smaller import measuring
     from raysts.evaluation import compression
     from raysts.ids import folder_id
     from raysts.models import pretrained
@@ -106,6 +106,7 @@ def embed(
     loaded = pretrained.load(path, layers=layers, prompt=prompt, **how)
     compression.check(loaded, dims, dtype)
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
+    measured = measuring(loaded, whole, dtype, data, dev, say)
     beside = FolderStore(target.parent)
     beside.check(writes=True, option="--output")
     with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
@@ -120,7 +121,7 @@ def embed(
         finished = len(units) - len(waiting)
         say(f"embed: {len(units)} shards, {finished} done")
         ranges = bulk.calibrate(target, loaded, units, column) if dtype == "int8" and units else None
-        cost = measured_cost(loaded, whole, dtype, ranges, data, dev, say)
+        cost = measured(ranges)
         if waiting:
             with executor(address) as chosen:
                 began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges, precision)

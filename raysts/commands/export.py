@@ -78,7 +78,7 @@ def export(
         status, storage, model (path of the directory); where it was measured also cost, and with ``push`` pushed (address).
     """
     from raysts.commands.context import locate, store_of
-    from raysts.commands.smaller import measured_cost, section
+    from raysts.commands.smaller import measuring, section
     from raysts.evaluation import compression
     from raysts.models import onnx, pretrained
     from raysts.models.layers import layer_indices
@@ -109,7 +109,7 @@ def export(
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     if format == "onnx":
         onnx.check(loaded)
-    cost = measured_cost(loaded, whole, dtype, None, data, dev, say)
+    cost = measuring(loaded, whole, dtype, data, dev, say)(None)
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # whoever wrote it
     if dims or dtype != "float32":
         text = (text or f"# {target.name}\n") + section(loaded, dtype, cost)

@@ -8,35 +8,40 @@ import numpy as np
 
 from raysts.commands.context import corpus_of
 from raysts.data.own import Own
-from raysts.evaluation.compression import Cost, Dtype, cost
+from raysts.evaluation.compression import Cost, Dtype, cost, judge
 from raysts.models.sentence_model import SentenceModel
 
 
-def measured_cost(
+def measuring(
     model: SentenceModel,
     whole: int | None,
     dtype: Dtype,
-    ranges: np.ndarray | None,
     data: str | Path | None,
     dev: Mapping[str, str | Path] | None,
     say: Callable[[str], None],
-) -> Cost | None:
-    """Say what the chosen dimensions and type cost on a development set; None, and said, where none is given.
+) -> Callable[[np.ndarray | None], Cost | None]:
+    """What says what the chosen dimensions and type cost on a development set, which is opened and checked here; it gives None,
+    and says so, where none is given.
 
     Arguments as :func:`raysts.evaluation.compression.cost`; nothing is measured where nothing is made smaller.
     """
     if dtype == "float32" and model.truncate_dim == whole:
-        return None
+        return lambda _: None
     own = Own.of(dev=dev)
     data = data or os.environ.get("RAYSTS_DATA") or None
-    found = cost(model, whole, corpus_of(data, own=own), dtype, ranges) if data or own else None
-    what = f"{model.dim} dimensions as {dtype}"
-    say(
-        f"{what}: {found.text}"
-        if found
-        else f"{what}: what that costs was not measured; name a development set with --data PATH or --dev NAME=FILE"
-    )
-    return found
+    judged = judge(corpus_of(data, own=own)) if data or own else None
+
+    def measured(ranges: np.ndarray | None) -> Cost | None:
+        found = cost(model, whole, judged, dtype, ranges) if judged else None
+        what = f"{model.dim} dimensions as {dtype}"
+        say(
+            f"{what}: {found.text}"
+            if found
+            else f"{what}: what that costs was not measured; name a development set with --data PATH or --dev NAME=FILE"
+        )
+        return found
+
+    return measured
 
 
 def section(model: SentenceModel, dtype: Dtype, cost: Cost | None) -> str:

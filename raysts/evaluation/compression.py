@@ -10,7 +10,7 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.dev import load_dev
+from raysts.evaluation.dev import Dev, load_dev
 from raysts.models.sentence_model import SentenceModel, quantize
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -93,15 +93,17 @@ class _Stored:
         return {"vectors": quantize(vectors_NE, self.dtype, self.ranges).astype(np.float64)}
 
 
-def cost(
-    model: SentenceModel, whole: int | None, corpus: Corpus, dtype: Dtype, ranges: np.ndarray | None = None
-) -> Cost | None:
-    """What it costs on the corpus's development set of scored pairs to store vectors so; None where there is none. ``whole``:
-    its ``truncate_dim`` before. ``ranges``: of ``int8``; default: those of the set's own texts."""
+def judge(corpus: Corpus) -> Dev | None:
+    """The development set of scored pairs of a corpus, checked; None where there is none."""
     if not corpus.files(DEV):
         return None
     corpus.check([DEV])
-    dev = load_dev(corpus, DEV)
+    return load_dev(corpus, DEV)
+
+
+def cost(model: SentenceModel, whole: int | None, dev: Dev, dtype: Dtype, ranges: np.ndarray | None = None) -> Cost:
+    """What it costs on a development set to store vectors so. ``whole``: the model's ``truncate_dim`` before. ``ranges``: of
+    ``int8``; default: those of the set's own texts."""
     metric = dev.metrics[0]
     after = dev.scores(_Stored(model, dtype, ranges))[metric]
     kept, model.truncate_dim = model.truncate_dim, whole

@@ -41,10 +41,11 @@ ADDED = "embedding"
 """Name of the column that is added."""
 
 KINDS = {
-    frozenset({int}): pa.int64(), frozenset({float}): pa.float64(), frozenset({int, float}): pa.float64(),
-    frozenset({bool}): pa.bool_(),
+    **{frozenset(of): pa.int64() for of in ({int}, {np.int64}, {int, np.int64})},
+    frozenset({float}): pa.float64(), frozenset({int, float}): pa.float64(), frozenset({bool}): pa.bool_(),
 }  # fmt: skip
-"""Columns of what is no Parquet by what their values are; the others are text, with JSON for what is none."""
+"""Columns of what is no Parquet by what their values are; the others are text, with JSON for what is none. ``np.int64``: whole
+numbers that not all doubles hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
     counts: dict[Path, int] = {}  # rows of what is no Parquet, which never stands beside it
     problems: list[str] = []
     types: dict[str, set[type]] = {}
-    parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix == ".parquet"]
+    parquet = [path for path in FolderStore(source).list(recursive=True) if path.suffix.lower() == ".parquet"]
     for path in parquet or files_of(source, "--input"):
         try:
             if is_saved(path) or format_of(path) != ".parquet":
@@ -127,8 +128,8 @@ def _count(path: Path, column: str, types: dict[str, set[type]]) -> int:
         if not isinstance(row[column], str | None):
             raise InputError(f"{path}{where}: column '{column}' holds {row[column]!r:.40}, which is no text")
         for name, value in row.items():
-            wide = isinstance(value, int) and value.bit_length() > 63
-            types.setdefault(name, set()).add(object if wide else type(value))
+            bits = value.bit_length() if isinstance(value, int) else 0
+            types.setdefault(name, set()).add(object if bits > 63 else np.int64 if bits > 53 else type(value))
     return count
 
 

@@ -148,14 +148,15 @@ def test_what_is_no_parquet(name: str, tiny_backbone: Path, tmp_path: Path, monk
 
 def test_shards_of_several_files_are_one_table(tiny_backbone: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"text": "a dog", "n": null, "id": 1}')
-    (tmp_path / "in" / "b.jsonl").write_text('{"text": "a cat", "n": 2, "more": true}')
+    long = 2**53 + 1  # no double holds it
+    (tmp_path / "in" / "a.jsonl").write_text(f'{{"text": "a dog", "n": null, "id": 1, "of": {long}, "by": {long}}}')
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "a cat", "n": 2, "more": true, "of": 1.5, "by": 2}')
     (tmp_path / "in" / "c.csv").write_text("id,text\nx,two cats")
     embed(tiny_backbone, tmp_path / "in", tmp_path / "out")
     assert read(tmp_path / "out").drop_columns(["embedding"]).to_pylist() == [
-        {"text": "a dog", "n": None, "id": "1", "more": None},
-        {"text": "a cat", "n": 2, "id": None, "more": True},
-        {"text": "two cats", "n": None, "id": "x", "more": None},
+        {"text": "a dog", "n": None, "id": "1", "of": str(long), "by": long, "more": None},
+        {"text": "a cat", "n": 2, "id": None, "of": "1.5", "by": 2, "more": True},
+        {"text": "two cats", "n": None, "id": "x", "of": None, "by": None, "more": None},
     ]
 
 
@@ -229,7 +230,7 @@ def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backb
         write(folder / f"{name}.parquet", 6, row_group_size=3, first=10 * number)
     embed(tiny_backbone, folder, output)
     before = {path.name: path.stat().st_mtime_ns for path in output.glob("part-*")}
-    write(folder / "a.parquet", 3, first=90)  # before all others
+    write(folder / "a.PARQUET", 3, first=90)  # before all others
     write(folder / "c.parquet", 3, first=80)
     (folder / "d.parquet").unlink()
     assert embed(tiny_backbone, folder, output)["rows"] == 12
@@ -238,7 +239,7 @@ def test_what_changed_in_the_input_is_embedded_again_and_nothing_else(tiny_backb
     assert kept == {"part-00000-00000.parquet", "part-00000-00001.parquet"}
     manifest = json.loads((output / "_manifest.json").read_text(encoding="utf-8"))
     names = [Path(shard["source"]).name for shard in manifest["shards"]]
-    assert names == ["a.parquet", "b.parquet", "b.parquet", "c.parquet"]
+    assert names == ["a.PARQUET", "b.parquet", "b.parquet", "c.parquet"]
     table = read(output)
     wanted = load(tiny_backbone).encode(table.column("text").to_pylist())
     np.testing.assert_allclose(vectors_of(table), wanted, atol=1e-5)
@@ -385,6 +386,8 @@ def test_wrong_input(tiny_backbone: Path, tmp_path: Path) -> None:
     assert "not a readable Parquet file" in refused(tiny_backbone, tmp_path / "a.parquet", "text", output)
     assert "layers=9" in refused(tiny_backbone, source, "text", output, "--layers", 9)
     assert "layers=0" in refused(tiny_backbone, source, "text", output, "--layers", 0)
+    smaller = ("--dims", 4, "--dev", "mine=none.csv")
+    assert "none.csv': no such file" in refused(tiny_backbone, source, "text", output, *smaller)
     assert not output.parent.exists()
 
 
