@@ -12,7 +12,8 @@ from raysts import cli
 from raysts.commands.data import check, import_table
 from raysts.data.corpora import Corpus
 from raysts.data.duplicates import near_duplicates
-from raysts.errors import InputError
+from raysts.data.imports import Import
+from raysts.errors import InputError, RunFailed
 
 NLI = [
     ("A man eats.", "Someone eats.", "ent"),
@@ -142,6 +143,22 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
 def test_refused_before_anything_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         import_table(nli(tmp_path), kind, tmp_path / "data", **options)
+    assert not list((tmp_path / "data").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("rows", [2, 6, 9])
+def test_a_file_that_changes_meanwhile_is_no_table(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = lines(tmp_path / "mine.jsonl", [{"sentence": f"one {i}"} for i in range(6)])
+    keep = Import._keep
+
+    def changed(self: Import, *of: Any) -> Any:
+        kept = keep(self, *of)
+        lines(file, [{"sentence": f"two {i}"} for i in range(rows)])
+        return kept
+
+    monkeypatch.setattr(Import, "_keep", changed)
+    with pytest.raises(RunFailed, match="mine.jsonl' was changed while it was read"):
+        import_table(file, "sentences", tmp_path / "data")
     assert not list((tmp_path / "data").rglob("*.parquet"))
 
 
