@@ -182,16 +182,22 @@ def parse_value(text: str) -> Any:
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without aliases, with which a kilobyte can stand for a gigabyte."""
+    """YAML without aliases, with which a kilobyte can stand for a gigabyte, and with each name once."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias (*name): write out what it stands for")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [key.value for key, _ in node.value]
+        if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+            raise yaml.YAMLError(f"'{twice[0]}' is there twice in{node.start_mark}: leave one of them")
+        return super().construct_mapping(node, deep)
+
 
 def load_yaml(text: str) -> Any:
-    """The value in a YAML text without aliases."""
+    """The value in a YAML text without aliases, and without a name twice."""
     try:
         return yaml.load(text, _Plain)  # noqa: S506 (a SafeLoader)
     except (RecursionError, ValueError) as error:  # 2020-13-45 is a date to YAML

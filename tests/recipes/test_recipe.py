@@ -138,7 +138,7 @@ def test_a_wrong_file_names_itself_and_everything_wrong_in_it(tmp_path: Path) ->
     assert "did you mean 'members'?" in text and "stages.nli.optim.lr='fast'" in text
 
 
-@pytest.mark.parametrize("text", ["", "- 1\n", "name: [", "3\n"])
+@pytest.mark.parametrize("text", ["", "- 1\n", "name: [", "3\n", "name: a\nseed: 1\nname: a\n"])
 def test_a_file_that_holds_no_recipe(text: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
