@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from raysts.errors import InputError
+from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:  # commands check the name before anything starts
     import torch
@@ -27,10 +27,14 @@ def resolve(precision: str, device: torch.device) -> str:
     """What a ``Precision`` stands for on a device: anything but ``auto``.
 
     Raises:
-        InputError: it is ``int8``, and the device has no products of bytes.
+        InputError: there is none of this name, or it is ``int8``, and the device has no products of bytes.
     """
     import torch
 
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}{nearest(str(precision), PRECISIONS)}"
+        )
     if precision == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     if precision == "tf32":

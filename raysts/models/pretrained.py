@@ -71,8 +71,8 @@ def load(
         precision: what it embeds in; where that is bf16 or int8 weights of the backbone are too, and the model cannot be saved.
 
     Raises:
-        InputError: nothing is there, it is not an encoder that raysts knows, it has no such prompt, or nothing is computed in
-            this precision there.
+        InputError: nothing is there, it is not an encoder that raysts knows, it has no such prompt, texts would have no
+            token, or nothing is computed in this precision there.
     """
     import torch
 
@@ -81,6 +81,8 @@ def load(
     from raysts.models.sentence_model import SentenceModel
     from raysts.models.word_vectors import WordVectors
 
+    if max_length is not None and max_length < 1:
+        raise InputError(f"max_length={max_length}: must be at least 1; leave it out for the model's own")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)

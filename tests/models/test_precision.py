@@ -96,7 +96,9 @@ def test_a_linear_layer_of_bytes_is_to_the_nearest_step() -> None:
     np.testing.assert_array_equal(layer(x)[2], given.bias.detach())
 
 
-def test_int8_is_refused_where_it_is_not(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_refused(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="precision='bfloat16': must be one of auto, bf16"):
+        load(tiny_backbone, device="cpu", precision="bfloat16")  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match="precision=int8: it computes on CPUs alone, and the device is 'cuda'; take bf16"
     ):

@@ -26,6 +26,8 @@ def edit(path: Path, **changes: Any) -> None:
 def test_the_length_is_kept_and_the_card(tiny_backbone: Path, tmp_path: Path) -> None:
     load(tiny_backbone, max_length=9, device="cpu").save(tmp_path / "model", "# a card\n")
     assert load(tmp_path / "model", device="cpu").max_length == 9
+    with pytest.raises(InputError, match="max_length=0: must be at least 1"):
+        load(tiny_backbone, max_length=0, device="cpu")
     assert (tmp_path / "model" / "README.md").read_text() == "# a card\n"
 
 
