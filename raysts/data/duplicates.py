@@ -7,6 +7,7 @@ one in 5,000 is missed. Memory is some 300 bytes a row, whatever its length.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 
@@ -18,6 +19,21 @@ BANDS = 16
 _AT_ONCE = 1_000
 _RUN = 5
 _NO_WORD = re.compile(r"[\W_]+")
+_VARIATIONS = frozenset(map(chr, range(0xFE00, 0xFE10)))  # how an emoji is drawn
+
+
+def words_alone(text: str) -> str:
+    """A text whose runs of punctuation and white space are one blank. Letters keep their marks, which are the vowels of many
+    scripts (Devanagari, Thai, ...)."""
+    if text.isascii():
+        return _NO_WORD.sub(" ", text).strip()
+    return " ".join(_NO_WORD.sub(_marks, text).split())
+
+
+def _marks(run: re.Match[str]) -> str:
+    return "".join(
+        mark if unicodedata.category(mark) in ("Mn", "Mc") and mark not in _VARIATIONS else " " for mark in run[0]
+    )
 
 
 def near_duplicates(texts: Iterator[str]) -> np.ndarray:
@@ -52,7 +68,7 @@ def _signatures(texts: list[str]) -> np.ndarray:
 
 def _runs(text: str) -> np.ndarray:
     """Each run of five bytes as one number; a shorter text is filled up."""
-    plain = _NO_WORD.sub(" ", text.casefold()).strip().encode("utf-8", "surrogatepass").ljust(_RUN)
+    plain = words_alone(text.casefold()).encode("utf-8", "surrogatepass").ljust(_RUN)
     byte_S = np.frombuffer(plain, np.uint8).astype(np.uint64)
     count = len(byte_S) - _RUN + 1
     return sum((byte_S[i : i + count] << np.uint64(8 * i) for i in range(_RUN)), np.zeros(count, np.uint64))

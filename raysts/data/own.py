@@ -1,7 +1,8 @@
 """Data of the user's own that stands where a canonical table is read: text, a development set, test sets.
 
 Nothing is written to say so: text is read from its file, once to check and count it and once more when it is tokenised.
-Fingerprints are those of the texts and scores, so that the same content in another file, or another format, is the same.
+The fingerprint of text is that of its texts, so that the same content in another file, or another format, is the same; those of
+the other sets are of their files' bytes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from raysts.recipes.tree import to_plain
 from raysts.storage.checksums import set_aside
 from raysts.storage.store import Store
 
-VERSION = 1
+VERSION = 2
 FEWEST = 10
 """A subset of which fewer clean rows are left, or rows of one score alone, is left out of the clean rows."""
 

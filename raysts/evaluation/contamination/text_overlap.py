@@ -6,7 +6,6 @@ tables are streamed.
 """
 
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED
+from raysts.data.duplicates import words_alone
 from raysts.data.imports import unused
 from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
@@ -38,15 +38,13 @@ EVAL_TABLES = tuple(
 )
 """Development and test sets of sentences and pairs (the training parts of SentEval only ever train a classifier)."""
 
-_NO_WORD = re.compile(r"[\W_]+")
-
 
 def normalise(sentence: str) -> str:
     """What is compared: NFKC, case folded, runs of punctuation and white space collapsed to one blank.
 
     A sentence of punctuation alone stays as it is.
     """
-    return _NO_WORD.sub(" ", unicodedata.normalize("NFKC", sentence).casefold()).strip() or sentence.strip()
+    return words_alone(unicodedata.normalize("NFKC", sentence).casefold()) or sentence.strip()
 
 
 def overlap(

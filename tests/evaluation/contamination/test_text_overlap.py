@@ -54,6 +54,8 @@ def test_normalise() -> None:
     assert normalise("  The ﬁrst, (of)\tMAY…! ") == normalise("the first of may") == "the first of may"
     assert normalise("It's 3.5") == "it s 3 5" != normalise("Its 3.5")
     assert normalise("?!") != normalise("...")
+    assert normalise("लड़का खाता है।") == normalise("लड़का, खाता है") != normalise("लड़की खाती है"), "vowels are marks"
+    assert normalise("a ❤️ b") == normalise("a ❤ b") == "a b"
 
 
 def test_overlap_counts_pairs_in_either_order_and_sentences(corpus: Corpus) -> None:
