@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
+    from raysts.pipeline.plan import Plan
     from raysts.storage.store import Store
 
 HELP = "write the HTML reports of a storage again, or a paper's tables"
@@ -51,16 +52,17 @@ def report(name: str | None = None, *, paper: str | None = None, storage: str | 
     runs = [name] if name else run_names(store)
     if not runs:
         raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
-    return {"status": "done", "storage": store.uri, "reports": [_written_again(run, store) for run in runs]}
+    plans = {run: _planned_again(run, store) for run in runs}
+    store.check(writes=True)
+    reports = [_written_again(run, *planned, store) for run, planned in plans.items()]
+    return {"status": "done", "storage": store.uri, "reports": reports}
 
 
-def _written_again(name: str, store: Store) -> str:
-    """Path of a run's report, which is written from what the storage holds."""
+def _planned_again(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
+    """The plan of a run that the storage remembers, which is as it was, and what is remembered."""
     from raysts.commands.context import plan_of, run_record
     from raysts.recipes.recipe import Pipeline
     from raysts.recipes.tree import built
-    from raysts.report.run.data import report_data
-    from raysts.report.run.page import write_report
 
     record = run_record(store, name)
     options = RunOptions(storage=store.root, skip_bad=record.get("skip_bad", False)).after(record)
@@ -70,6 +72,14 @@ def _written_again(name: str, store: Store) -> str:
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
             f"report cannot be made again; the one it has stays ({store.path(f'reports/{name}/index.html')})"
         )
+    return plan, record
+
+
+def _written_again(name: str, plan: Plan, record: dict[str, Any], store: Store) -> str:
+    """Path of a run's report, which is written from what the storage holds."""
+    from raysts.report.run.data import report_data
+    from raysts.report.run.page import write_report
+
     states = plan.statuses()
     if record.get("status") == "done" and (lost := [node.title for node in plan.nodes if states[node.id] != "done"]):
         say_on_stderr(
