@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 from raysts.commands.options import Command, Result
@@ -35,14 +38,20 @@ def _entries() -> dict[str, Entry]:
 
 
 def _text(result: Result) -> str:
+    from raysts.evaluation.results import aligned
+
     entries = _entries()
-    width = max(map(len, entries))
-    lines = [f"{name:<{width}}  {e.source}; shows: {e.shows}; cost: {e.cost}" for name, e in entries.items()]
+    names = max(map(len, entries)) + 2
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # what is piped has a line each
+    lines = [
+        textwrap.fill(f"{name:<{names}}{e.source}; shows: {e.shows}; cost: {e.cost}", width, subsequent_indent=" " * names)
+        for name, e in entries.items()
+    ]
     lines.append(
         "\nAny stages joined by '-' make a name (nli, ct, sts), then -sed or -ensemble; 'raysts show NAME' prints it."
     )
     lines.append("\nThe papers' tables, each by one command:")
-    lines += [f"{table['paper']} {table['table']:<2}  {table['command']}" for table in result["tables"]]
+    lines += aligned([(f"{table['paper']} {table['table']}", table["command"]) for table in result["tables"]], (0, 1))
     return "\n".join(lines)
 
 
