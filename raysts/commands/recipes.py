@@ -44,7 +44,9 @@ def _text(result: Result) -> str:
     names = max(map(len, entries)) + 2
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # what is piped has a line each
     lines = [
-        textwrap.fill(f"{name:<{names}}{e.source}; shows: {e.shows}; cost: {e.cost}", width, subsequent_indent=" " * names)
+        textwrap.fill(
+            f"{name:<{names}}{e.source}; shows: {e.shows}; cost: {e.cost}", width, subsequent_indent=" " * names
+        )
         for name, e in entries.items()
     ]
     lines.append(
