@@ -49,7 +49,7 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
     if study.dev is None and chosen.metric != LOSS:
         raise InputError(
             f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
-            f"so trials report {LOSS} alone; 'raysts data check' says what is there, --set metric={LOSS} goes by that"
+            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(study.kind.dev)}"
         )
     if study.dev is not None and chosen.metric not in (*study.dev.metrics, LOSS):
         raise InputError(

@@ -23,7 +23,9 @@ class _SearchNames(str):
         from raysts.search.named import SEARCHES
 
         *others, last = SEARCHES
-        return f"{', '.join(others)} or {last}"
+        return (
+            f"{', '.join(others)} or {last}; or a system of one training stage, or its YAML file, with a space of yours"
+        )
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
@@ -38,7 +40,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
         "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
         "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
         "metric=pearson (what trials are compared by: a dev score, or loss), asha=true or asha.grace=0.3, and its\n"
-        "space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5"
+        "space: space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5. A system has no space but what is given:\n"
+        "raysts tune simcse-sup --set space.batch=32,64 --set space.optim.lr='log(1e-6,1e-4)' --set num_samples=20"
     )
     add(command, "--set", "--data", "--text", "--column", "--dev", "--storage", "--address", "--skip-bad")
 
@@ -64,7 +67,8 @@ def tune(
     """Run a search to its end; trials that have ended are not run again, killed ones go on from their checkpoints.
 
     Args:
-        search: a name (``raysts.search.named.SEARCHES``), or a Search.
+        search: a name (``raysts.search.named.SEARCHES``), that of a system of one training stage, whose space the overrides
+            give, or a Search.
         overrides: of the search (``seeds``, ``num_samples``, ``concurrency``, ``keep``, ``metric``, ``asha.grace``), of its space
             (``{"space.sts.optim.lr": "log(1e-6,1e-4)"}``) and of its pipeline (``backbone``, ``train.max_steps``).
         data, storage, text, column, dev, address, command, skip_bad, say: as :func:`raysts.run`; with ``address`` ``none``

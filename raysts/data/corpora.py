@@ -114,7 +114,7 @@ class Corpus:
     @property
     def where(self) -> str:
         """The folder, or its URI, as people name it and :class:`Corpus` takes it."""
-        return "no data folder (--data)" if self.empty else self.store.uri
+        return "an absent data folder (--data)" if self.empty else self.store.uri
 
     @property
     def uri(self) -> str | None:
@@ -261,16 +261,16 @@ class Corpus:
                 [
                     f"table '{name}' is missing: expected {self.where}/{name}.parquet or Parquet shards in "
                     f"{self.where}/{name}/{made_of.get(name, '')}; 'raysts data fetch' makes it, 'raysts data check' lists "
-                    f"what is there{self._instead(name)}"
+                    f"what is there{self.instead(name)}"
                     if not self.empty
                     else f"table '{name}'{made_of.get(name, '')} is missing: no data folder is given; name one in the "
                     f"canonical layout with --data PATH, which 'raysts data fetch' or 'raysts data import' makes"
-                    f"{self._instead(name)}"
+                    f"{self.instead(name)}"
                     for name in missing
                 ]
             )
 
-    def _instead(self, name: str) -> str:
+    def instead(self, name: str) -> str:
         """What to do without a table where there is text of the user's own."""
         if name == DEV:
             return "; scored pairs of your own select with --dev NAME=FILE"

@@ -85,14 +85,27 @@ SEARCHES: dict[str, Callable[[str], Search]] = {
 
 
 def search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
-    """The search called ``name``, perhaps at a scale (``lower-bound@small``), with overrides applied.
+    """The search called ``name``, perhaps at a scale (``lower-bound@small``), with overrides applied; of a system of one
+    training stage (``simcse-sup``, a YAML file) the search of the space that the overrides give.
 
     Raises:
         InputError: there is none of that name or scale; unknown or wrong overrides.
     """
     plain, at, scale = name.partition("@")
-    if plain not in SEARCHES:
-        raise InputError(f"unknown search '{name}'{nearest(plain, SEARCHES)}; searches are {', '.join(SEARCHES)}")
-    unscaled = SEARCHES[plain](f"{at}{scale}")
+    unscaled = SEARCHES[plain](f"{at}{scale}") if plain in SEARCHES else _of_system(name)
     most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
     return configured(replace(unscaled, seeds=min(unscaled.seeds, most)), overrides or {})
+
+
+def _of_system(name: str) -> Search:
+    try:
+        system = names.pipeline(name)
+    except InputError as error:
+        known = f"{', '.join(SEARCHES)}, and any system of one training stage with a space that you give"
+        near = nearest(name.partition("@")[0], SEARCHES)
+        why = "" if near else f": {error.problems[0]}"
+        raise InputError(f"unknown search '{name}'{near}; searches are {known}{why}") from None
+    try:
+        return Search(name=system.name, pipeline=system, space={})
+    except ValueError as error:
+        raise InputError(f"search '{name}': {error}") from None

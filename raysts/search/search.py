@@ -91,8 +91,6 @@ class Search:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
-        if not self.space:
-            raise ValueError("space: is empty, there is nothing to search")
         ranges = [key for key, dimension in self.space.items() if not dimension.choices]
         if self.num_samples is None and ranges:
             raise ValueError(
@@ -206,7 +204,11 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
 
 
 def check_space(search: Search) -> None:
-    """Raise one InputError with every value of the space that the recipe refuses."""
+    """Raise one InputError with every value of the space that the recipe refuses, or one that it is empty."""
+    if not search.space:
+        raise InputError(
+            "space: is empty, there is nothing to search; say what varies, as --set space.optim.lr=1e-5,3e-5 does"
+        )
     problems: list[str] = []
     for point in corners(search.space):
         try:

@@ -24,7 +24,7 @@ from raysts.errors import InputError
 from raysts.evaluation.run_metric import RunMetric
 from raysts.pipeline.plan import Plan
 from raysts.recipes.names import pipeline
-from raysts.recipes.overrides import parse_overrides
+from raysts.recipes.overrides import dump, parse_overrides
 from raysts.report.study.data import winning_command
 from raysts.search import named, scores
 from raysts.search.queue import TrialQueue
@@ -189,8 +189,30 @@ def test_everything_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as caught:
         named.search("lower-bound", {"seeds": "x", "space.nothing": 1, "train.max_step": 3, "asha.reduction": 1})
     assert len(caught.value.problems) == 4
-    with pytest.raises(InputError, match="did you mean 'lower-bound'"):
-        named.search("lower-bounds")
+
+
+def test_a_system_of_one_stage_is_a_search_of_the_space_that_is_given(tmp_path: Path) -> None:
+    overrides = {"space.batch": "8,16", "space.optim.lr": "log(1e-6,1e-4)", "num_samples": 4, "backbone": "tiny"}
+    found = named.search("nli@small", overrides)
+    assert list(found.space) == ["nli.batch", "nli.optim.lr"] and (found.name, found.points) == ("nli", 4)
+    assert found.pipeline == pipeline("nli@small", {"backbone": "tiny"})
+    (tmp_path / "own.yaml").write_text(dump(pipeline("nli@small")))
+    assert named.search(str(tmp_path / "own.yaml"), overrides) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("lower-bounds", "did you mean 'lower-bound'"),
+        ("nlii", "unknown search 'nlii'; searches are lower-bound, .*: unknown recipe 'nlii'.*did you mean 'nli'"),
+        ("nli", "space: is empty.*space.optim.lr="),
+        ("nli-ct", "search 'nli-ct': pipeline: 'nli-ct' must be one training stage"),
+        ("sts-sed", "must be one training stage"),
+    ],
+)
+def test_what_is_no_search_is_refused(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        named.search(name)
 
 
 def test_a_score_that_is_never_reported_is_refused(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
