@@ -9,8 +9,20 @@ from typing import Any
 import yaml
 
 from raysts.errors import InputError, nearest
+from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Pipeline, Recipe
-from raysts.recipes.tree import build, built, field_types, has_path, load_yaml, parse_value, paths, set_path, to_plain
+from raysts.recipes.tree import (
+    build,
+    built,
+    field_types,
+    get_path,
+    has_path,
+    load_yaml,
+    parse_value,
+    paths,
+    set_path,
+    to_plain,
+)
 from raysts.storage.foreign import check_ordinary
 
 MOST_BYTES = 1 << 18
@@ -43,9 +55,13 @@ def apply_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipelin
 
 def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list[str]) -> Pipeline | None:
     plain: dict[str, Any] = copy.deepcopy(to_plain(pipeline))
-    for key, value in to_plain(overrides).items():
+    # What objective it is says which settings there are.
+    for key, value in sorted(to_plain(overrides).items(), key=lambda item: not item[0].endswith("objective")):
         targets = _targets(plain, key)
         for target in targets:
+            stage, _, option = target.rpartition(".")
+            if option == "objective" and value != get_path(plain, target) and str(value) in OBJECTIVES:
+                set_path(plain, f"{stage}.settings", to_plain(OBJECTIVES[value].settings_type()))
             set_path(plain, target, value)
         # Options of a training run are options of every pipeline, also of one that trains nothing.
         if not targets and (_recipes(plain) or not _in_recipe(key)):

@@ -2,11 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
@@ -154,7 +155,7 @@ def field_types(cls: type, plain: Mapping[str, Any]) -> dict[str, Any]:
     return found | (refine(plain) if refine else {})
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
@@ -229,6 +230,11 @@ def has_path(plain: Any, path: str) -> bool:
             return False
         plain = plain[part]
     return True
+
+
+def get_path(plain: Any, path: str) -> Any:
+    """The value at a dotted path that exists."""
+    return functools.reduce(operator.getitem, path.split("."), plain)
 
 
 def set_path(plain: dict[str, Any], path: str, value: Any) -> None:

@@ -1,8 +1,6 @@
 """A Search: a pipeline of one training stage, the space of what varies, and how it is gone through."""
 
-import functools
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,7 +10,7 @@ from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.objectives import OBJECTIVES
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
-from raysts.recipes.tree import build, has_path, leaves, to_plain
+from raysts.recipes.tree import build, get_path, has_path, leaves, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
 
 MOST_TRIALS = 100_000
@@ -243,7 +241,7 @@ def _typed(pipeline: Pipeline, key: str, value: Any) -> Any:
         plain: Any = {name: to_plain(recipe) for name, recipe in apply_overrides(pipeline, {key: value}).stages.items()}
     except InputError:
         return value
-    return _at(plain, key)
+    return get_path(plain, key)
 
 
 def _full_path(pipeline: Pipeline, key: str) -> str | None:
@@ -252,9 +250,5 @@ def _full_path(pipeline: Pipeline, key: str) -> str | None:
     plain = to_plain(recipe)
     for path in (key.removeprefix(f"{stage}."), key, f"settings.{key}"):
         if has_path(plain, path):
-            return None if isinstance(_at(plain, path), Mapping) else f"{stage}.{path}"
+            return None if isinstance(get_path(plain, path), Mapping) else f"{stage}.{path}"
     return None
-
-
-def _at(plain: Any, path: str) -> Any:
-    return functools.reduce(operator.getitem, path.split("."), plain)

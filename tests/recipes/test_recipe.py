@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,13 @@ def test_a_setting_that_one_objective_has_goes_there_alone() -> None:
     found = pipeline("nli-sts", {"settings.lower_bound": 0.25})
     assert found.stages["sts"].settings.lower_bound == 0.25  # type: ignore[attr-defined]
     assert found.stages["nli"] == pipeline("nli-sts").stages["nli"]
+
+
+def test_another_objective_comes_with_its_settings() -> None:
+    found = pipeline("nli", {"nli.lower_bound": 0.25, "nli.objective": "sts"}).stages["nli"]
+    assert found.settings == replace(pipeline("sts").stages["sts"].settings, lower_bound=0.25)
+    small = pipeline("latte@small")
+    assert apply_overrides(small, {"latte.objective": "latte"}) == small  # the same one keeps those of the scale
 
 
 def test_overrides_do_not_change_the_pipeline_they_start_from() -> None:
