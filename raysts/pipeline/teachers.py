@@ -282,7 +282,7 @@ class PrecomputedVectors:
             if text is None:  # nobody asks for it
                 continue
             first = found.setdefault(text, number)
-            if first != number and not np.allclose(self.table_RD[first], self.table_RD[number], rtol=1e-3, atol=1e-5):
+            if first != number and not _same(self.table_RD[first], self.table_RD[number]):
                 raise InputError(
                     f"teacher '{self.path}': rows {first} and {number} are of one text ({_shown(text)}) and have different "
                     f"vectors; leave one out"
@@ -350,6 +350,11 @@ class PrecomputedVectors:
 
 def _parquet(path: Path) -> list[Path]:
     return sorted(path.glob("[!.]*.parquet")) if path.is_dir() else [path] if path.is_file() else []
+
+
+def _same(a_D: np.ndarray, b_D: np.ndarray) -> bool:
+    """Whether two vectors are of one text by one model: in bf16 they differ by what else was in their batches."""
+    return bool(np.linalg.norm(a_D - b_D) <= 0.05 * np.linalg.norm(a_D))
 
 
 def _shown(text: str) -> str:
