@@ -68,7 +68,13 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     import ray
 
     from raysts.cluster.capacity import may_grow
-    from raysts.cluster.ray_internals import keep_statistics_here, on_loopback, set_auth_mode, without_helpers
+    from raysts.cluster.ray_internals import (
+        apart_from_signals,
+        keep_statistics_here,
+        on_loopback,
+        set_auth_mode,
+        without_helpers,
+    )
 
     if ray.is_initialized():
         yield False
@@ -84,6 +90,7 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     try:
         if private:
             loopback.enter_context(on_loopback())
+            loopback.enter_context(apart_from_signals())
             loopback.enter_context(without_helpers(dashboard))
         shown = _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:

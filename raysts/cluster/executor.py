@@ -94,8 +94,8 @@ def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | 
 
 
 def end(actors: Iterable[Any]) -> None:
-    """End actors, whatever they do."""
-    for actor in actors:
+    """End actors, whatever they do; without Ray, to which this would connect again, they have ended."""
+    for actor in actors if ray.is_initialized() else ():
         ray.kill(actor)
 
 

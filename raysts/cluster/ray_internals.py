@@ -13,6 +13,7 @@ import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from typing import Any
 
 import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private.authentication.authentication_token_setup import AUTH_MODE_ENV_VAR
 from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
@@ -129,6 +130,24 @@ def without_helpers(dashboard: bool) -> Iterator[None]:
             del os.environ[REPORTS]
         for name, start in before.items():
             setattr(Node, name, start)
+
+
+@contextlib.contextmanager
+def apart_from_signals() -> Iterator[None]:
+    """A private cluster is started in process groups of its own.
+
+    ``timeout``, a scheduler or a shell ends a command by a signal to its group, and a driver whose raylet has ended is ended by
+    Ray at once, without a word. As Ray itself does where the system ends its processes with their driver, on Windows alone.
+    """
+    if sys.platform != "linux":  # Ray's reaper goes by the group
+        yield
+        return
+    before = services.ConsolePopen
+    services.ConsolePopen = partial(before, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 # -- a cluster that others share -----------------------------------------------------------------------------------------

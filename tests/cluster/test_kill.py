@@ -120,7 +120,10 @@ def test_bulk_embedding_ended_twice_goes_on_shard_by_shard(
             break
         wait_until(lambda c=command, n=enough: len(finished()) >= n or c.ended(), pause=0.005)
         assert not command.ended(), command.stderr()
-        os.kill(command.pid, signal.SIGTERM if kind == "terminate" else signal.SIGKILL)
+        if kind == "terminate":  # as `timeout` does, to its cluster too
+            os.killpg(command.pid, signal.SIGTERM)
+        else:
+            command.signal_driver(signal.SIGKILL)
         code = command.process.wait(timeout=120)
         assert code == (130 if kind == "terminate" else -signal.SIGKILL), command.stderr()
         assert kept.items() <= finished().items()

@@ -282,6 +282,16 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
     wait_until(lambda: not Path(f"/proc/{other}").exists(), 60)
 
 
+def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
+    """It would be started again: Python closes a map that an error left open, at any moment."""
+    import ray
+
+    from raysts.cluster.executor import end
+
+    end([object()])
+    assert not ray.is_initialized()
+
+
 def test_what_a_dashboard_shows_is_not_kept_where_there_is_none(cluster: None) -> None:
     import ray
 

@@ -18,9 +18,10 @@ from processes import wait_until
 
 from raysts.commands.options import RunOptions
 from raysts.data.world.tables import SIZES
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed
 from raysts.recipes.names import pipeline_of
-from raysts.storage.proof import Proof
+from raysts.storage.proof import Proof, proof_in
+from raysts.storage.store import Store
 
 
 @pytest.fixture
@@ -39,6 +40,12 @@ def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
     from raysts.cluster.preflight import unfit
 
     assert unfit(seen, "n") is None and (tmp_path / "storage/.preflight-1-n").exists()
+
+
+def test_why_a_run_failed_is_not_what_cannot_be_cleaned_up_after_it(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="the reason"), proof_in(Store.of(tmp_path)) as proof:
+        (tmp_path / f"{proof.name}-n").mkdir()  # in place of a file that may not be removed
+        raise RunFailed("the reason")
 
 
 def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

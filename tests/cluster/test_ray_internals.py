@@ -76,6 +76,20 @@ def test_helpers_of_a_private_cluster() -> None:
     assert PRESTART.removeprefix("RAY_").encode() in RAYLET.read_bytes()
 
 
+def test_a_signal_to_the_group_of_a_driver_does_not_reach_its_cluster() -> None:
+    from ray._private import services
+
+    before = services.ConsolePopen
+    with ray_internals.apart_from_signals():
+        process = services.start_ray_process(["sleep", "60"], "test", fate_share=True).process
+    try:
+        assert os.getpgid(process.pid) == process.pid and os.getsid(process.pid) == os.getsid(0)
+    finally:
+        process.kill()
+        process.wait()
+    assert services.ConsolePopen is before
+
+
 def test_names_of_processes() -> None:
     from ray._private import ray_constants
 
