@@ -9,7 +9,7 @@ from raysts.data.own import OwnDev
 from raysts.errors import InputError
 from raysts.evaluation.entailment import DEV, EntailmentDev
 from raysts.evaluation.retrieval import RetrievalDev
-from raysts.evaluation.sts import Pairs, correlations_of, load_pairs, pairs_from_table
+from raysts.evaluation.sts import EQUAL, Pairs, correlations_of, load_pairs, pairs_from_table
 from raysts.evaluation.tasks import Model
 
 
@@ -74,12 +74,14 @@ class StsDev:
             InputError: it has no correlation whatever a model says.
         """
         for part in self.parts:
+            where = f", subset '{part.subsets[part.subset[0]]}'" if self.each and len(part.subsets) > 1 else ""
             if len(set(part.gold.tolist())) < 2:
-                where = f", subset '{part.subsets[part.subset[0]]}'" if self.each and len(part.subsets) > 1 else ""
                 raise InputError(
                     f"development set {self.name}{where}: has {len(part.gold):,} row(s) of one score, and a correlation needs "
                     f"two at least; add rows, or select by another set"
                 )
+            if part.equal:
+                raise InputError(f"development set {self.name}{where}: {EQUAL}")
         return self
 
     def scores(self, model: Model) -> dict[str, float]:

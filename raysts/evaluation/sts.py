@@ -32,6 +32,8 @@ from raysts.evaluation.statistics import (
 from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
 from raysts.ops.similarity import Similarity
 
+EQUAL = "has pairs of equal texts alone, which are all as similar to any model; sentence1 and sentence2 must be different columns"
+
 MOST_READ = 16
 _read: dict[tuple[Any, ...], Pairs] = {}
 """The pairs of the sets that were read last, by what they are: each model that is measured asks for them."""
@@ -52,6 +54,11 @@ class Pairs:
     gold: np.ndarray
     subsets: tuple[str, ...]
     subset: np.ndarray
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sentences of every pair are the same."""
+        return bool((self.left == self.right).all())
 
     def members(self) -> list[np.ndarray]:
         return [np.flatnonzero(self.subset == index) for index in range(len(self.subsets))]
@@ -158,10 +165,12 @@ def correlations_of(pairs: Pairs, representation: Representation, similarity: Si
 def problems_of(pairs: Pairs) -> list[str]:
     """Subsets whose correlation is undefined whatever the model says."""
     return [
-        f"{pairs.name}: subset '{subset}' has {len(rows)} row(s) and {len(np.unique(pairs.gold[rows]))} distinct "
+        f"{pairs.name}: subset '{subset}' has {len(part.gold)} row(s) and {len(np.unique(part.gold))} distinct "
         f"score(s); a correlation needs at least two different scores: merge the subset into another or remove it"
-        for subset, rows in zip(pairs.subsets, pairs.members(), strict=True)
-        if len(np.unique(pairs.gold[rows])) < 2
+        if len(np.unique(part.gold)) < 2
+        else f"{pairs.name}: subset '{subset}' {EQUAL}"
+        for subset, part in zip(pairs.subsets, pairs.parts(), strict=True)
+        if len(np.unique(part.gold)) < 2 or part.equal
     ]
 
 
