@@ -28,12 +28,15 @@ def content_id(value: Any) -> str:
 
 
 def folder_id(folder: Path, ignore: tuple[str, ...] = ("README.md", ".gitattributes", "data_config.json")) -> str:
-    """16 hex digits over the files of a model folder (names and bytes; card and checksums do not count)."""
+    """16 hex digits over the files of a model folder (names and bytes; the card, checksums and what is hidden do not count: what
+    git and the hub's library keep there changes while the model does not)."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in ignore and not path.name.endswith(".checksum"):
+        name = path.relative_to(folder)
+        hidden = path.name.endswith(".checksum") or any(part.startswith(".") for part in name.parts)
+        if path.is_file() and path.name not in ignore and not hidden:
             with path.open("rb") as file:
-                digest.update(str(path.relative_to(folder)).encode() + b"\0")
+                digest.update(str(name).encode() + b"\0")
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
 

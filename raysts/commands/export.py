@@ -97,6 +97,10 @@ def export(
         raise InputError(
             f"--to '{target}' exists already and is not an empty folder; nothing is overwritten, choose another"
         )
+    if target.absolute().is_relative_to(path.absolute()):
+        raise InputError(
+            f"--to '{target}' lies in the folder of the model, whose content names what is made of it; choose another"
+        )
     FolderStore(target.absolute().parent).check(writes=True, option="--to")
     remove_drafts(target.absolute().parent, of=target.name)
     card, loaded = path / "README.md", pretrained.load(path, layers=layers, device="cpu")

@@ -511,6 +511,7 @@ def test_an_export_overwrites_nothing(refused: Refused, tiny_backbone: Path) -> 
         )
     refused("export", tiny_backbone, "--to", refused.place / "file" / "x", says=("--to", "cannot be written to"))
     refused("export", tiny_backbone, "--to", refused.place / "out", "--layers", 3, says=("layers=3", "has 2 layers"))
+    refused("export", tiny_backbone, "--to", tiny_backbone / "onnx", says=("--to", "lies in the folder of the model"))
     assert not (refused.place / "out").exists()
     assert [path.name for path in (refused.place / "there").iterdir()] == ["mine.txt"]
 

@@ -241,6 +241,8 @@ def test_a_folder_id_sees_names_and_bytes(tmp_path: Path) -> None:
         (tmp_path / folder / "sub").mkdir(parents=True)
         (tmp_path / folder / "a").write_text("1")
         (tmp_path / folder / "sub" / "b").write_text("2")
+    (tmp_path / "one" / ".cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / "one" / ".cache" / "huggingface" / "config.json.metadata").write_text("when it was fetched")
     assert folder_id(tmp_path / "one") == folder_id(tmp_path / "two")
     (tmp_path / "two" / "a").rename(tmp_path / "two" / "c")
     assert folder_id(tmp_path / "one") != folder_id(tmp_path / "two")
