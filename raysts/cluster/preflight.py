@@ -127,6 +127,8 @@ def _ask_nodes(seen: Seen) -> None:
             try:
                 problem = ray.get(reference)
             except Exception as error:
+                if not _is_there(node):
+                    continue
                 problem = f"raysts cannot be run there: {str(error).strip().splitlines()[-1]}"
             if not problem and not seen.proof.answered(node["NodeID"]):
                 problem = (
@@ -136,9 +138,18 @@ def _ask_nodes(seen: Seen) -> None:
                 problems.append(f"node {_name(node)}: {problem}")
                 deadline = min(deadline, time.monotonic() + ENOUGH_SECONDS)
     if not problems:
-        problems = [f"node {_name(node)}: it has not answered for {NODE_SECONDS:g} s" for node in asked.values()]
+        problems = [
+            f"node {_name(node)}: it has not answered for {NODE_SECONDS:g} s"
+            for node in asked.values()
+            if _is_there(node)
+        ]
     if problems:
         raise InputError(sorted(problems))
+
+
+def _is_there(asked: dict[str, object]) -> bool:
+    """Whether a node that was there still is: one that was taken away has shown nothing of the others."""
+    return any(node["Alive"] for node in ray.nodes() if node["NodeID"] == asked["NodeID"])
 
 
 def here() -> str:

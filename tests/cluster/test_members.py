@@ -20,7 +20,7 @@ from processes import family_of_title, wait_until, writer_of
 from safetensors.torch import load_file
 from small_runs import Stage
 
-from raysts.errors import RunFailed
+from raysts.errors import InputError, RunFailed
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
@@ -280,6 +280,25 @@ def test_an_actor_serves_the_next_map_of_its_worker(cluster: None) -> None:
         assert text == "c 4" and other != first
         wait_until(lambda: not Path(f"/proc/{first}").exists(), 60)
     wait_until(lambda: not Path(f"/proc/{other}").exists(), 60)
+
+
+def test_a_node_that_goes_while_it_is_asked_is_no_reason(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray refuses what is asked of a node that is gone, as it does of one that never was."""
+    import ray
+
+    from raysts.cluster import preflight
+
+    there = ray.nodes()
+    gone = {**there[0], "NodeID": "e" * 56}
+    answers = [[*there, gone], there]
+    monkeypatch.setattr(preflight.ray, "nodes", lambda: answers.pop(0) if len(answers) > 1 else answers[0])
+    with preflight.checked(tmp_path, []):
+        pass
+    answers[:] = [[*there, gone]]
+    with pytest.raises(InputError, match="eeeeeeee.*raysts cannot be run there"), preflight.checked(tmp_path, []):
+        pass
 
 
 def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
