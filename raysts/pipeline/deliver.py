@@ -260,12 +260,12 @@ def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:
     return found_differences
 
 
-# -- stages that end below their start -----------------------------------------------------------------------------------
+# -- what to be careful about --------------------------------------------------------------------------------------------
 
 
-def falls(plan: Plan) -> list[str]:
-    """A line for each stage of which models ended, on the development set, below the model that they started from, and one
-    where the ensemble is below its best member on a test set.
+def cautions(plan: Plan) -> list[str]:
+    """A line for each stage of which models ended, on the development set, below the model that they started from, one
+    where the ensemble is below its best member on a test set, and one where what chose is tested on.
 
     The score of the start is that of the stage before, or of the backbone where that was evaluated; it is one of the same
     pooling and development set, or there is none.
@@ -288,7 +288,17 @@ def falls(plan: Plan) -> list[str]:
     return [
         f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
         for stage, fallen in lines.items()
-    ] + _below_best(plan)
+    ] + [*_below_best(plan), *_tested_on_dev(plan)]
+
+
+def _tested_on_dev(plan: Plan) -> list[str]:
+    """A line where labels chose, and the development set holds rows of test sets."""
+    shared = plan.in_dev if plan.outcome.selected_by else {}
+    if not shared:
+        return []
+    where = ", ".join(f"{count:,} of the {rows:,} rows of {name}" for name, (count, rows) in shared.items())
+    dev = plan.dev_name(members_dev(plan.pipeline))
+    return [f"{dev}, which chose, holds {where}: scores on these are not of unseen rows"]
 
 
 def _below_best(plan: Plan) -> list[str]:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS, source_of
+from raysts.data.own import OwnDev
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world.backbone import tiny_config, write_tiny_backbone
 from raysts.data.world.generate import WORLD_VERSION
@@ -24,6 +26,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
+from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, load_dev
 from raysts.ids import content_id, derive_seed, folder_id
 from raysts.models import memory, pretrained
@@ -190,6 +193,23 @@ class Inputs:
         return self.dev(members_dev(self.pipeline))
 
     @cached_property
+    def in_dev(self) -> dict[str, tuple[int, int]]:
+        """Of each task of which pairs, or queries, are in the development set that chooses: how many are, and of how many."""
+        table, known = members_dev(self.pipeline), harness.tasks_of(self.corpus)
+        own = self.corpus.own.get(table)
+        parts = (
+            [*own.pairs, *(tables["queries"] for tables in own.retrieval.values())] if isinstance(own, OwnDev) else []
+        )
+        chose = {key for part in parts for key in _keys(part.table)}
+        chose |= set(_keys(self.corpus.read(table))) if not parts and self.corpus.files(table) else set()
+        found = {}
+        for name in self.tasks if chose else ():
+            keys = [key for tested in known[name].tested(self.corpus) for key in _keys(self.corpus.read(tested))]
+            if shared := sum(key in chose for key in keys):
+                found[name] = shared, len(keys)
+        return found
+
+    @cached_property
     def tasks(self) -> tuple[str, ...]:
         """Tasks that are evaluated: those named, else all that have files and do not take minutes a model.
 
@@ -324,3 +344,11 @@ class Inputs:
         problems = self.contamination(keep=False).refuse(self.pipeline.name)
         if problems:
             raise InputError(problems)
+
+
+def _keys(table: pa.Table) -> list[frozenset[str]]:
+    """The texts of each row that is a pair, in any order, or a query; none of another table."""
+    texts = [
+        table.column(name).to_pylist() for name in ("sentence1", "sentence2", "text") if name in table.column_names
+    ]
+    return [frozenset(map(normalise, row)) for row in zip(*texts, strict=True)]

@@ -19,7 +19,7 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline.deliver import delivered, falls
+from raysts.pipeline.deliver import cautions, delivered
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.outcome import Outcome, joined
@@ -158,7 +158,7 @@ def card_of(
         "notes": [
             *([outcome.choice] if outcome.choice else []),
             *plan.text_notes(),
-            *falls(plan),
+            *cautions(plan),
             *plan.cut(),
             *_nested(recipes.get(record.get("stage", ""))),
             *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),

@@ -12,7 +12,7 @@ from typing import Any
 from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed
 from raysts.evaluation import harness
-from raysts.pipeline.deliver import Delivered, delivered, falls, write_model
+from raysts.pipeline.deliver import Delivered, cautions, delivered, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
 from raysts.pipeline.nodes.model import ModelNode, RunNode
@@ -165,7 +165,7 @@ class _Driver:
             "results": rows,
             **({"teachers": names} if (names := plan.teacher_names) else {}),
             "contamination": contamination.entries(plan.pipeline.name),
-            "notes": [*plan.text_notes(), *falls(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
+            "notes": [*plan.text_notes(), *cautions(plan), *plan.cut(), *contamination.lines(plan.pipeline.name)],
             "left_out": plan.left_out,
             "skipped": plan.skipped,
         }

@@ -48,6 +48,9 @@ def own(tmp_path_factory: pytest.TempPathFactory, small_corpus: Corpus) -> Path:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+    turned = [(row["sentence2"].upper(), row["sentence1"], row["score"]) for row in [*pairs[40:80], pairs[0]]]
+    with (folder / "turned.tsv").open("w") as file:
+        file.writelines("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *turned])
     for seed, name in enumerate("AB"):
         small_runs.write_backbone(folder / name, "bert", seed=seed)
     return folder
@@ -60,25 +63,34 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         text=own / "docs.csv",
         column="text",
         dev={"mine-dev": own / "dev.csv"},
-        test={"mine": own / "pairs.csv", "also": own / "pairs.csv"},
+        test={"mine": own / "pairs.csv", "also": own / "pairs.csv", "chosen-by": own / "turned.tsv"},
         storage=tmp_path,
         address="none",
     )
     assert {(row["dataset"], row["split"]) for row in result["results"]} == {
-        (name, "test") for name in ("mine", "also")
+        (name, "test") for name in ("mine", "also", "chosen-by")
     }
+    tested_on_dev = (
+        "mine-dev, which chose, holds 40 of the 41 rows of chosen-by: scores on these are not of unseen rows"
+    )
+    assert tested_on_dev in result["notes"]
     members = [row for row in result["results"] if row["role"] == "member"]
     assert {row["selected_by"] for row in members} == {"mine-dev"} and all(row["ci_low"] is not None for row in members)
     # The first that is given, whatever it is called.
     assert result["delivered"]["on"] == "mine" and result["delivered"]["beats_input"] is not None
     assert result["notes"][0].startswith("text docs: 601 texts; 1 empty rows left out; 1 rows repeat")
-    assert [entry["training_tables"] for entry in result["contamination"]] == [["docs"]] * 2
+    assert [entry["training_tables"] for entry in result["contamination"]] == [["docs"]] * 3
     card = (Path(result["model"]) / "README.md").read_text()
     page = Path(result["report"]).read_text()
     assert "| sed | `docs` | 601 |" in card and "mine test" in card and "wikipedia" not in card.split("```yaml")[0]
-    assert "Labels of mine-dev chose" in page and "tokenise docs" in page
+    assert (
+        tested_on_dev in card
+        and tested_on_dev in page
+        and "Labels of mine-dev chose" in page
+        and "tokenise docs" in page
+    )
     record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
-    assert record["data"] is None and record["own"]["test"] == dict.fromkeys(("mine", "also"), str(own / "pairs.csv"))
+    assert record["data"] is None and [*record["own"]["test"]] == ["mine", "also", "chosen-by"]
     with pytest.raises(InputError, match="table 'nli/train' is missing.*ct-sed or simcse-unsup-sed"):
         raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
     with pytest.raises(InputError, match="--test stsb=.*public task"):

@@ -12,7 +12,7 @@ from raysts.evaluation.results import ResultRow, by_name, git_commit
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
 from raysts.objectives import OBJECTIVES
-from raysts.pipeline.deliver import Difference, against, delivered, falls
+from raysts.pipeline.deliver import Difference, against, cautions, delivered
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Option
@@ -195,7 +195,7 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
         rows, asked = plan.rows(recipe), recipe.data.sample
         if asked and rows < asked:
             notes.append(f"{stage}: the table has {rows:,} rows, fewer than the {asked:,} asked for; all were used.")
-    notes += [*falls(plan), *plan.cut()]
+    notes += [*cautions(plan), *plan.cut()]
     if evaluated:
         notes += plan.contamination().lines(plan.pipeline.name)
     return notes
