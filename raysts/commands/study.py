@@ -33,6 +33,8 @@ from raysts.search.tracking import Trackers
 from raysts.storage.store import Store
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
+Place = Callable[[Say], RunTrials]
+"""Makes the data and the backbone ready where trials train, and gives what trains them."""
 
 
 def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
@@ -79,12 +81,23 @@ def run_study(
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
     study.store.check(writes=True)
-    with study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder):
+    study.read()
+    # Where there is something to train: what a cluster refuses is refused before anything is written.
+    with (
+        contextlib.nullcontext() if study.complete else _place(study, options.address) as place,
+        study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
+    ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        return _run(study, earlier, trackers, options)
+        return _run(study, earlier, trackers, options, place)
 
 
-def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Trackers, options: RunOptions) -> Result:
+def _run(
+    study: Study,
+    earlier: Sequence[tuple[Point, float]],
+    trackers: Trackers,
+    options: RunOptions,
+    place: Place | None,
+) -> Result:
     study.reuse_grid()
     study.cleanup()
     if lost := study.take_back():
@@ -108,7 +121,8 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
                 trackers.ended(record, partial(study.metrics, record))
                 progress.ended(record)
 
-            with _place(study, options.address, progress.say) as run:
+            with contextlib.nullcontext(place) if place else _place(study, options.address) as made_ready:
+                run = made_ready(progress.say)
                 queue = TrialQueue(study, earlier, ended)
                 run(queue, progress)
                 failures = queue.failures
@@ -127,25 +141,33 @@ def _run(study: Study, earlier: Sequence[tuple[Point, float]], trackers: Tracker
 
 
 @contextlib.contextmanager
-def _place(study: Study, address: str | None, say: Say) -> Iterator[RunTrials]:
-    """Where trials train, for the length of the block, with the data and the backbone made ready."""
+def _place(study: Study, address: str | None) -> Iterator[Place]:
+    """Where trials train, for the length of the block."""
+    asked = study.search.pipeline.resources
     if address == IN_PROCESS:
-        asked = study.search.pipeline.resources
-        _prepare(study, LocalExecutor(threads=asked.cpus), 1, say)
-        yield lambda queue, progress: run_locally(queue, progress, asked)
+
+        def here(say: Say) -> RunTrials:
+            _prepare(study, LocalExecutor(threads=asked.cpus), 1, say)
+            return lambda queue, progress: run_locally(queue, progress, asked)
+
+        yield here
         return
     with on_ray(address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor, check_resources
 
-        check_resources(study.search.pipeline.resources, private)
-        study.plan.write_backbone()
-        resources = on_tune.per_trial(study)
-        capacity.announce(resources, say)
-        at_once = capacity.at_once(resources)
-        _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
-        yield lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
+        check_resources(asked, private)
+
+        def on_cluster(say: Say) -> RunTrials:
+            study.plan.write_backbone()
+            resources = on_tune.per_trial(study)
+            capacity.announce(resources, say)
+            at_once = capacity.at_once(resources)
+            _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
+            return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
+
+        yield on_cluster
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:

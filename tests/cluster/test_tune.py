@@ -115,8 +115,8 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     with pytest.raises(
         InputError, match=r"resources.gpus=2: no node can hold.*the cluster's nodes have: 2 CPUs, 0 GPUs"
     ):
-        run_search("lower-bound", overrides, small_world, tmp_path, say=quiet)
-    assert not list(tmp_path.glob("runs/*"))
+        run_search("lower-bound", overrides, small_world, tmp_path / "storage", say=quiet)
+    assert not (tmp_path / "storage").exists()
 
 
 def test_several_trials_share_a_gpu_and_what_a_trial_asks_for_is_counted_per_node() -> None:
