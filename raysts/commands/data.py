@@ -201,11 +201,17 @@ def check(data: str | Path | None = None) -> Result:
     """What a data folder holds and what of it nothing reads, what is wrong, and which training text is in which test set."""
     from raysts.commands.context import corpus_of
     from raysts.evaluation.contamination.text_overlap import check_folder
-    from raysts.evaluation.harness import taken_names
+    from raysts.evaluation.harness import check_tasks, default_tasks, taken_names
 
     corpus = corpus_of(data)
     found = check_folder(corpus)
-    return {"status": "done", "data": corpus.where, **found, "problems": found["problems"] + taken_names(corpus)}
+    problems = found["problems"] + taken_names(corpus)
+    if not problems and (tasks := default_tasks(corpus)):
+        try:
+            check_tasks(corpus, tasks)
+        except InputError as error:
+            problems = error.problems
+    return {"status": "done", "data": corpus.where, **found, "problems": problems}
 
 
 def _check_text(result: Result) -> str:

@@ -129,6 +129,9 @@ def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=taken):
         harness.check_tasks(Corpus(tmp_path))
     assert re.match(taken, check(tmp_path)["problems"][-1])
+    write_table(tmp_path / "flat", "tests/flat", scored_pairs(20) | {"score": [1.0] * 20})
+    (problem,) = check(tmp_path / "flat")["problems"]
+    assert problem.startswith("flat: subset 'flat' has 20 row(s) and 1 distinct score(s)")
 
 
 def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: Corpus, tmp_path: Path) -> None:
