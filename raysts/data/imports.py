@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from raysts.data.duplicates import near_duplicates
 from raysts.data.own import NAME, TEXT
-from raysts.data.user_files import LINES, files_of, format_of, missing, rows_of, title_of
+from raysts.data.user_files import LINES, content_of, files_of, format_of, missing, rows_of, title_of
 from raysts.data.wikipedia.wikipedia import sentences_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.schema import NLI_LABELS, RETRIEVAL, TESTS, Column, table_columns
@@ -69,7 +69,7 @@ class Import:
 
         Raises:
             InputError: the file or a row cannot be used, or the table is there already; nothing was written.
-            RunFailed: the file holds other rows than when they were checked; nothing was written.
+            RunFailed: the file is another than when its rows were checked; nothing was written.
         """
         if self.kind not in KINDS:
             raise InputError(f"--as '{self.kind}': must be one of {', '.join(KINDS)}{nearest(self.kind, KINDS)}")
@@ -79,20 +79,20 @@ class Import:
         target = self._target(table)
         counts = {"rows_read": 0, "empty": 0, "left_out": 0, "exact_duplicates": 0}
         texts = [place for place, column in enumerate(columns) if column.kind == "text"]
-        before, after = hashlib.sha256(), hashlib.sha256()
-        kept, near = self._keep(files, columns, texts, counts, before)
+        contents = [*map(content_of, files)]
+        kept, near = self._keep(files, columns, texts, counts)
         kinds = [pa.float64() if column.kind == "number" else pa.string() for column in columns]
         schema = pa.schema([(column.name, kind) for column, kind in zip(columns, kinds, strict=True)])
         written = 0
         with Store.of(target).put(target) as draft, pq.ParquetWriter(draft, schema) as writer:
-            rows = (row for row, wanted in zip(self._hashed(files, columns, {}, after), kept, strict=False) if wanted)
+            rows = (row for row, wanted in zip(self._rows(files, columns, {}), kept, strict=False) if wanted)
             while some := list(islice(rows, WRITE_ROWS)):
                 arrays = [
                     pa.array(values, kind) for values, kind in zip(zip(*some, strict=True), schema.types, strict=True)
                 ]
                 writer.write_table(pa.table(arrays, schema=schema), row_group_size=WRITE_ROWS)
                 written += len(some)
-            if after.digest() != before.digest():
+            if [*map(content_of, files)] != contents:
                 raise RunFailed(
                     f"FILE '{self.file}' was changed while it was read; leave it as it is, and run the same command again"
                 )
@@ -219,14 +219,6 @@ class Import:
         if problems:
             raise InputError(problems)
 
-    def _hashed(
-        self, files: Sequence[Path], columns: Sequence[Column], counts: dict[str, int], digest: Any
-    ) -> Iterator[Values]:
-        """The usable rows, of which ``digest`` becomes that of all."""
-        for row in self._rows(files, columns, counts):
-            digest.update(repr(row).encode())
-            yield row
-
     def _value(self, value: Any, column: Column) -> Any:
         """As the table holds it; None for nothing."""
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -258,12 +250,7 @@ class Import:
         return number
 
     def _keep(
-        self,
-        files: Sequence[Path],
-        columns: Sequence[Column],
-        texts: Sequence[int],
-        counts: dict[str, int],
-        digest: Any,
+        self, files: Sequence[Path], columns: Sequence[Column], texts: Sequence[int], counts: dict[str, int]
     ) -> tuple[np.ndarray, int]:
         """Which usable rows [N] bool are written, and how many were dropped as near duplicates."""
         keys: set[bytes] = set()
@@ -275,7 +262,7 @@ class Import:
             return tuple(row[place] for place in ids)
 
         def checked() -> Iterator[str]:
-            for row in self._hashed(files, columns, counts, digest):
+            for row in self._rows(files, columns, counts):
                 text = "\x1f".join(str(row[place]) for place in (texts or range(len(row))))
                 key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
                 repeats.append(key in keys)

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.errors import InputError, nearest
+from raysts.ids import folder_id
+from raysts.storage.checksums import checksum
 from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import FolderStore, Store
 
@@ -129,6 +131,13 @@ def _called(path: Path) -> str:
     """A path as it was given: pathlib makes one slash of two."""
     text = str(path)
     return HUB + text.removeprefix("hf:").lstrip("/") if text.startswith("hf:") else text
+
+
+def content_of(path: Path) -> str:
+    """Names what is in a file, or in the folder of a saved data set; what is not on this machine is its name."""
+    if path.is_dir():
+        return folder_id(path)
+    return checksum(path) if path.exists() else str(path)
 
 
 def is_saved(path: Path) -> bool:

@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysts.data.shards import READ_ROWS, open_shard, pages, type_rule
-from raysts.data.user_files import Row, files_of, format_of, is_saved, missing, rows_of
+from raysts.data.user_files import Row, content_of, files_of, format_of, is_saved, missing, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
-from raysts.ids import folder_id
 from raysts.models.layers import Layers
 from raysts.models.precision import Precision
 from raysts.models.pretrained import load
@@ -158,7 +157,7 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
     files: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(unit.source for unit in units):
         number = before[name]["number"] if name in before else next(free)
-        files[name] = {"number": number, "sha256": _content(Path(name))}
+        files[name] = {"number": number, "sha256": content_of(Path(name))}
     shards = {unit: output / f"part-{files[unit.source]['number']:05d}-{unit.row_group:05d}.parquet" for unit in units}
     if known is None or files != before:
         store.delete("_manifest.json")
@@ -168,10 +167,6 @@ def open_output(output: Path, spec: dict[str, Any], units: Sequence[Unit]) -> di
                 store.delete(shard)
         store.write_json("_job.json", {**spec, "files": files})
     return shards
-
-
-def _content(path: Path) -> str:
-    return folder_id(path) if path.is_dir() else checksum(path)
 
 
 def is_done(unit: Unit, shard: Path) -> bool:
@@ -296,7 +291,7 @@ def close_output(
     """
     store = FolderStore(output)
     files = store.read_json("_job.json")["files"]
-    if changed := [name for name, entry in files.items() if _content(Path(name)) != entry["sha256"]]:
+    if changed := [name for name, entry in files.items() if content_of(Path(name)) != entry["sha256"]]:
         raise RunFailed(
             f"{changed[0]}: was changed while it was embedded; run the same command again: it is embedded as it is then"
         )
