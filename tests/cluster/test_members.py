@@ -333,5 +333,7 @@ def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, 
     runs.queue = ray.remote(WorkQueue).options(num_cpus=0).remote(1)
     assert ray.get(runs.queue.state.remote()).waiting == 1
     ray.kill(runs.queue)
+    with contextlib.suppress(ray.exceptions.RayActorError):  # the kill only asks for its end: until then it answers
+        wait_until(lambda: not ray.get(runs.queue.state.remote()), 60)
     with pytest.raises(RunFailed, match="hands out the members of nli-nli-.* has died.*goes on from there"):
         runs.state()
