@@ -20,18 +20,26 @@ NLI_LABELS = ("entailment", "neutral", "contradiction")
 class Column:
     """One column of a canonical table.
 
-    ``text`` is a non-empty string, ``number`` a finite number in [low, high], ``label`` one of ``labels`` given as a
-    string or as its index (any string or integer when ``labels`` is empty).
+    ``text`` is a non-empty string, ``number`` a finite number in [low, high] (without fractions where ``whole``), ``label``
+    one of ``labels`` given as a string or as its index (any string or integer when ``labels`` is empty).
     """
 
     name: str
     kind: Literal["text", "number", "label"]
     low: float | None = None
     high: float | None = None
+    whole: bool = False
     labels: tuple[str, ...] = ()
     required: bool = True
     nulls: bool = False
     """Null where it says nothing of a row."""
+
+    @property
+    def rule(self) -> str:
+        """What a number of the column must be."""
+        if self.low is not None:
+            return f"a number from {self.low:g} to {self.high:g}"
+        return "a whole number" if self.whole else "a finite number"
 
 
 def _text(*names: str) -> tuple[Column, ...]:
@@ -89,7 +97,7 @@ RETRIEVAL: dict[str, tuple[Column, ...]] = {
         Column("title", "label", required=False, nulls=True),  # any text, the empty one too
     ),
     "queries": (Column("query_id", "label"), Column("text", "text")),
-    "qrels": (Column("query_id", "label"), Column("doc_id", "label"), Column("score", "number")),
+    "qrels": (Column("query_id", "label"), Column("doc_id", "label"), Column("score", "number", whole=True)),
 }
 """The tables of a retrieval set: ``retrieval/NAME/corpus`` and so on."""
 

@@ -454,12 +454,12 @@ def _column_problems(values: pa.Array, column: Column, most: int = 5) -> Iterato
         numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
         known = values.is_valid().to_numpy(zero_copy_only=False)
         bad = known & ~np.isfinite(numbers)
-        rule = "a finite number"
         if column.low is not None and column.high is not None:
             bad |= known & ((numbers < column.low) | (numbers > column.high))
-            rule = f"a number from {column.low:g} to {column.high:g}"
+        if column.whole:
+            bad |= known & (numbers != np.trunc(numbers))
         for row in np.flatnonzero(bad)[:most]:
-            yield int(row), f"score {numbers[row]:g} must be {rule}; correct or remove the row"
+            yield int(row), f"score {numbers[row]:g} must be {column.rule}; correct or remove the row"
     elif column.labels:
         codes = label_codes(values, column.labels)
         bad = (codes < 0) & values.is_valid().to_numpy(zero_copy_only=False)

@@ -244,9 +244,9 @@ class Import:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)  # Python reads 1_000
         low, high = column.low, column.high
-        if not math.isfinite(number) or (low is not None and number < low) or (high is not None and number > high):
-            rule = "a finite number" if low is None else f"a number from {low:g} to {high:g}"
-            raise ValueError(f"column '{column.name}' holds {value!r:.40}; must be {rule}")
+        outside = (low is not None and number < low) or (high is not None and number > high)
+        if not math.isfinite(number) or outside or (column.whole and number % 1):
+            raise ValueError(f"column '{column.name}' holds {value!r:.40}; must be {column.rule}")
         return number
 
     def _keep(

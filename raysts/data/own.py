@@ -358,9 +358,9 @@ def _checked(value: Any, column: Column) -> Any:
         if value is not None and not isinstance(value, bool) and "_" not in str(value):  # Python reads 1_000
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 number = float(value)
-        if not math.isfinite(number):
+        if not math.isfinite(number) or (column.whole and number % 1):
             raise ValueError(
-                f"{value!r} must be a finite number (decimal point, no thousands separator); correct or remove the row"
+                f"{value!r} must be {column.rule} (decimal point, no thousands separator); correct or remove the row"
             )
         return number
     if column.kind == "label" and not isinstance(value, str):  # an id, which may be a number

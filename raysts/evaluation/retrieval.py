@@ -398,9 +398,6 @@ def _problems(tables: Mapping[str, pa.Table], where: str, whole: bool = True) ->
                 f"{where}/qrels: {len(unknown):,} values of '{column}' are not in {where}/{part} (the first: "
                 f"{_shown(unknown[0])}); judgements must be of what is there, remove them or complete the table"
             )
-    broken = [score for score in qrels.column("score").to_pylist() if score != int(score)]
-    if broken:
-        found.append(f"{where}/qrels: column 'score': {broken[0]:g} must be a whole number; 0 is not relevant")
     judged = set(qrels.column("query_id").to_pylist()).intersection(ids["queries"])
     if not judged:
         found.append(f"{where}/qrels: no query has a judgement; a score needs at least one")

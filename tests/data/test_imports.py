@@ -23,7 +23,7 @@ NLI = [
     ("A man eats.", " ", "con"),
     ("x", "y", "-"),
 ]
-ODD = {"n": "1_0", "none": None, "yes": True, "one": 1}
+ODD = {"n": "1_0", "none": None, "yes": True, "one": 1, "half": 0.5}
 LABELS = {"ent": "entailment", "con": "contradiction", "-": "drop"}
 COLUMNS = {"premise": "q", "hypothesis": "a", "label": "gold"}
 
@@ -136,6 +136,11 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
             "retrieval",
             {"columns": {"query_id": "q", "doc_id": "gold", "score": "one"}},
             "1 values of query_id and doc_id are .*: 'A man eats.' and 'con'",
+        ),
+        (
+            "retrieval",
+            {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}},
+            "column 'score' holds 0.5; must be a whole number",
         ),
         ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
     ],

@@ -176,7 +176,7 @@ def test_by_default_where_it_is_whole(corpus: Corpus, tmp_path: Path) -> None:
         ("qrels", {"query_id": ["q", "q"], "doc_id": [1, 1], "score": [1, 0]}, r"1 pair of query_id and doc_ids are there"),
         ("qrels", {"query_id": ["q"], "doc_id": [9], "score": [1]}, r"'doc_id' are not in retrieval/x/corpus .*'9'"),
         ("qrels", {"query_id": ["p"], "doc_id": [1], "score": [1]}, r"'query_id' are not in retrieval/x/queries .*'p'"),
-        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"0.5 must be a whole number"),
+        ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0.5]}, r"row 0, column 'score': score 0.5 must be a whole number"),
         ("qrels", {"query_id": ["q"], "doc_id": [1], "score": [0]}, r"no score is above 0"),
         ("corpus", {"doc_id": [1, 2], "text": ["a", " "]}, r"row 1, column 'text': empty"),
         ("corpus", {"docid": [1, 2], "text": ["a", "b"]}, r"column 'doc_id' is missing .* 'docid'"),
