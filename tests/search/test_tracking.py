@@ -140,6 +140,9 @@ def test_a_tool_that_hangs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.M
     with trackers:
         for seed in range(3):
             trackers.ended(record(0.3, seed), lines)
+        tensorboard, _ = trackers._senders
+        tensorboard.trials.put(None)  # it may take longer than that for them, on a busy machine
+        tensorboard.join(60)
     release.set()
     assert len(said) == 1 and said[0].startswith("slow: has taken no trial for") and "sends what is missing" in said[0]
     assert len(list((tmp_path / "tensorboard").glob("*/"))) == 3
