@@ -4,9 +4,10 @@ The canonical data layout is a folder of Parquet tables; a table is a file ``<na
 Parquet shards. Extra columns are ignored.
 """
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -40,6 +41,17 @@ class Column:
         if self.low is not None:
             return f"a number from {self.low:g} to {self.high:g}"
         return "a whole number" if self.whole else "a finite number"
+
+    def number(self, value: Any) -> float | None:
+        """The number that a value of a user's file stands for; None where it breaks the rule."""
+        if isinstance(value, bool) or "_" in str(value):  # Python reads 1_000
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        outside = (self.low is not None and number < self.low) or (self.high is not None and number > self.high)
+        return None if not math.isfinite(number) or outside or (self.whole and number % 1) else number
 
 
 def _text(*names: str) -> tuple[Column, ...]:

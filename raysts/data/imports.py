@@ -4,9 +4,7 @@ The file is read once to check every row and to find duplicates, and once more t
 is known to be usable. Memory is a few bytes a row for exact duplicates, some 300 for near ones.
 """
 
-import contextlib
 import hashlib
-import math
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,12 +238,8 @@ class Import:
             return word
         if column.kind == "label":
             return str(value)
-        number = math.nan
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)  # Python reads 1_000
-        low, high = column.low, column.high
-        outside = (low is not None and number < low) or (high is not None and number > high)
-        if not math.isfinite(number) or outside or (column.whole and number % 1):
+        number = column.number(value)
+        if number is None:
             raise ValueError(f"column '{column.name}' holds {value!r:.40}; must be {column.rule}")
         return number
 

@@ -7,9 +7,7 @@ the other sets are of their files' bytes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -354,11 +352,8 @@ def _read(files: Sequence[Path], columns: Sequence[Column], remedy: str, title: 
 def _checked(value: Any, column: Column) -> Any:
     """A value as the table holds it; None where it says nothing of a row."""
     if column.kind == "number":
-        number = math.nan
-        if value is not None and not isinstance(value, bool) and "_" not in str(value):  # Python reads 1_000
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
-                number = float(value)
-        if not math.isfinite(number) or (column.whole and number % 1):
+        number = column.number(value)
+        if number is None:
             raise ValueError(
                 f"{value!r} must be {column.rule} (decimal point, no thousands separator); correct or remove the row"
             )

@@ -7,6 +7,7 @@ import math
 import operator
 import types
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
@@ -191,8 +192,9 @@ class _Plain(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [key.value for key, _ in node.value]
-        if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        # What is no scalar is no name, and is refused below.
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [name for name, count in names.items() if count > 1]:
             raise yaml.YAMLError(f"'{twice[0]}' is there twice in{node.start_mark}: leave one of them")
         return super().construct_mapping(node, deep)
 

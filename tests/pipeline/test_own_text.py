@@ -90,7 +90,8 @@ def test_own_dev_selects_and_own_test_reports(own: Path, tmp_path: Path) -> None
         and "tokenise docs" in page
     )
     record = json.loads((tmp_path / "pipelines" / "simcse-unsup-sed.json").read_text())
-    assert record["data"] is None and [*record["own"]["test"]] == ["mine", "also", "chosen-by"]
+    tested = {"mine": "pairs.csv", "also": "pairs.csv", "chosen-by": "turned.tsv"}
+    assert record["data"] is None and record["own"]["test"] == {name: str(own / file) for name, file in tested.items()}
     with pytest.raises(InputError, match="table 'nli/train' is missing.*ct-sed or simcse-unsup-sed"):
         raysts.run("nli", {"backbone": str(own / "A")}, text=own / "docs.csv", column="text", storage=tmp_path)
     with pytest.raises(InputError, match="--test stsb=.*public task"):
