@@ -114,7 +114,9 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias by oneDNN."""
+    """Return x weight^T + bias, by oneDNN where the processor has the instructions that it asks for."""
+    if x.dtype == torch.bfloat16 and not _multiplies_bf16():
+        return F.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -133,10 +135,16 @@ def keep_memory() -> None:
 
 
 @cache
+def _multiplies_bf16() -> bool:
+    """Return True if oneDNN has a bf16 product on this processor (without AVX512 it raises)."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+@cache
 def _has_onednn() -> bool:
     """Whether torch has oneDNN and the vector instructions that make it worthwhile."""
     return (
         torch.backends.mkldnn.is_available()
-        and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        and _multiplies_bf16()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
