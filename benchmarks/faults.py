@@ -39,9 +39,9 @@ import two_writers  # noqa: E402
 from run_commands import overrides, raysts, result  # noqa: E402
 from test_damage import DAMAGE, FILES, NOT_MADE_AGAIN, READERS, SMALL, Reference, content, damaged  # noqa: E402
 
-from raysts.data.world.generate import write_world  # noqa: E402
 from raysts.storage import atomic, checksums  # noqa: E402
 from raysts.storage.store import BucketStore, Store  # noqa: E402
+from tools.world.generate import write_world  # noqa: E402
 
 DRIVER = """
 import sys, time

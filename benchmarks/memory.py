@@ -162,7 +162,7 @@ def _write_sentences(path: Path, size: int, data: str | None) -> None:
 
 
 def _model(folder: Path) -> Path:
-    from raysts.data.world.backbone import write_tiny_backbone
+    from raysts.data.world import write_tiny_backbone
 
     write_tiny_backbone(folder / "model", 0)
     return folder / "model"

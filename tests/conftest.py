@@ -75,7 +75,7 @@ UNITS = (
 """Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
     "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
-    "objectives/test_conformance.py", "objectives/test_flow.py::test_training", "data/world/test_generate.py",
+    "objectives/test_conformance.py", "objectives/test_flow.py::test_training",
     "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_families.py::test_members", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
     "models/test_kernels.py::test_large_blocks",
@@ -257,7 +257,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from raysts.data.world.generate import write_world
+    from tools.world.generate import write_world
 
     path = tmp_path_factory.mktemp("world") / "small"
     write_world(path, size="small")

@@ -15,7 +15,7 @@ from torch import nn
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
-from raysts.data.world.backbone import world_tokenizer, world_vocabulary
+from raysts.data.world import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder

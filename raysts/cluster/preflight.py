@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raysts
-from raysts.data.world.generate import WORLD_VERSION, world_path
+from raysts.data.world import WORLD_VERSION, world_path
 from raysts.errors import InputError
 from raysts.ids import sources
 from raysts.storage.proof import Proof, proof_in
@@ -101,7 +101,7 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Seen
     """
     store = Store.of(storage)
     outside = [
-        (WORLD, str(path), "") if path.name == f"world-{WORLD_VERSION}-0-default" else (option, str(path), listed(path))
+        (WORLD, str(path), "") if path.name == f"world-{WORLD_VERSION}" else (option, str(path), listed(path))
         for option, path in dict.fromkeys(folders)
         if not path.is_relative_to(store.root) and not isinstance(Store.of(path), BucketStore)
     ]

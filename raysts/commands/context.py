@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raysts.commands.options import Result, RunOptions, say_on_stderr
 from raysts.data.corpora import Corpus
 from raysts.data.own import Own
-from raysts.data.world.generate import world_path
+from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, LocalExecutor

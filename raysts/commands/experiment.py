@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from raysts.commands import composed, study
 from raysts.commands.context import check_name, checked_plan, corpus_of, executor, locate, run_on, store_of
 from raysts.commands.options import Result, RunOptions
-from raysts.data.world.backbone import tiny_config
+from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
 from raysts.models.families import family_of

@@ -144,7 +144,5 @@ def _multiplies_bf16() -> bool:
 def _has_onednn() -> bool:
     """Whether torch has oneDNN and the vector instructions that make it worthwhile."""
     return (
-        torch.backends.mkldnn.is_available()
-        and _multiplies_bf16()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        torch.backends.mkldnn.is_available() and _multiplies_bf16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

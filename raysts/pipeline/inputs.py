@@ -19,8 +19,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS, source_of
 from raysts.data.own import OwnDev
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
-from raysts.data.world.backbone import tiny_config, write_tiny_backbone
-from raysts.data.world.generate import WORLD_VERSION
+from raysts.data.world import WORLD_VERSION, tiny_config, write_tiny_backbone
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from raysts.data.windows import text_windows
-from raysts.data.world.backbone import tiny_config, unknown_fraction
+from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.tasks import ModelTask

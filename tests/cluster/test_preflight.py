@@ -17,7 +17,6 @@ from ports import free_ports
 from processes import wait_until
 
 from raysts.commands.options import RunOptions
-from raysts.data.world.tables import SIZES
 from raysts.errors import InputError, RunFailed
 from raysts.recipes.names import pipeline_of
 from raysts.storage.proof import Proof, proof_in
@@ -67,12 +66,9 @@ def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.
     assert "its disk has 0.0 GB left" in said(folders=())
 
 
-def test_the_embedded_world_is_made_where_it_is_missing(
-    seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, tmp_path: Path) -> None:
     from raysts.cluster import preflight
 
-    monkeypatch.setitem(SIZES, "default", SIZES["small"])
     world = tmp_path / "cache" / "world"
     assert preflight.unfit(replace(seen, folders=((preflight.WORLD, str(world), ""),))) is None
     assert next((tmp_path / "cache").iterdir()).is_dir()

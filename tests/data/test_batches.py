@@ -11,7 +11,7 @@ from small_runs import tokenize_table
 
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import StoreSpec, Windows
-from raysts.data.world.backbone import world_tokenizer
+from raysts.data.world import world_tokenizer
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.contrastive_tension import ContrastiveTension
 from raysts.objectives.distillation import Distillation

@@ -11,7 +11,7 @@ import pytest
 from raysts.data.corpora import Corpus
 from raysts.data.shards import ShardError, open_shard, pages
 from raysts.data.windows import StoreSpec, select, tokenize_group
-from raysts.data.world.backbone import world_tokenizer
+from raysts.data.world import world_tokenizer
 from raysts.errors import InputError, RunFailed
 from raysts.recipes.recipe import Data
 

@@ -9,7 +9,7 @@ import numpy as np
 from evaluation_fakes import write_table
 
 from raysts.data.corpora import Corpus
-from raysts.data.world.backbone import world_vocabulary
+from raysts.data.world import world_vocabulary
 from raysts.evaluation.words.vectors import Words
 
 RNG = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from sentence_transformers.util import quantize_embeddings
 from small_runs import HIDDEN, write_backbone
 
-from raysts.data.world.backbone import world_tokenizer
+from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.models.pretrained import check, dim, load, similarities, tokenizer_id
 from raysts.models.sentence_model import SentenceModel

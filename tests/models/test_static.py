@@ -16,7 +16,7 @@ from run_commands import overrides, raysts, result
 from scipy.stats import spearmanr
 
 from raysts.data.corpora import Corpus
-from raysts.data.world.backbone import world_words
+from raysts.data.world import world_words
 from raysts.errors import InputError
 from raysts.models.head import Dense
 from raysts.models.pretrained import check, find, load, tokenizer_id

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from run_commands import Outcome, overrides, raysts, result
 
-from raysts.data.world.generate import write_world
 from raysts.storage import checksums
 from raysts.storage.atomic import ASIDE
+from tools.world.generate import write_world
 
 SMALL = {
     "backbone": "tiny", "members": 2, "train.max_steps": 4, "train.eval_every": 4, "train.checkpoint_every": 2,

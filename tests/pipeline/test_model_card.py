@@ -120,7 +120,7 @@ def test_names_cannot_break_out_of_their_place() -> None:
 def test_sentence_transformers_reads_the_directory_with_its_card(tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     huggingface_hub = pytest.importorskip("huggingface_hub")
-    from raysts.data.world.backbone import write_tiny_backbone
+    from raysts.data.world import write_tiny_backbone
     from raysts.models.pretrained import load
 
     write_tiny_backbone(tmp_path / "tiny", 0)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import Interrupted, write_backbone
 
 from raysts.commands.plan import plan as plan_recipe
-from raysts.data.world.backbone import world_tokenizer
+from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
 from raysts.evaluation.contamination.lineage import trained_on
 from raysts.models import pretrained

@@ -11,7 +11,7 @@ from small_runs import tokenize_table, write_backbone
 
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name
-from raysts.data.world.backbone import world_tokenizer
+from raysts.data.world import world_tokenizer
 from raysts.models.pretrained import load
 from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS

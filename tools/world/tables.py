@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from raysts.data.world.facts import Facts, leaves
-from raysts.data.world.lexicon import ACTIONS, KINDS, ROOT
-from raysts.data.world.meaning import CONTRADICTION, ENTAILMENT, NEUTRAL, Meaning, infer, similarity
-from raysts.data.world.text import Draws, Realiser, plural
+from tools.world.facts import Facts, leaves
+from tools.world.lexicon import ACTIONS, KINDS, ROOT
+from tools.world.meaning import CONTRADICTION, ENTAILMENT, NEUTRAL, Meaning, infer, similarity
+from tools.world.text import Draws, Realiser, plural
 
 Row = dict[str, Any]
 LEAVE_WORDS, KEEP_WORDS = 0.5, 0.3  # how strongly the wording of STS pairs works against word overlap

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from zlib import crc32
 
-from raysts.data.world.lexicon import (
+from tools.world.lexicon import (
     ACTIONS,
     COUNTS,
     KINDS,
@@ -21,7 +21,7 @@ from raysts.data.world.lexicon import (
     ROOT,
     TIMES,
 )
-from raysts.data.world.meaning import (
+from tools.world.meaning import (
     ANYTHING,
     DIMENSION_OF,
     MANNER_DIMENSION_OF,
@@ -32,7 +32,7 @@ from raysts.data.world.meaning import (
     property_dimensions,
     relation,
 )
-from raysts.data.world.text import Draws
+from tools.world.text import Draws
 
 SPLITS = ("train", "dev", "test")
 _SHARES = (60, 75, 100)  # per cent of the cores, cumulative

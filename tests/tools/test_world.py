@@ -1,29 +1,22 @@
-"""The embedded world: what it says follows from its meaning, and it is the same world every time."""
+"""The generator of the embedded world: labels follow from meaning, and the same seed gives the same world."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import multiprocessing
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from scipy.stats import spearmanr
 
 from raysts.data.derived import DERIVED
-from raysts.data.world.backbone import (
-    unknown_fraction,
-    world_tokenizer,
-    world_vocabulary,
-    world_words,
-    write_tiny_backbone,
-)
-from raysts.data.world.facts import SPLITS, Facts, leaves, split_of
-from raysts.data.world.generate import WORLD_VERSION, world_path, write_world
-from raysts.data.world.lexicon import (
+from raysts.data.world import EMBEDDED, world_vocabulary, world_words
+from raysts.schema import TABLES
+from tools.world import generate
+from tools.world.facts import SPLITS, Facts, leaves, split_of
+from tools.world.lexicon import (
     ACTIONS,
     COUNTS,
     KINDS,
@@ -37,11 +30,9 @@ from raysts.data.world.lexicon import (
     Kind,
     Place,
 )
-from raysts.data.world.meaning import ANYTHING, Meaning, Noun, infer, similarity
-from raysts.data.world.tables import LABELS, PROFILES, Writer
-from raysts.data.world.text import Draws, Realiser, all_surfaces
-from raysts.errors import InputError
-from raysts.schema import TABLES
+from tools.world.meaning import ANYTHING, Meaning, Noun, infer, similarity
+from tools.world.tables import LABELS, PROFILES, Writer
+from tools.world.text import Draws, Realiser, all_surfaces
 
 TEXTS = ("sentence", "sentence1", "sentence2", "premise", "hypothesis", "text", "title")
 FUNCTION_WORDS = {
@@ -67,7 +58,7 @@ FUNCTION_WORDS = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("world") / "default"
-    write_world(path)
+    generate.write_world(path)
     return path
 
 
@@ -80,17 +71,12 @@ def digests(root: Path) -> dict[str, str]:
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_the_world_is_what_its_version_names(small_world: Path) -> None:
-    """A change of any table needs a new WORLD_VERSION, or runs on another world would have the ids of this one."""
-    digest = hashlib.sha256()
-    for file in sorted(small_world.rglob("*.parquet")):
-        table = pq.read_table(file)
-        head = (str(file.relative_to(small_world)), table.schema.names, [str(kind) for kind in table.schema.types])
-        digest.update(repr(head).encode() + repr(table.to_pydict()).encode())
-    assert (WORLD_VERSION, digest.hexdigest()) == (
-        "3870a7d0e3f5",
-        "c7e74f025f8b51d0d2acb30a6411681d989365a2d2e3eb0d17c1239268687d78",
-    )
+def test_the_generator_makes_the_embedded_files(world: Path) -> None:
+    names = {path.relative_to(root) for root in (world, EMBEDDED) for path in root.rglob("*.parquet")}
+    for name in sorted(names):
+        assert pq.read_table(world / name).equals(pq.read_table(EMBEDDED / name), check_metadata=False), name
+    assert generate.world_words() == list(world_words())
+    assert generate.world_vocabulary() == list(world_vocabulary())
 
 
 # possible worlds: a situation gives every dimension one exact value; written from the lexicon's tables alone
@@ -226,13 +212,12 @@ def test_a_sentence_has_one_meaning_and_a_word_one_concept() -> None:
 
 def test_same_seed_same_bytes_other_seed_other_world(tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        write_world(tmp_path / name, seed=seed, size="small")
+        generate.write_world(tmp_path / name, seed=seed, size="small")
     same, again, other = (digests(tmp_path / name) for name in "abc")
     assert same == again
     assert same.keys() == other.keys()
     # only the categories of words have nothing drawn in them
     assert [name for name in same if same[name] == other[name]] == ["web/word_categorization.parquet"]
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_splits_share_no_fact() -> None:
@@ -326,76 +311,3 @@ def test_the_hypothesis_alone_does_not_give_the_label(world: Path) -> None:
     model.fit(words.transform([str(row["hypothesis"]) for row in training]), [row["label"] for row in training])
     inputs = words.transform([str(row["hypothesis"]) for row in held_out])
     assert model.score(inputs, [row["label"] for row in held_out]) < 0.6
-
-
-def test_tokenizer_knows_every_word(world: Path, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = world_tokenizer()
-    words: set[str] = set()
-    for file in world.rglob("*.parquet"):
-        table = pq.read_table(file)
-        for column in {*TEXTS, "word", "word1", "word2", "a", "b", "c", "d"} & set(table.column_names):
-            texts = table[column].to_pylist()
-            words.update(word for text in texts for word in text.split())
-            assert unknown_fraction(texts) == 0.0, (file, column)
-    assert len(words) > 500
-    for word, ids in zip(sorted(words), tokenizer(sorted(words))["input_ids"], strict=True):
-        assert tokenizer.unk_token_id not in ids, word
-    assert tokenizer.tokenize("Wolves chase Three bumblebees.") == ["wolves", "chase", "three", "bumblebee", "##s", "."]
-    assert len(set(world_vocabulary())) == len(tokenizer) < 1500 < 3 * len(world_words())
-    tokenizer.save_pretrained(tmp_path)
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    text = "A physician does not care for the horses at midday."
-    assert again(text)["input_ids"] == tokenizer(text)["input_ids"]
-    assert again.decode(again(text)["input_ids"], skip_special_tokens=True) == text.lower()
-
-
-def test_unknown_fraction() -> None:
-    assert unknown_fraction([]) == 0.0
-    assert unknown_fraction(["A dog runs."]) == 0.0
-    assert unknown_fraction(["A dog zorbs."]) == pytest.approx(1 / 4)
-    foreign = "The central bank unexpectedly lowered interest rates on Thursday"
-    assert unknown_fraction([foreign] * 5000) > 0.5
-
-
-def test_tiny_backbone_is_a_hugging_face_directory(tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from transformers import AutoModel
-
-    state = torch.random.get_rng_state()
-    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        write_tiny_backbone(tmp_path / name, seed)
-    assert torch.equal(state, torch.random.get_rng_state())
-    write_tiny_backbone(tmp_path / "c", 8)
-    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}
-    assert weights["a"] == weights["b"] != weights["c"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
-    model = AutoModel.from_pretrained(tmp_path / "a", add_pooling_layer=False)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert not any("pooler" in name for name, _ in model.named_parameters())
-    assert model.config.vocab_size == len(world_tokenizer())
-    vectors = SentenceTransformer(str(tmp_path / "a"), device="cpu").encode(["A dog runs.", "Two physicians sleep."])
-    assert vectors.shape == (2, model.config.hidden_size)
-
-
-def test_world_path_is_written_once_by_processes_that_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        paths = pool.starmap(world_path, [(tmp_path, 1, "small")] * 2)
-    assert len(set(paths)) == 1
-    assert paths[0] == tmp_path / f"world-{WORLD_VERSION}-1-small"
-    assert [path.name for path in tmp_path.iterdir()] == [paths[0].name]
-    before = paths[0].stat().st_mtime_ns
-    assert world_path(tmp_path, 1, "small").stat().st_mtime_ns == before
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert world_path(size="small").parent == tmp_path / "xdg" / "raysts"
-
-
-def test_wrong_requests_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown world size 'smal'.*small"):
-        write_world(tmp_path / "w", size="smal")
-    with pytest.raises(InputError, match="negative"):
-        write_world(tmp_path / "w", seed=-1)
-    (tmp_path / "w").mkdir()
-    with pytest.raises(InputError, match="there already"):
-        write_world(tmp_path / "w")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from raysts.data.world.facts import leaves, split_of
-from raysts.data.world.lexicon import ACTIONS, KINDS, PROPERTIES, ROOT
-from raysts.data.world.meaning import (
+from tools.world.facts import leaves, split_of
+from tools.world.lexicon import ACTIONS, KINDS, PROPERTIES, ROOT
+from tools.world.meaning import (
     DIMENSION_OF,
     ENTAILMENT,
     Meaning,
@@ -16,8 +16,8 @@ from raysts.data.world.meaning import (
     infer,
     lineage,
 )
-from raysts.data.world.tables import Row, Writer
-from raysts.data.world.text import Draws, inflect, plural
+from tools.world.tables import Row, Writer
+from tools.world.text import Draws, inflect, plural
 
 _QUALITIES = tuple(PROPERTIES["quality"])  # from excellent to awful
 _OPINIONS = ("I think that", "I believe that", "I feel that")

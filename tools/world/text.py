@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 
-from raysts.data.world.lexicon import (
+from tools.world.lexicon import (
     ACTIONS,
     COUNTS,
     IRREGULAR_PLURALS,
@@ -18,7 +18,7 @@ from raysts.data.world.lexicon import (
     PROPERTIES,
     TIMES,
 )
-from raysts.data.world.meaning import ANYTHING, DIMENSION_OF, Meaning, Noun
+from tools.world.meaning import ANYTHING, DIMENSION_OF, Meaning, Noun
 
 T = TypeVar("T")
 _VOWELS = "aeiou"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from raysts.data.world.lexicon import (
+from tools.world.lexicon import (
     ACTIONS,
     COUNTS,
     KINDS,

@@ -1,1 +1,0 @@
-"""The embedded world: generated sentences whose labels follow from their meaning."""
