@@ -26,6 +26,7 @@ from raysts.storage.atomic import cache_folder
 if TYPE_CHECKING:  # what takes seconds to import: the process that hands out the tests to others does without
     import run_commands
     import small_runs
+    from golden.golden import Golden
 
     from raysts.data.corpora import Corpus
 
@@ -109,6 +110,18 @@ def is_quick(item: pytest.Item) -> bool:
         getattr(item, "fixturenames", ())
     )
     return name.startswith(UNITS) and not name.startswith(WHOLE) and not slow and "[bucket" not in name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write the golden record that tests compare with")
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden record (`tests/golden`)."""
+    from golden.golden import Golden
+
+    return Golden(bool(request.config.getoption("--record")))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden.golden import Golden
 
 from raysts.commands.claims import claims
 from raysts.commands.plan import plan
@@ -29,7 +30,7 @@ def run(paper: str | None, data: Path, storage: Path, **more: Any) -> dict[str, 
 
 
 def test_claims_from_nothing_and_from_what_is_there(
-    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """With two of the five systems, and the claims that are about them."""
     systems = ("gausscse-ent", "gausscse-ent+rev")
@@ -48,6 +49,9 @@ def test_claims_from_nothing_and_from_what_is_there(
     longer = by_claim["ent+rev is above calling the longer sentence the premise"]
     assert longer["b_models"] == 1 and 0.3 < longer["b_value"] <= 1
     assert by_claim["The reversed set gives the direction on SICK"]["why"].startswith("not among evaluation")
+    golden.check(
+        "verdicts", {row["claim"]: [row["verdict"], row["a_value"]] for row in found["claims"]}, tolerance=0.02
+    )
     assert Path(found["reports"][0]).is_file() and "sed" not in {row["paper"] for row in found["claims"]}
     again = run("gausscse", small_world, tmp_path, seeds=2)
     assert again["claims"] == found["claims"]

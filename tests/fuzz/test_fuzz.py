@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden.golden import Golden, without_places
 from inputs import KINDS, Ground
 from run_commands import EVALUATION, TINY, overrides, raysts, result
 
@@ -18,7 +19,7 @@ from raysts import cli
 from raysts.commands import context, study
 from raysts.errors import RunFailed
 
-SECONDS = 60
+SECONDS, MOST_RECORDED = 60, 400
 SLICE = {"recipes": 40, "models": 12}
 """Inputs of each kind in every run of the tests."""
 ALL = {"values": 700, "recipes": 400, "tables": 400, "models": 400, "records": 100}
@@ -72,8 +73,10 @@ def finished_storage(small_world: Path, tmp_path_factory: pytest.TempPathFactory
     return storage
 
 
-def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException]) -> str | None:
-    """What is wrong with how one input was met; None where nothing is."""
+def problem(
+    kind: str, seed: int, ground: Ground, surprises: list[BaseException], messages: dict[str, str] | None = None
+) -> str | None:
+    """What is wrong with how one input was met; None where nothing is. ``messages`` takes what was said of it."""
     surprises.clear()
     shutil.rmtree(ground.place, ignore_errors=True)
     ground.place.mkdir()
@@ -83,6 +86,9 @@ def problem(kind: str, seed: int, ground: Ground, surprises: list[BaseException]
     signal.alarm(SECONDS)
     try:
         ended = raysts(*given)
+        if messages is not None:
+            words = without_places(ended.err, ground.place, ground.world, ground.model).strip()
+            messages[f"{seed}: {case.what}"] = f"{ended.code}: {words[:MOST_RECORDED]}"
         if surprises:
             return f"{case.what}: {surprises[0]!r:.300}"
         accepted = ended.code == 0 or any(
@@ -107,11 +113,17 @@ def _storage(arguments: list[str], new: Path) -> list[str]:
     return [] if arguments[0] in ("recipes", "show", "data", "claims") else ["--storage", str(new)]
 
 
-def problems(kind: str, seeds: range, ground: Ground, surprises: list[BaseException]) -> list[str]:
+def problems(
+    kind: str,
+    seeds: range,
+    ground: Ground,
+    surprises: list[BaseException],
+    messages: dict[str, str] | None = None,
+) -> list[str]:
     """One line for each input that was met badly; ``-s`` shows them as they come."""
     found = []
     for seed in seeds:
-        if said := problem(kind, seed, ground, surprises):
+        if said := problem(kind, seed, ground, surprises, messages):
             found.append(f"{kind} {seed}: {said}")
             print(found[-1], flush=True)
     return found
@@ -122,10 +134,18 @@ def problems(kind: str, seeds: range, ground: Ground, surprises: list[BaseExcept
     [*SLICE.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in ALL.items() if each[0] != "records")],
 )
 def test_wrong_inputs(
-    kind: str, count: int, small_world: Path, tiny_backbone: Path, tmp_path: Path, _nothing_starts: list[BaseException]
+    kind: str,
+    count: int,
+    small_world: Path,
+    tiny_backbone: Path,
+    tmp_path: Path,
+    _nothing_starts: list[BaseException],
+    golden: Golden,
 ) -> None:
-    ground = Ground(small_world, tiny_backbone, None, tmp_path / "place")
-    assert problems(kind, range(count), ground, _nothing_starts) == []
+    ground, messages = Ground(small_world, tiny_backbone, None, tmp_path / "place"), dict[str, str]()
+    assert problems(kind, range(count), ground, _nothing_starts, messages) == []
+    if count == SLICE.get(kind):
+        golden.check(f"messages/{kind}", messages)
 
 
 @pytest.mark.slow

@@ -1,0 +1,36 @@
+"""The numbers of quickstart, whole: those of a run that `.ci/run` has made before the tests, or of one made here (slow)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden.golden import Golden
+from run_commands import result
+
+WRITTEN = "RAYSTS_QUICKSTART"
+"""Names the file that holds the JSON line of a quickstart."""
+
+
+def check(found: dict[str, Any], golden: Golden) -> None:
+    """Compare scores, which differ a little between processors: some compute in bf16."""
+    scores = {
+        " ".join(str(row[name]) for name in ("role", "member", "layers", "dataset")): row["value"]
+        for row in found["results"]
+        if (row["metric"], row["aggregation"], row["rows"]) == ("spearman", "all", "all")
+    }
+    delivered = {name: found["delivered"][name] for name in ("what", "layers", "by", "beats_input", "difference")}
+    golden.check("quickstart", {"scores": scores, "delivered": delivered}, tolerance=0.03)
+
+
+@pytest.mark.skipif(WRITTEN not in os.environ, reason=f"{WRITTEN} names no JSON line of a quickstart")
+def test_the_quickstart_that_was_run(golden: Golden) -> None:
+    check(json.loads(Path(os.environ[WRITTEN]).read_text(encoding="utf-8").splitlines()[-1]), golden)
+
+
+@pytest.mark.slow
+def test_a_quickstart(tmp_path: Path, golden: Golden) -> None:
+    check(result("run", "quickstart", "--storage", tmp_path / "storage", "--address", "none"), golden)
