@@ -1,4 +1,4 @@
-"""Experiments, the papers' and our own: their pipelines one after the other, and the report of all."""
+"""Experiments of the papers: their pipelines one after the other, and the report of all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,6 @@ from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.nodes.distances import DistancesNode
 from raysts.pipeline.plan import Plan, describe
 from raysts.recipes import experiments
 from raysts.recipes.claims import Claim
@@ -20,8 +19,6 @@ from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
 from raysts.report.claims import page as claims
 from raysts.report.claims.data import agenda, claims_data
-from raysts.report.merging import page as merging
-from raysts.report.merging.data import merging_data
 from raysts.report.paper.data import report_data
 from raysts.report.paper.page import write_report
 from raysts.search import named
@@ -124,7 +121,7 @@ def planned(
 
 
 def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None) -> Result:
-    """Run the pipelines of an experiment in turn, and write the tables that they fill: a paper's, or our own.
+    """Run the pipelines of an experiment in turn, and write the tables of the paper that they fill.
 
     Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
     others. ``checked``: what :func:`planned` has found, its notes said.
@@ -164,21 +161,16 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
                 continue
             rows += [{**row, "study": name, "trial": point} for row in result["results"]]
             left_out += [{**member, "trial": point} for member in result["left_out"]]
-        for node in [] if failures else _distances(experiment, plans):
-            if not node.is_done(store):
-                node.run(chosen, store, options.say)
     entry, folder = experiments.EXPERIMENTS[experiment], store.path(f"reports/{name}")
     if entry.paper:
         report = write_report(report_data(entry.paper, store.root, entry.tables), folder)
     if failures:
         raise RunFailed("\n".join(failures))
-    command, more = options.command or f"raysts run {recipe}", {}
+    more = {}
     if entry.claims:
-        judged = claims_data(entry.claims, checked.claims, plans, name, command)
+        judged = claims_data(entry.claims, checked.claims, plans, name, options.command or f"raysts run {recipe}")
         report = claims.write_report(judged, folder)
         more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims.text(judged)}
-    elif not entry.paper:
-        report = merging.write_report(merging_data(plans, name, command), folder)
     return {
         **more,
         "status": "done",
@@ -190,14 +182,6 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
         "left_out": left_out,
         "skipped": _skipped(plans),
     }
-
-
-def _distances(experiment: str, plans: Mapping[str, Plan]) -> list[DistancesNode]:
-    """Of an experiment about merging, how far the members of its pipelines are from each other."""
-    if experiments.EXPERIMENTS[experiment].paper or experiments.EXPERIMENTS[experiment].claims:
-        return []
-    found = (DistancesNode.of(plan, plan.members) for plan in plans.values())
-    return list({node.id: node for node in found}.values())
 
 
 def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
@@ -222,8 +206,6 @@ def described(
             points.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
     left = [node for node in points.values() if node["id"] not in nodes]
     nodes |= {node["id"]: node for node in (composed.undecided(left) if waits else left)}
-    for distances in _distances(recipe.partition("@")[0], plans):
-        nodes[distances.id] = distances.describe(distances.inputs.store)
     first = next(iter(plans.values()))
     return {
         "storage": Store.of(first.storage).uri,

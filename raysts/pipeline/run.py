@@ -55,7 +55,7 @@ def run(
 
 
 SWEPT = (
-    "agreements", "backbones", "contamination", "distances", "evaluations", "pipelines", "reports", "results", "row_scores",
+    "agreements", "backbones", "contamination", "evaluations", "pipelines", "reports", "results", "row_scores",
     "tables",
 )  # fmt: skip
 """Folders in which a killed driver may have left drafts; those of token stores, means and runs are swept by who writes there."""

@@ -1,4 +1,4 @@
-"""The papers' ablations and stability studies, and our own: several pipelines whose results fill a table together.
+"""The papers' ablations and stability studies: several pipelines whose results fill a table together.
 
 What they train is shared by content: between the points of an experiment, between experiments, and with the systems run by
 their own names.
@@ -45,7 +45,7 @@ class Experiment(NamedTuple):
     """Several pipelines.
 
     Attributes:
-        paper: the paper, as ``raysts report --paper`` knows it; none: an experiment of our own, with a report of its own.
+        paper: the paper, as ``raysts report --paper`` knows it; none: an experiment about claims.
         points: the pipelines for a backbone of so many layers.
         usual: what else every point has that can take it, members and students for one; overrides and scales may ask for
             something else.
@@ -157,36 +157,6 @@ def _latte_layers(depth: int) -> list[Point]:
         for layer in range(1, depth + 1)
     ]
 
-
-MERGE_SEEDS = (0, 1, 2)
-REGIMES: dict[str, dict[str, Any]] = {
-    "short": {"simcse-sup.train.max_steps": 40},
-    "long": {"simcse-sup.train.max_steps": 150, "simcse-sup.optim.lr": 1e-4},
-    "random": {
-        "simcse-sup.train.max_steps": 150, "simcse-sup.optim.lr": 5e-4, "simcse-sup.train.init": "random",
-        "sed.optim.lr": 5e-4,
-    },
-}  # fmt: skip
-"""How far members go from each other: a short and a long fine-tuning from one start, and each from random weights."""
-
-
-def _merging(depth: int) -> list[Point]:
-    """Per regime and seed the members with all that can be made of them, then a student that starts from their average.
-
-    A student of members from random weights starts from random weights too.
-    """
-    points = []
-    for regime, settings in REGIMES.items():
-        alone = {"sed.train.init": settings.get("simcse-sup.train.init", "given")}
-        for seed in MERGE_SEEDS:
-            at, label = {**settings, "seed": seed}, f"{regime}.seed={seed}"
-            points.append(Point("simcse-sup-sed", {**at, **alone, "student_start": "backbone"}, label))
-            points.append(Point("simcse-sup-sed", {**at, "student_start": "average"}, f"{label}{FROM_SOUP}"))
-    return points
-
-
-FROM_SOUP = ".from-soup"
-"""Ends the label of a point whose student starts from the members' average."""
 
 OTHER_TEXT = {"data.table": "nli/sentences", "data.sample": 10_000}
 """What is fitted on the sentences of the test sets, fitted on other ones."""
@@ -316,18 +286,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "claims-gausscse": _claimed("GaussCSE", "gausscse", "5 x 5 x 3 epochs of NLI triplets", _gausscse),
     "claims-latte-mix": _claimed(
         "Latte-Mix", "latte-mix", "5 seeds of 6 x NLI's sentences once, and of nli", _claims_latte
-    ),
-    "merge-rules": Experiment(
-        Entry(
-            "own: weight averages, ensembles and students against how far members are from each other",
-            "a table, and a rule that says from the distance how to merge",
-            "3 regimes x 3 seeds x 3 members of 40 to 150 steps, 18 students",
-        ),
-        None, (), _merging, {
-            "members": 3, "deliver": "best", "evaluation.layers": [1], "evaluation.compare": 1, "student_pooling": 1,
-            "simcse-sup.batch": 32, "simcse-sup.pooling": "mean", "simcse-sup.settings.head": "none",
-            "simcse-sup.train.keep": "last", "sed.data.sample": 6_000,
-        },
     ),
 }  # fmt: skip
 """Every one is a name for ``raysts run``, ``plan`` and ``show``."""

@@ -167,39 +167,6 @@ def test_every_layer_alone(small_world: Path, tiny_backbone: Path, tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in files} == files, "no model was written again"
 
 
-def test_ways_of_merging_against_distances(
-    small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two regimes of one seed, whole: what is planned is done, the page and its tables stand, and nothing is done twice."""
-    monkeypatch.setattr(experiments, "MERGE_SEEDS", (3,))
-    regimes = {name: experiments.REGIMES[name] for name in ("short", "random")}
-    monkeypatch.setattr(experiments, "REGIMES", regimes)
-    overrides = {
-        "backbone": str(tiny_backbone), "members": 2,
-        "simcse-sup.data.sample": 48, "simcse-sup.batch": 16, "simcse-sup.train.epochs": 1.0,
-        "sed.data.sample": 48, "train.max_length": 16, "evaluation.resamples": 20, "evaluation.tasks": ["stsb"],
-    }  # fmt: skip
-    found = run("merge-rules", overrides, small_world, tmp_path)
-    planned = described_plan("merge-rules", overrides, small_world, tmp_path)
-    assert {node["status"] for node in planned["nodes"]} == {"done"}
-    kinds = [node["kind"] for node in planned["nodes"]]
-    assert (kinds.count("train"), kinds.count("soup"), kinds.count("distances")) == (8, 4, 2)
-    assert {row["trial"] for row in found["results"]} == {
-        f"{regime}.seed=3{start}" for regime in regimes for start in ("", ".from-soup")
-    }
-    text = (tmp_path / "reports" / "merge-rules" / "tables.md").read_text(encoding="utf-8")
-    head, *rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    assert head == ["| System", "short", "random |"]
-    by_name = {row[0].removeprefix("| "): row[1:] for row in rows}
-    short, random = (float(cell.strip(" |")) for cell in by_name["distance: weights, relative L2"])
-    assert short < 0.1 < random
-    assert all(
-        "[" in cell for way in ("ensemble", "soup", "greedy-soup", "sed", "sed-from-soup") for cell in by_name[way]
-    )
-    with pytest.raises(InputError, match="seed: is what 'merge-rules' varies"):
-        run("merge-rules", {**overrides, "seed": 1}, small_world, tmp_path)
-
-
 def test_wrong_input_of_one_point_stops_all(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     overrides = {**QUICK, "backbone": str(tiny_backbone)}
     with pytest.raises(InputError, match=r"latte.layers: is what"):

@@ -132,17 +132,3 @@ def test_an_override_holds_for_the_points_that_have_it() -> None:
 def test_what_is_refused(recipe: str, overrides: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         pipelines(recipe, overrides, lambda backbone: 4)
-
-
-def test_the_regimes_of_merging() -> None:
-    """Every regime has its members twice: for a student from the start of the members, and for one from their soup."""
-    found = made("merge-rules")
-    assert len(found) == 18 and len({p.seed for p in found.values()}) == 3
-    for name, one in found.items():
-        soup = found.get(f"{name}.from-soup")
-        if soup is None:
-            assert one.student_start == "average" and one.recipes["sed"].train.init == "given"
-            continue
-        assert (soup.stages, soup.seed, one.student_start, one.deliver) == (one.stages, one.seed, "backbone", "best")
-        assert one.recipes["sed"].train.init == one.stages["simcse-sup"].train.init
-    assert {p.members for p in made("merge-rules", members=5).values()} == {5}

@@ -1,1 +1,0 @@
-"""The experiment that asks how members are best made into one model."""
