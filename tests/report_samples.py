@@ -56,28 +56,22 @@ def run(stage: str, role: str, member: int | None, **record: Any) -> RunSummary:
     )  # fmt: skip
 
 
-def node(node_id: str, kind: str, title: str, *needs: str) -> NodeSummary:
-    return NodeSummary(
-        id=node_id, kind=kind, title=title, needs=needs, status="done", seconds=5.0, detail=f"detail of {title}"
-    )
+def node(node_id: str, kind: str, title: str) -> NodeSummary:
+    return NodeSummary(id=node_id, kind=kind, title=title, status="done", seconds=5.0, detail=f"detail of {title}")
 
 
 def report_data(members: int = 4, stages: tuple[str, ...] = ("nli", "ct")) -> ReportData:
     runs, nodes = [], [node(f"tokens-{stage}", "tokens", f"tokenise {stage}") for stage in (*stages, "sed")]
-    last: list[str] = []
     for member in range(members):
-        before: list[str] = []
         for stage in stages:
             runs.append(run(stage, "member", member))
-            nodes.append(node(runs[-1].id, "train", f"member {member}: {stage}", f"tokens-{stage}", *before))
-            before = [runs[-1].id]
-        last += before
+            nodes.append(node(runs[-1].id, "train", f"member {member}: {stage}"))
     runs.append(run("sed", "student", None))
-    nodes.append(node("teacher", "teacher", f"mean embeddings of {members} members", *last, "tokens-sed"))
-    nodes.append(node(runs[-1].id, "train", "sed", "teacher", "tokens-sed"))
+    nodes.append(node("teacher", "teacher", f"mean embeddings of {members} members"))
+    nodes.append(node(runs[-1].id, "train", "sed"))
     nodes.append(node("evaluate-backbone", "evaluate", "evaluate backbone"))
-    nodes.append(node("evaluate-members", "evaluate", "evaluate members", *last))
-    nodes.append(node("evaluate-student", "evaluate", "evaluate student", runs[-1].id))
+    nodes.append(node("evaluate-members", "evaluate", "evaluate members"))
+    nodes.append(node("evaluate-student", "evaluate", "evaluate student"))
     rows = score_rows("backbone", base=0.3)
     for member in range(members):
         rows += score_rows("member", member, base=0.69)

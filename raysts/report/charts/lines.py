@@ -1,4 +1,4 @@
-"""Lines and bars: training curves, a study's scores against an option, the papers' figures."""
+"""Lines of charts: training curves, a study's scores against an option."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,19 +52,3 @@ def line(dots: Sequence[Dot], x: Scale, y: Scale, joined: bool = True) -> list[M
         if dot.ring:
             parts.append(tag("circle", cx=across, cy=down, r=6, class_="ring"))
     return parts
-
-
-def bars(dots: Sequence[Dot], x: Scale, y: Scale, width: float, shift: float) -> list[Markup]:
-    """A bar of ``width`` pixels from zero to each dot, ``shift`` pixels to the right of its place."""
-    return [
-        tag(
-            "rect",
-            tag("title", dot.text),
-            x=x(dot.x) + shift,
-            y=y(dot.y),
-            width=width,
-            height=y(0.0) - y(dot.y),
-            class_="bar",
-        )
-        for dot in dots
-    ]

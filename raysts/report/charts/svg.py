@@ -22,9 +22,7 @@ def _plain(value: object) -> object:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-def drawing(
-    name: str, title: str, described: str, parts: list[Markup], width: float, height: float, class_: str = "chart"
-) -> Markup:
+def drawing(name: str, title: str, described: str, parts: list[Markup], width: float, height: float) -> Markup:
     """A drawing of so many pixels, whose title and description say in words what it shows; ``name`` is unique in the page."""
     return tag(
         "svg",
@@ -36,7 +34,7 @@ def drawing(
         height=f"{height:g}",
         role="img",
         aria_labelledby=f"{name}-t {name}-d",
-        class_=class_,
+        class_="chart",
     )
 
 
@@ -45,6 +43,6 @@ def figure(caption: str, content: Markup) -> Markup:
     return tag("figure", tag("figcaption", caption), content)
 
 
-def polyline(points: list[tuple[float, float]], *children: Markup, class_: str | None = None) -> Markup:
+def polyline(points: list[tuple[float, float]], class_: str | None = None) -> Markup:
     """A line through pixels."""
-    return tag("polyline", *children, points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
+    return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)

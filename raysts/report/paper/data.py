@@ -4,7 +4,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from raysts.objectives import OBJECTIVES
 from raysts.recipes import names
 from raysts.recipes.tree import set_path
 from raysts.report.paper import published
-from raysts.report.paper.figures import Figure, figures
 from raysts.report.paper.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
 from raysts.report.paper.published import Paper
 from raysts.schema import RESULTS
@@ -29,11 +28,10 @@ NOT_ON_RECORD = "backbone not on record"
 
 @dataclass(frozen=True, slots=True)
 class PaperData:
-    """A paper, its tables and its figures with what a storage measured of them."""
+    """A paper and its tables with what a storage measured of them."""
 
     paper: Paper
     tables: Sequence[PaperTable]
-    figures: Sequence[Figure] = ()
 
     def as_plain(self) -> dict[str, Any]:
         """Fields of the JSON line.
@@ -42,14 +40,12 @@ class PaperData:
             tables: per table ``number``, ``about`` and ``cells``; a cell: row, group, system, backbone, column, metric,
                 published and std (times 100), remark, measured (backbone, value and std not times 100, n, run, run_ids,
                 remarks).
-            figures: fields of :class:`Figure`; values times 100.
         """
-        tables = [{"number": t.table.number, "about": t.table.about, "cells": _cells(t)} for t in self.tables]
-        return {"tables": tables, "figures": [asdict(figure) for figure in self.figures]}
+        return {"tables": [{"number": t.table.number, "about": t.table.about, "cells": _cells(t)} for t in self.tables]}
 
 
 def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None) -> PaperData:
-    """Everything the page of a paper shows. ``numbers``: of the tables; without them all tables, and the figures.
+    """Return everything the page of a paper shows: the tables of these ``numbers``, without them all.
 
     Raises:
         InputError: no such paper, or results that cannot be read.
@@ -57,11 +53,8 @@ def report_data(paper: str, storage: Path, numbers: Sequence[int] | None = None)
     if paper not in published.PAPERS:
         choices = ", ".join(published.PAPERS)
         raise InputError(f"--paper '{paper}'{nearest(paper, published.PAPERS)}: must be one of {choices}")
-    rows = every_row(storage)
-    tables = paper_tables(paper, [row for row in rows if row.row["subset"] is None])
-    if numbers is not None:
-        return PaperData(published.load(paper), [shown for shown in tables if shown.table.number in numbers])
-    return PaperData(published.load(paper), tables, figures(paper, tables, [row for row in rows if row.row["subset"]]))
+    tables = paper_tables(paper, [row for row in every_row(storage) if row.row["subset"] is None])
+    return PaperData(published.load(paper), [t for t in tables if numbers is None or t.table.number in numbers])
 
 
 def _cells(shown: PaperTable) -> list[dict[str, Any]]:

@@ -20,13 +20,8 @@ def format_paper(data: PaperData) -> str:
     """Every table as aligned plain text, what was measured in columns of its own beside what was published."""
     paper = data.paper
     head = [f"{paper.short}: {paper.title}", *(f"- {note}" for note in paper.notes)]
-    drawn = [
-        f"{paper.short} Figure {figure.number}: {figure.about}: "
-        + (f"{len(figure.charts)} charts in the report" if figure.charts else f"not measured; {figure.how}")
-        for figure in data.figures
-    ]
     tables = ["\n".join(_table_lines(paper, table)) for table in data.tables]
-    return "\n\n".join(["\n".join(head), *tables, *(["\n".join(drawn)] if drawn else [])])
+    return "\n\n".join(["\n".join(head), *tables])
 
 
 def _table_lines(paper: Paper, shown: PaperTable) -> list[str]:

@@ -33,7 +33,6 @@ class NodeSummary:
     id: str
     kind: str
     title: str
-    needs: Sequence[str]
     status: str
     seconds: float | None
     detail: str
@@ -115,7 +114,6 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
                 id=node.id,
                 kind=node.kind,
                 title=node.title,
-                needs=node.needs,
                 status=statuses[node.id],
                 seconds={**seconds, **took}.get(node.id),
                 detail=f"{node.sentences:,} sentences",

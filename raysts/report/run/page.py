@@ -18,7 +18,6 @@ from raysts.report.charts.lines import Dot, line
 from raysts.report.charts.svg import drawing, figure, tag
 from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
-from raysts.report.run.grid import pipeline_grid
 from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, main_table, pooled, standings, views
 from raysts.storage.store import Store
 from raysts.training.monitor import duration
@@ -60,7 +59,6 @@ def render(data: ReportData) -> str:
         average=AVERAGE,
         pooled=pooled,
         dot_plot=dot_plot,
-        grid=pipeline_grid("pipeline", data.nodes),
         curves={
             stage: training_curves(
                 f"curve-{number}", stage, [run for run in data.runs if run.stage == stage], data.dev.get(stage)

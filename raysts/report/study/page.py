@@ -5,9 +5,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from raysts.report import html
-from raysts.report.study.charts import best_so_far, fits_grid, grid_chart, parallel_chart, score_chart
+from raysts.report.study.charts import best_so_far, score_chart
 from raysts.report.study.data import StudyData
-from raysts.search.space import numeric
 
 
 def write_report(data: StudyData, folder: Path) -> Path:
@@ -23,15 +22,7 @@ def render(data: StudyData) -> str:
 def _charts(data: StudyData) -> list[Markup]:
     if not data.points:
         return []
-    options = list(data.options)
-    charts = []
-    if fits_grid(options, data.points):
-        charts.append(grid_chart("grid", options, data.points, data.metric, data.reach))
-    elif len(options) > 1:
-        charts.append(parallel_chart("parallel", options, data.points, data.metric, data.reach))
-    charts += [
-        score_chart(f"score-{i}", option, data.points, data.metric, data.reach)
-        for i, option in enumerate(options)
-        if numeric([point.values[option] for point in data.points])
+    charts = [
+        score_chart(f"score-{i}", option, data.points, data.metric, data.reach) for i, option in enumerate(data.options)
     ]
     return [*charts, best_so_far("best", data.ended, data.metric, data.reach)]

@@ -77,7 +77,7 @@ def test_the_page_is_well_formed_accessible_and_loads_nothing() -> None:
     ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
     assert len(ids) == len(set(ids))
     drawn = svgs(text)
-    assert len(drawn) == len(DATASETS) + 1 + 2 * 3
+    assert len(drawn) == len(DATASETS) + 2 * 3
     for svg in drawn:
         assert svg.attrib["role"] == "img" and [child.tag for child in svg][:2] == ["title", "desc"]
         assert set(svg.attrib["aria-labelledby"].split()) == {svg[0].attrib["id"], svg[1].attrib["id"]} <= set(ids)
@@ -86,7 +86,7 @@ def test_the_page_is_well_formed_accessible_and_loads_nothing() -> None:
 def test_the_sections_come_in_order_and_hold_what_the_reader_needs() -> None:
     text = render(report_data())
     titles = re.findall("<h[12]>(.*?)</h[12]>", text)
-    assert titles == ["quickstart", "Scores", "Members, ensemble, student", "The pipeline as it ran", "Training",
+    assert titles == ["quickstart", "Scores", "Members, ensemble, student", "Training",
                       "Time and throughput", "How it was made", "Notes"]  # fmt: skip
     for wanted in ("raysts run quickstart", "name: quickstart", "labels of STS-B dev chose", "node-1", "AMD EPYC"):
         assert wanted in text
@@ -175,36 +175,6 @@ def test_an_empty_report_and_empty_or_constant_or_broken_metrics_are_drawn() -> 
         for svg in svgs(text):
             for element in svg.iter():
                 assert not any("nan" in value or "inf" in value for value in element.attrib.values())
-
-
-def boxes(text: str) -> tuple[float, float, dict[str, tuple[float, float, float, float]]]:
-    svg = next(svg for svg in svgs(text) if svg.attrib["class"] == "graph")
-    _, _, width, height = map(float, svg.attrib["viewBox"].split())
-    found = {}
-    for group in svg.findall("g"):
-        rect = group.find("rect[@class='box']")
-        if rect is not None:
-            said = group.find("title")
-            assert said is not None and said.text
-            found[said.text] = (*(float(rect.attrib[key]) for key in ("x", "y", "width", "height")),)
-    return width, height, found  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(("members", "stages"), [(4, ("nli", "ct")), (10, ("nli", "ct", "sts")), (1, ("ct",))])
-def test_the_pipeline_fits_the_page_and_its_boxes_do_not_overlap(members: int, stages: tuple[str, ...]) -> None:
-    data = report_data(members, stages)
-    width, height, found = boxes(render(data))
-    assert len(found) == len(data.nodes) and width <= 1200 and height <= 900
-    places = list(found.values())
-    for index, (x, y, w, h) in enumerate(places):
-        assert x >= 0 and x + w <= width and y >= 0 and y + h <= height
-        for x2, y2, w2, h2 in places[:index]:
-            assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
-    if len(stages) > 1:
-        # A member's stages stand side by side.
-        for member in range(members):
-            chain = [place for said, place in found.items() if said.startswith(f"member {member}: ")]
-            assert max(y for _, y, _, _ in chain) - min(y for _, y, _, _ in chain) < 30
 
 
 def test_the_report_replaces_an_earlier_one_and_a_failure_leaves_it(tmp_path: Path) -> None:

@@ -61,21 +61,21 @@ def test_one_option_is_a_curve_with_a_bar_per_point_of_several_seeds() -> None:
     assert "raysts run x --set a=1" in html and "a &lt;study&gt;" in html and "75 %" in html
 
 
-def test_two_options_with_few_values_are_a_grid_and_more_are_parallel_axes() -> None:
-    every = itertools.product((8, 16, 32), (1e-5, 3e-5))
-    points = [PointResult({"a.b": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)][
-        1:
+def test_every_option_has_a_chart_and_names_stand_beside_each_other() -> None:
+    every = itertools.product(("mse", "cosine", True), (1e-5, 3e-5))
+    points = [PointResult({"a.loss": b, "a.lr": r}, [0.1 * i], 0.1 * i, None, i == 5) for i, (b, r) in enumerate(every)]
+    found = drawings(render(data({"a.loss": "mse,cosine,true", "a.lr": "1e-5,3e-5"}, points)))
+    assert sorted(found) == ["best", "score-0", "score-1"] and all(inside(each) for each in found.values())
+    named = found["score-0"]
+    dots = [e for e in named.iter("circle") if e.get("class") == "dot"]
+    where = {(dot[0].text or "").split(":")[0]: float(dot.get("cx", 0)) for dot in dots}
+    assert len(dots) == 6 and list(where) == ["a.loss=True", "a.loss=cosine", "a.loss=mse"]
+    ticks = {e.text: float(e.get("x", 0)) for e in named.iter("text")}
+    assert [where[f"a.loss={name}"] for name in ("True", "cosine", "mse")] == [
+        ticks[n] for n in ("True", "cosine", "mse")
     ]
-    found = drawings(render(data({"a.b": "8,16,32", "a.lr": "1e-5,3e-5"}, points)))
-    assert sorted(found) == ["best", "grid", "score-0", "score-1"] and all(inside(each) for each in found.values())
-    cells = [e for e in found["grid"].iter("rect") if e.get("class") == "cell"]
-    assert len(cells) == 5  # one point has no finished trial
-    shades = [float(cell.get("fill-opacity", 0)) for cell in cells]
-    assert shades == sorted(shades) and shades[-1] > shades[0]
-    assert {"10.00", "50.00"} <= {e.text for e in found["grid"].iter("text")}
-    points = [PointResult({"a.b": 0.1 * i + 0.1, "a.lr": 1e-5 * (i + 1)}, [0.1], 0.1, None) for i in range(20)]
-    found = drawings(render(data({"a.b": "uniform(0,3)", "a.lr": "log(1e-5,1e-3)"}, points)))
-    assert "parallel" in found and "grid" not in found and all(inside(each) for each in found.values())
+    assert len(set(where.values())) == 3 and not list(named.iter("polyline"))
+    assert [float(e.get("cx", 0)) for e in named.iter("circle") if e.get("class") == "ring"] == [ticks["True"]]
 
 
 def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred() -> None:
@@ -87,8 +87,6 @@ def test_of_a_loss_the_smallest_is_the_best_and_nothing_is_shown_times_a_hundred
     html = render(data({"a.b": "8,16", "a.lr": "1e-5,3e-5"}, points, metric=loss, ended=[0.3, 0.4, 0.1, 0.2]))
     found = drawings(html)
     assert all(inside(each) for each in found.values()) and "× 100" not in html.replace("dev × 100</th>", "")
-    shades = [float(e.get("fill-opacity", 0)) for e in found["grid"].iter("rect") if e.get("class") == "cell"]
-    assert shades == sorted(shades) and shades[-1] > shades[0]  # the last point has the smallest loss
     assert "best 0.1 at 3e-05" in html and "4 trials, best 0.1" in html
     (steps,) = (e.get("points", "") for e in found["best"].iter("polyline"))
     heights = [float(pair.split(",")[1]) for pair in steps.split()]
