@@ -4,7 +4,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raysts.commands.options import Command, Result, add, names, on_this_machine, say_on_stderr
 from raysts.errors import InputError
@@ -149,9 +149,8 @@ def _import_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--drop-duplicates",
         dest="drop",
-        choices=("exact", "near"),
-        help="leave out rows whose texts stood there before: equal, or nearly so (MinHash estimates that four fifths of their "
-        "runs of five characters are shared, case and punctuation aside; some 300 bytes of memory a row)",
+        action="store_true",
+        help="leave out rows whose texts equal those of an earlier row",
     )
     command.add_argument(
         "--split-sentences", dest="split", action="store_true", help="cut texts into sentences (English)"
@@ -167,14 +166,14 @@ def import_table(
     columns: Mapping[str, str] | None = None,
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
-    drop: Literal["exact", "near"] | None = None,
+    drop: bool = False,
     split: bool = False,
     force: bool = False,
 ) -> Result:
     """Write a file of the user's own as a canonical table; see :class:`raysts.data.imports.Import`.
 
     Returns:
-        status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates, near_duplicates.
+        status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
     """
     from raysts.data.imports import Import
     from raysts.evaluation.harness import TASKS
@@ -192,8 +191,8 @@ def import_table(
 def _import_text(result: Result) -> str:
     return (
         f"{result['table']}: {result['rows_written']:,} rows of {result['rows_read']:,} read; {result['empty']:,} empty and "
-        f"{result['left_out']:,} with a dropped label left out; {result['exact_duplicates']:,} exact duplicates, "
-        f"{result['near_duplicates']:,} near ones left out\n{result['file']}"
+        f"{result['left_out']:,} with a dropped label left out; {result['exact_duplicates']:,} exact duplicates\n"
+        f"{result['file']}"
     )
 
 

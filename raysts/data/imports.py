@@ -1,7 +1,7 @@
 """A user's file as a canonical table: its columns named, its labels mapped, empty rows and, if asked, duplicates left out.
 
 The file is read once to check every row and to find duplicates, and once more to write; nothing is written before all of it
-is known to be usable. Memory is a few bytes a row for exact duplicates, some 300 for near ones.
+is known to be usable. Memory is a few bytes a row.
 """
 
 import hashlib
@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.data.duplicates import near_duplicates
 from raysts.data.own import NAME, TEXT
 from raysts.data.user_files import LINES, content_of, files_of, format_of, missing, rows_of, title_of
 from raysts.data.wikipedia.wikipedia import sentences_of
@@ -44,6 +43,7 @@ class Import:
         columns: the file's column by canonical name; a canonical column that is not named has its own name.
         name: of the test set or retrieval set, or a canonical table of that kind; default: the file's.
         labels: an NLI label, or ``drop``, by the file's own word for it.
+        drop: leave out rows whose texts equal those of an earlier row.
         taken: names of public tasks, which no test set can have.
     """
 
@@ -53,7 +53,7 @@ class Import:
     columns: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    drop: Literal["exact", "near"] | None = None
+    drop: bool = False
     split: bool = False
     force: bool = False
     taken: Collection[str] = ()
@@ -63,7 +63,7 @@ class Import:
 
         Returns:
             ``table``, ``file``, ``rows_read``, ``rows_written``, ``empty``, ``left_out`` (rows whose label is dropped),
-            ``exact_duplicates`` and ``near_duplicates`` (those dropped, or of the exact ones counted).
+            ``exact_duplicates`` (rows whose texts equal those of an earlier row, dropped or not).
 
         Raises:
             InputError: the file or a row cannot be used, or the table is there already; nothing was written.
@@ -78,7 +78,7 @@ class Import:
         counts = {"rows_read": 0, "empty": 0, "left_out": 0, "exact_duplicates": 0}
         texts = [place for place, column in enumerate(columns) if column.kind == "text"]
         contents = [*map(content_of, files)]
-        kept, near = self._keep(files, columns, texts, counts)
+        kept = self._keep(files, columns, texts, counts)
         kinds = [pa.float64() if column.kind == "number" else pa.string() for column in columns]
         schema = pa.schema([(column.name, kind) for column, kind in zip(columns, kinds, strict=True)])
         written = 0
@@ -94,7 +94,7 @@ class Import:
                 raise RunFailed(
                     f"FILE '{self.file}' was changed while it was read; leave it as it is, and run the same command again"
                 )
-        return {"table": table, "file": str(target), **counts, "near_duplicates": near, "rows_written": written}
+        return {"table": table, "file": str(target), **counts, "rows_written": written}
 
     # -- which table ------------------------------------------------------------------------------------------------------
 
@@ -245,8 +245,8 @@ class Import:
 
     def _keep(
         self, files: Sequence[Path], columns: Sequence[Column], texts: Sequence[int], counts: dict[str, int]
-    ) -> tuple[np.ndarray, int]:
-        """Which usable rows [N] bool are written, and how many were dropped as near duplicates."""
+    ) -> np.ndarray:
+        """Return which usable rows [N] bool are written."""
         keys: set[bytes] = set()
         repeats: list[bool] = []
         ids = [place for place, column in enumerate(columns) if column.name in ("query_id", "doc_id")]
@@ -255,29 +255,20 @@ class Import:
         def owner(row: Values) -> Values:
             return tuple(row[place] for place in ids)
 
-        def checked() -> Iterator[str]:
-            for row in self._rows(files, columns, counts):
-                text = "\x1f".join(str(row[place]) for place in (texts or range(len(row))))
-                key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-                repeats.append(key in keys)
-                keys.add(key)
-                if ids:
-                    owners.append(hash(owner(row)))
-                yield text
-
-        near = np.zeros(0, bool)
-        if self.drop == "near":
-            near = near_duplicates(checked())
-        else:
-            for _ in checked():
-                pass
+        for row in self._rows(files, columns, counts):
+            text = "\x1f".join(str(row[place]) for place in (texts or range(len(row))))
+            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            repeats.append(key in keys)
+            keys.add(key)
+            if ids:
+                owners.append(hash(owner(row)))
         if not repeats:
             raise InputError(
                 f"FILE '{self.file}': no row can be used ({counts['rows_read']:,} read, {counts['empty']:,} empty)"
             )
         again = np.array(repeats)
         counts["exact_duplicates"] = int(again.sum())
-        kept = np.ones(len(again), bool) if self.drop is None else ~again if self.drop == "exact" else ~(again | near)
+        kept = ~again if self.drop else np.ones(len(again), bool)
         if ids:
             distinct, count = np.unique(np.array(owners)[kept], return_counts=True)
             if len(twice := distinct[count > 1]):
@@ -287,7 +278,7 @@ class Import:
                     f"FILE '{self.file}': {len(twice):,} values of {what} are there several times (the first: "
                     f"{' and '.join(map(repr, first))}); each may be there once, remove the other rows"
                 )
-        return kept, int((near & ~again).sum()) if self.drop == "near" else 0
+        return kept
 
 
 def _present(files: Sequence[Path]) -> list[str]:

@@ -6,6 +6,7 @@ tables are streamed.
 """
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import DERIVED
-from raysts.data.duplicates import words_alone
 from raysts.data.imports import unused
 from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
@@ -26,6 +26,9 @@ from raysts.storage.store import FolderStore
 
 TRAIN_TABLES = ("nli/train", "sts/stsb_train", "sick/sick_train", "wikipedia/sentences")
 """What sentence models are trained on."""
+
+_NO_WORD = re.compile(r"[\W_]+")
+_VARIATIONS = frozenset(map(chr, range(0xFE00, 0xFE10)))  # how an emoji is drawn
 
 EVAL_TABLES = tuple(
     name
@@ -44,7 +47,23 @@ def normalise(sentence: str) -> str:
 
     A sentence of punctuation alone stays as it is.
     """
-    return words_alone(unicodedata.normalize("NFKC", sentence).casefold()) or sentence.strip()
+    return _words(unicodedata.normalize("NFKC", sentence).casefold()) or sentence.strip()
+
+
+def _words(text: str) -> str:
+    """Return a text whose runs of punctuation and white space are one blank.
+
+    Letters keep their marks, which are the vowels of many scripts (Devanagari, Thai, ...).
+    """
+    if text.isascii():
+        return _NO_WORD.sub(" ", text).strip()
+    return " ".join(_NO_WORD.sub(_marks, text).split())
+
+
+def _marks(run: re.Match[str]) -> str:
+    return "".join(
+        mark if unicodedata.category(mark) in ("Mn", "Mc") and mark not in _VARIATIONS else " " for mark in run[0]
+    )
 
 
 def overlap(
