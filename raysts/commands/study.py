@@ -20,7 +20,6 @@ from raysts.recipes.tree import built
 from raysts.report.study.data import report_data
 from raysts.report.study.page import write_report
 from raysts.search import named, scores
-from raysts.search.disk import disk_bound
 from raysts.search.local import run_locally
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
@@ -174,11 +173,8 @@ def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> Non
     study.plan.write_backbone()
     study.tokenize(executor, say)
     study.score_backbone(executor, say)
-    keep, megabytes = study.search.keep, disk_bound(study, concurrent) / 1e6
     unit = "point with all its seeds" if study.search.by == "point" else "trial"
-    say(
-        f"trials at once: {concurrent}; keeps the models of the best {unit} ({keep}): at most {megabytes:,.0f} MB on disk"
-    )
+    say(f"trials at once: {concurrent}; keeps the models of the best {unit} ({study.search.keep})")
 
 
 def _result(study: Study, report: Path) -> Result:

@@ -25,6 +25,7 @@ from raysts.evaluation.dev import StsDev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
+from raysts.search.named import SEARCHES
 from raysts.search.trial import TrialOutcome, TrialRuntime, run_trial
 
 LR = "sts.optim.lr"
@@ -110,7 +111,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert pq.read_table(folder / "trials.parquet").num_rows == 4
     assert len(list((folder / "tensorboard").glob("*/events*"))) == 4
     assert len(list(storage.glob("runs/*/model"))) == 2 and not list(storage.glob("runs/*/checkpoints"))
-    assert any("at most" in line and "MB on disk" in line for line in said)
+    assert any("keeps the models of the best point with all its seeds (1)" in line for line in said)
     html = Path(found["report"]).read_text()
     assert "<svg" in html and f"{BOUND}" in html and "raysts run sts" in html
     assert f"before any training: {100 * start:.2f}" in html
@@ -132,6 +133,21 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     }
     assert {row["role"] for row in ended["results"]} == {"backbone", "member", "ensemble", "student"}
     assert (Path(ended["model"]) / "model.safetensors").is_file()
+
+
+def test_a_search_by_trials_keeps_the_best_models_alone(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    overrides: dict[str, Any] = {
+        "backbone": str(tiny_backbone), "space.settings.classes": [2, 3, 4, 5], "space.settings.dims": [2, 4], "keep": 2,
+        "num_samples": None, "train.max_steps": 3, "train.checkpoint_every": 1, "train.eval_every": 1,
+        "train.max_length": 24, "data.sample": 64, "latte.data.sources": [],
+    }  # fmt: skip
+    others = (key.removeprefix("latte.") for key in SEARCHES["latte-mix"]("").space)
+    overrides = {f"space.{key}": None for key in others} | overrides
+    found = run_search("latte-mix", overrides, small_world, tmp_path, address="none", say=lambda text: None)
+    best = sorted(found["points"], key=lambda point: -point["value"])[:2]
+    kept = sorted(path.parent.name for path in tmp_path.glob("runs/*/model"))
+    assert found["trials"] == 8 and kept == sorted(point["run"] for point in best)
+    assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
 def test_sed_5_5_is_one_command(small_world: Path, tiny_backbone: Path, tmp_path: Path) -> None:
