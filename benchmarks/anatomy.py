@@ -106,7 +106,7 @@ def step(run: Run) -> tuple[float, dict[str, Any]]:
     """CPU seconds of one step, and its batch."""
     batch = run.next_batch()
     began = time.process_time()
-    ((loss, scalars),) = update([run], [batch])
+    loss, scalars = update(run, batch)
     seconds = time.process_time() - began
     run.after_step(loss, scalars)
     return seconds, batch

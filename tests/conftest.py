@@ -60,7 +60,6 @@ GROUPS = {
         "storage/test_remote_commands.py",
     ),
     "experiments": ("commands/test_experiment.py",),
-    "stacks": ("training/test_stacked.py",),
 }  # fmt: skip
 """Tests that run on one worker, for they share what is made once: a cluster, the finished runs, the processes of gloo, the
 server of which these and the killed ones are forks; or for they start Ray's nodes of their own, one after the other, and not
@@ -78,12 +77,12 @@ WHOLE = (
     "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
     "objectives/test_conformance.py", "objectives/test_flow.py::test_training",
     "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
-    "models/test_families.py::test_members", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
+    "models/test_families.py::test_training", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
     "models/test_kernels.py::test_large_blocks",
     "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_a_graph",
     "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
-    "evaluation/words/test_word_vectors.py", "training/test_stacked.py", "pipeline/test_run.py",
+    "evaluation/words/test_word_vectors.py", "pipeline/test_run.py",
     "pipeline/test_plan.py", "pipeline/test_students.py", "pipeline/test_min_members.py", "pipeline/nodes/test_evaluate.py",
     "pipeline/nodes/test_soup.py::test_a_greedy_average_goes", "pipeline/nodes/test_soup.py::test_an_average_of",
     "pipeline/nodes/test_soup.py::test_members_of", "pipeline/test_damage.py",

@@ -46,7 +46,7 @@ from raysts.cluster.ray_internals import (
 )
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.memory import worker_gigabytes
-from raysts.pipeline.local import Say, fail, train_chains
+from raysts.pipeline.local import Say, fail, train_chain
 from raysts.recipes.recipe import Resources
 from raysts.training import checkpoint
 from raysts.training.job import Job, finished
@@ -54,7 +54,6 @@ from raysts.training.loop import train
 from raysts.training.monitor import RunMonitor
 from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 from raysts.training.shard import shard
-from raysts.training.stacked import stacks
 
 DEATHS = 3
 """Deaths of its processes that a member survives without getting on in between, each from its last checkpoint."""
@@ -125,14 +124,13 @@ class _TorchTrainer(OwnTrainer, TorchTrainer):
 def train_members(
     chains: Sequence[Sequence[Job]], resources: Resources, say: Say, seen: Seen | None = None
 ) -> list[str | None]:
-    """Train every chain, alone or stacked with others of its shape; per chain None or the reason it failed. The others go on.
+    """Train every chain; per chain None or the reason it failed. The others go on.
     ``resources``: of a worker, GPUs decided. ``seen``: what nodes must see to take part; None: nobody looks.
 
     Raises:
         InputError: a node that joined is not fit for it.
     """
-    stacked = stacks(chains, resources.most_stacked(len(chains), _gpu_workers(resources)))
-    work = [[list(chains[index]) for index in stack] for stack in stacked]
+    work = [list(chain) for chain in chains]
     if seen is not None:
         resources = _with_memory(resources, work)
     reasons: dict[int, str | None] = {}
@@ -145,13 +143,13 @@ def train_members(
             state = runs.state()
             if state.refused:
                 raise InputError(state.refused)
-            for number, found in state.ended:
-                reasons |= zip(stacked[number], found, strict=True)
-                for reason in filter(None, found):
+            for number, reason in state.ended:
+                reasons[number] = reason
+                if reason is not None:
                     say(f"failed: {reason}")
             looked_at = [*state.training, *(number for number, _ in state.ended)]
             failed = sum(reason is not None for reason in reasons.values())
-            monitor.update([job for number in looked_at for chain in work[number] for job in chain], state.waiting)
+            monitor.update([job for number in looked_at for job in work[number]], state.waiting)
             counts = {"waiting": state.waiting, "training": len(state.training), "done": len(reasons) - failed}
             show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - deaths)
             deaths = state.restarts
@@ -160,19 +158,14 @@ def train_members(
     return [reasons[index] for index in range(len(chains))]
 
 
-def _gpu_workers(resources: Resources) -> int:
-    """How many workers the GPUs of the cluster, once grown, hold at once; 0 where workers use none, else at least 1."""
-    return at_once(resources) if resources.gpus else 0
-
-
-def _with_memory(resources: Resources, work: list[list[list[Job]]]) -> Resources:
+def _with_memory(resources: Resources, work: list[list[Job]]) -> Resources:
     """Ask for the memory that the models are estimated to take, unless the recipe says: where that is more than a node has,
     or more than an autoscaler knows of a kind of nodes, an estimate is no reason not to use it; nor where they hold a worker
     of it and not those of a run."""
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
-    asked = replace(resources, memory=max(worker_gigabytes(piece[0][0].parent, len(piece), on_gpu) for piece in work))
+    asked = replace(resources, memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in work))
     places: list[Present | NodeType] = [*nodes(), *node_types()]
     holds = all(place.slots(asked) for place in places if place.slots(resources))
     return asked if holds and at_once(asked) >= min(at_once(resources), asked.least) else resources
@@ -224,12 +217,11 @@ class _Fits:
 
 
 class _Slots:
-    """Workers that train apart: each is a slot that takes pieces of work, stacks of chains, from one queue; few Ray Train
-    runs hold all of them."""
+    """Workers that train apart: each is a slot that takes chains from one queue; few Ray Train runs hold all of them."""
 
-    def __init__(self, work: list[list[list[Job]]], resources: Resources, seen: Seen | None) -> None:
+    def __init__(self, work: list[list[Job]], resources: Resources, seen: Seen | None) -> None:
         self.work, self.resources, self.seen = work, resources, seen
-        first = work[0][0][0]
+        first = work[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.open, self.causes = set(range(len(work))), queue.SimpleQueue[BaseException]()
         self.fits = _Fits()
@@ -296,7 +288,7 @@ class _Slots:
             scaling_config=_scaling(self.resources, width),
             run_config=_run_config(
                 f"{self.name}-{number}",
-                self.work[0][0][0],
+                self.work[0][0],
                 # What a piece of work survives is counted by the queue.
                 FailureConfig(max_failures=-1, controller_failure_limit=DEATHS),
                 [SlotsGroup(died), WatchOwnNode()],
@@ -315,12 +307,10 @@ def _take_work(pieces: Any, run: int, shared: list[Any], resources: Resources, s
             number, piece = taken
             piece = _looked_at(work[number], piece)
             pieces.begin.remote(slot, piece)
-            for chain in work[number]:
-                page.begin(chain[0].id, _name(chain))
-            reasons = _train_piece(work[number], piece, RayRuntime(resources))
-            ray.get(pieces.end.remote(slot, reasons))
-            for chain, reason in zip(work[number], reasons, strict=True):
-                page.end(chain[0].id, reason)
+            page.begin(work[number][0].id, _name(work[number]))
+            reason = _train_piece(work[number], piece, RayRuntime(resources))
+            ray.get(pieces.end.remote(slot, reason))
+            page.end(work[number][0].id, reason)
             gc.collect()  # the next one begins where this one did
             if not gc.get_freeze_count():
                 gc.freeze()  # what came with imports stays, and need not be looked through after each
@@ -337,41 +327,40 @@ def _name(chain: list[Job]) -> str:
     return f"{facts['system']}-{who}-{chain[0].id[:6]}"
 
 
-def _looked_at(chains: list[list[Job]], piece: Piece) -> Piece:
-    stand = _stand(chains)
+def _looked_at(chain: list[Job], piece: Piece) -> Piece:
+    stand = _stand(chain)
     return Piece(stand, piece.deaths if stand == piece.stand else 0, piece.cause)
 
 
-def _train_piece(chains: list[list[Job]], piece: Piece, runtime: Runtime) -> list[str | None]:
+def _train_piece(chain: list[Job], piece: Piece, runtime: Runtime) -> str | None:
     if piece.deaths > DEATHS:
-        return _fail(chains, _died(piece.deaths, piece.cause))
-    return train_chains(chains, lambda job: runtime)
+        return _fail(chain, _died(piece.deaths, piece.cause))
+    return train_chain(chain, lambda job: runtime)
 
 
 def _died(times: int, cause: object) -> RunFailed:
     return RunFailed(f"its processes died {times} times without getting on, the last time so: {cause}")
 
 
-def _fail(chains: list[list[Job]], cause: BaseException) -> list[str | None]:
-    """The reasons of chains that were not trained to their ends."""
-    unfinished = [next((job for job in chain if finished(job) is None), None) for chain in chains]
-    return [None if job is None else fail(job, cause) for job in unfinished]
+def _fail(chain: list[Job], cause: BaseException) -> str | None:
+    """The reason of a chain that was not trained to its end."""
+    unfinished = next((job for job in chain if finished(job) is None), None)
+    return None if unfinished is None else fail(unfinished, cause)
 
 
-def _stand(chains: list[list[Job]]) -> list[object]:
+def _stand(chain: list[Job]) -> list[object]:
     """How far the runs have come, on disk."""
-    jobs = [job for chain in chains for job in chain]
-    return [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in jobs]
+    return [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chain]
 
 
 class _Groups:
     """Members of several workers that train together: each has a Ray Train run of its own; as many at once as there is room
     for, and at most :data:`MOST_GROUPS`."""
 
-    def __init__(self, work: list[list[list[Job]]], resources: Resources, seen: Seen | None) -> None:
+    def __init__(self, work: list[list[Job]], resources: Resources, seen: Seen | None) -> None:
         self.work, self.resources, self.seen = work, resources, seen
         self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.ended: queue.SimpleQueue[tuple[int, list[str | None]]] = queue.SimpleQueue()
+        self.ended: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
         self.training: set[int] = set()
         self.fits = _Fits()
 
@@ -400,13 +389,13 @@ class _Groups:
             while not self.fits.over.is_set():
                 number = self.waiting.get_nowait()
                 self.training.add(number)
-                (chain,) = self.work[number]
+                chain = self.work[number]
                 try:
                     reason = _fit(chain, self.resources, self.seen, self.fits)
                 except BaseException as error:
                     reason = f"run {chain[0].id}: {type(error).__name__}: {error}"
                 self.training.discard(number)
-                self.ended.put((number, [reason]))
+                self.ended.put((number, reason))
 
 
 def _fit(chain: list[Job], resources: Resources, seen: Seen | None, fits: _Fits) -> str | None:
@@ -415,7 +404,7 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None, fits: _Fits)
     deaths = 0
     os.environ[START_TIMEOUT] = ELASTIC_START_SECONDS if resources.min_workers else SETTINGS[START_TIMEOUT]
     while True:
-        before = _stand([chain])
+        before = _stand(chain)
         try:
             return fits.fit(_trainer(chain, resources, seen)).return_value["reason"]
         except WorkerGroupError as error:
@@ -426,12 +415,9 @@ def _fit(chain: list[Job], resources: Resources, seen: Seen | None, fits: _Fits)
             # A worker that dies in its first moments, or a controller, is reported so and not retried by Ray.
             cause = getattr(error, "controller_failure", error)
             times = 1 if isinstance(cause, ray.exceptions.RayActorError) else DEATHS + 1
-        deaths = deaths + times if _stand([chain]) == before else 0
+        deaths = deaths + times if _stand(chain) == before else 0
         if deaths > DEATHS:
-            (reason,) = _fail(
-                [chain], _died(deaths, cause) if isinstance(cause, ray.exceptions.RayActorError) else cause
-            )
-            return reason
+            return _fail(chain, _died(deaths, cause) if isinstance(cause, ray.exceptions.RayActorError) else cause)
         fits.over.wait(1)
 
 

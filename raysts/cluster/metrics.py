@@ -18,8 +18,8 @@ OF_RUNS = {
 """Gauges of a training run, each named ``raysts_<name>``."""
 
 OF_MEMBERS = {
-    "waiting": "Members, or stacks of them, that wait for a slot",
-    "training": "Members, or stacks of them, that train",
+    "waiting": "Members that wait for a slot",
+    "training": "Members that train",
     "done": "Members that ended well",
     "failed": "Members that failed",
 }

@@ -16,7 +16,7 @@ class Family:
     Attributes:
         packed: many texts in one row give each text what it gets alone: positions come from ``position_ids`` alone, and
             nothing but transformers' attention function looks from one token to another. Otherwise texts are padded and
-            masked, and members are not trained as one.
+            masked.
         kernels: the layers of ``raysts.models.kernels`` may stand for torch's: nothing changes in place what they return.
         positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
         width: key of config.json for the dimensions of a token vector.

@@ -1,7 +1,7 @@
 """A post-norm layer (BERT's, RoBERTa's, DistilBERT's) on CPUs as one step of autograd over texts without padding.
 
 Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
-sums of biases in their backwards) is ``native.cpp``. Without a compiler, on GPUs, under vmap, in float64 and wherever a module
+sums of biases in their backwards) is ``native.cpp``. Without a compiler, on GPUs, in float64 and wherever a module
 is not what it computes, the layer is transformers' own.
 
 Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B texts.
@@ -39,8 +39,7 @@ def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
 
 
 def _can_in(dtype: torch.dtype) -> bool:
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return dtype in native.NAMES and not transformed and native.library() is not None
+    return dtype in native.NAMES and not torch.compiler.is_compiling() and native.library() is not None
 
 
 class _Parts(NamedTuple):

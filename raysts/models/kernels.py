@@ -53,24 +53,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return F.dropout(x, p)
     if kept == 65_536:
         return x
-    return x * _Kept.apply(x, kept).to(x.dtype).mul_(65_536 / kept)
-
-
-class _Kept(torch.autograd.Function):
-    """Which elements of ``x`` stay when ``kept`` of 65,536 do; under vmap every member has its own draws."""
-
-    @staticmethod
-    def forward(x: Tensor, kept: int) -> Tensor:  # type: ignore[override]
-        draws = torch.empty(-(-x.numel() // _LANES), dtype=torch.int64).random_(-(2**63), None)
-        return draws.view(torch.int16)[: x.numel()].view(x.shape) < kept - 32_768
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:  # type: ignore[override]
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, x: Tensor, kept: int) -> tuple[Tensor, int]:
-        return _Kept.apply(x, kept), in_dims[0]
+    draws = torch.empty(-(-x.numel() // _LANES), dtype=torch.int64).random_(-(2**63), None)
+    stays = draws.view(torch.int16)[: x.numel()].view(x.shape) < kept - 32_768
+    return x * stays.to(x.dtype).mul_(65_536 / kept)
 
 
 def install(backbone: nn.Module) -> None:
@@ -106,11 +91,6 @@ class _Product(torch.autograd.Function):
             product(rows.t(), x.reshape(-1, x.shape[-1]).t()) if need_weight else None,
             rows.sum(0) if need_bias else None,
         )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
-        # Stacked members: oneDNN has no batched product of this kind.
-        return torch.vmap(F.linear, in_dims)(*inputs), 0
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

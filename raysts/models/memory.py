@@ -28,7 +28,7 @@ def weights(model: Path) -> int:
     return total or sum(path.stat().st_size for path in model.glob("pytorch_model*.bin"))
 
 
-def worker_gigabytes(model: Path, members: int = 1, on_gpu: bool = False) -> float:
-    """GB of main memory that a worker takes which trains ``members`` models as one, to a tenth."""
+def worker_gigabytes(model: Path, on_gpu: bool) -> float:
+    """Return the GB of main memory that a worker takes which trains the model, to a tenth."""
     copies = ON_GPU if on_gpu else ON_CPU
-    return math.ceil((PROCESS + copies * members * weights(model)) / 1e8) / 10
+    return math.ceil((PROCESS + copies * weights(model)) / 1e8) / 10

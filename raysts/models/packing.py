@@ -46,8 +46,6 @@ class Group(NamedTuple):
     longest: int
     mask_RT: Tensor | None
     """True where there is a token; None: no padding, attention without a mask is faster."""
-    stacked: bool = False
-    """Several members' texts under vmap."""
 
 
 class Row(NamedTuple):
@@ -115,33 +113,23 @@ def pack(
     Args:
         position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
         split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
-        known: the lengths as the host knows them, [B], or [M, B] of all members under vmap; None: they are read from the
-            device, which is waited for.
+        known: the lengths as the host knows them, [B]; None: they are read from the device, which is waited for.
         fused: whether layers are ``raysts.models.fused``'s, which need no padding on a CPU either.
-
-    Under vmap every member has a batch of its own, and all batches get the same groups: each is sorted by length, and
-    place i has room for the longest of the members' i-th texts. No other assignment of texts to common places pads less.
     """
     device = ids_BT.device
-    ascending_MB = (_Ascending.apply(lengths_B) if known is None else np.sort(np.atleast_2d(known))).tolist()
-    members = len(ascending_MB)
-    if split and (fused or unpadded(device)) and members == 1 and (known is None or known.ndim == 1):
-        return _pack_row(ids_BT, lengths_B, position_pad, ascending_MB[0])
-    room = [max(place) for place in zip(*ascending_MB, strict=True)]
-    least = [min(place) for place in zip(*ascending_MB, strict=True)]
-    cuts = [(0, len(room))]
-    if split:
-        # One more group is one more call for all members together.
-        cuts = cut(tuple(room), GROUP_OVERHEAD.get(device.type, 4096) // members)
+    ascending_B = (lengths_B.sort().values if known is None else np.sort(known)).tolist()
+    if split and (fused or unpadded(device)):
+        return _pack_row(ids_BT, lengths_B, position_pad, ascending_B)
+    cuts = cut(tuple(ascending_B), GROUP_OVERHEAD.get(device.type, 4096)) if split else [(0, len(ascending_B))]
     order_B = lengths_B.argsort(stable=True) if len(cuts) > 1 else None
     if order_B is not None:
         ids_BT, lengths_B = ids_BT[order_B], lengths_B[order_B]
     groups, ids, positions = [], [], []
     for first, last in cuts:
-        longest = room[last - 1]
+        longest = ascending_B[last - 1]
         column_T = torch.arange(longest, device=device)
-        mask_RT = column_T < lengths_B[first:last, None] if least[first] < longest else None
-        groups.append(Group(last - first, longest, mask_RT, members > 1))
+        mask_RT = column_T < lengths_B[first:last, None] if ascending_B[first] < longest else None
+        groups.append(Group(last - first, longest, mask_RT))
         ids_RT = ids_BT[first:last, :longest]
         ids.append(ids_RT.reshape(-1))
         positions.append(_positions(ids_RT, column_T, position_pad).reshape(-1))
@@ -151,7 +139,7 @@ def pack(
 def filled(packed: Packed, pad_id: int) -> Packed:
     """The row on CPUs with padding behind it, a group by itself where there are groups, up to a multiple of ``ROUND`` tokens."""
     more = -len(packed.ids_N) % ROUND
-    if not more or packed.groups[0].stacked:
+    if not more:
         return packed
     ids_N, positions_N = F.pad(packed.ids_N, (0, more), value=pad_id), F.pad(packed.positions_N, (0, more))
     groups = packed.groups if packed.row is not None else [*packed.groups, Group(1, more, None)]
@@ -176,25 +164,6 @@ def rows_and_columns(lengths_B: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     row_N = torch.repeat_interleave(lengths_B, output_size=tokens)
     first_B = lengths_B.cumsum(0) - lengths_B
     return row_N, torch.arange(tokens, device=lengths_B.device) - first_B[row_N]
-
-
-class _Ascending(torch.autograd.Function):
-    """Ascending lengths [M, B] of every batch that is packed: of one, or under vmap of all M members.
-
-    What it returns is the same for all members, so that shapes can be made of it.
-    """
-
-    @staticmethod
-    def forward(lengths_B: Tensor) -> Tensor:  # type: ignore[override]
-        return lengths_B.sort().values[None]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # type: ignore[override]
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], lengths: Tensor) -> tuple[Tensor, None]:
-        return lengths.movedim(in_dims[0], 0).sort().values, None
 
 
 def _positions(ids_RT: Tensor, column_T: Tensor, position_pad: int | None) -> Tensor:
@@ -255,7 +224,7 @@ def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: 
 
 def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float) -> Tensor:
     q_ARTE, k_ARTE, v_ARTE = (x.unflatten(1, (group.rows, group.longest)) for x in (q, k, v))
-    long = group.longest >= LONG and not group.stacked and not torch.is_grad_enabled()
+    long = group.longest >= LONG and not torch.is_grad_enabled()
     if q.device.type != "cpu" or long:
         return _fused(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
     # On CPUs torch's fused attention is no faster for short texts, and its backward in bf16 is 5 to 10 times slower than
@@ -273,32 +242,8 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
 def _fused(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
     mask = None if group.mask_RT is None else group.mask_RT[:, None, None]
     q_RATE, k_RATE, v_RATE = (x.transpose(0, 1) for x in (q_ARTE, k_ARTE, v_ARTE))
-    if group.stacked:
-        mixed_RATE = _Stacked.apply(q_RATE, k_RATE, v_RATE, mask, scaling, dropout)
-    else:
-        mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
+    mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
     return mixed_RATE.transpose(0, 1).flatten(1, 2)
-
-
-class _Stacked(torch.autograd.Function):
-    """Fused attention under vmap: the members' texts are so many more rows of one call."""
-
-    @staticmethod
-    def forward(*_: Any) -> Tensor:
-        raise AssertionError("members are stacked by vmap alone")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        """What ``vmap`` calls keeps what its own backward needs."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
-        q, k, v = (x.movedim(dim, 0).flatten(0, 1) for x, dim in zip(inputs[:3], in_dims[:3], strict=True))
-        mask, scaling, dropout = inputs[3:]
-        if mask is not None:
-            mask = mask.movedim(in_dims[3], 0).flatten(0, 1)
-        mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scaling)
-        return mixed.unflatten(0, (info.batch_size, -1)), 0
 
 
 @lru_cache(maxsize=4096)

@@ -98,7 +98,7 @@ class Inputs:
     @cached_property
     def worker_gigabytes(self) -> float:
         asked = self.pipeline.resources
-        return memory.worker_gigabytes(self.start, asked.stack or 1, bool(asked.gpus))
+        return memory.worker_gigabytes(self.start, bool(asked.gpus))
 
     @property
     def _of_word_vectors(self) -> bool:

@@ -72,40 +72,31 @@ class LocalExecutor:
         return contextlib.nullcontext()
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """As :meth:`Executor.train`; members that are trained as one stage by stage."""
+        """As :meth:`Executor.train`; one after the other."""
         from raysts.training.runtime import Runtime
-        from raysts.training.stacked import stacks
 
-        device = self.device or resources.device
-        gpus = 1 if Runtime(device).device.type == "cuda" else 0
-        reasons: dict[int, str | None] = {}
-        for stack in stacks(chains, resources.most_stacked(len(chains), gpus)):
-            of_stack = train_chains(
-                [chains[index] for index in stack],
-                lambda job: Runtime(device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")),
+        def runtime(job: Job) -> Runtime:
+            return Runtime(
+                self.device or resources.device, threads=self.threads, say=lambda text: say(f"{title(job)}: {text}")
             )
-            reasons |= dict(zip(stack, of_stack, strict=True))
-        return [reasons[index] for index in range(len(chains))]
+
+        return [train_chain(chain, runtime) for chain in chains]
 
 
-def train_chains(chains: Sequence[Sequence[Job]], runtime: Callable[[Job], Runtime]) -> list[str | None]:
-    """Train the jobs of several members of one shape, stage by stage as one; per member None, or why it failed.
+def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str | None:
+    """Train the jobs of a member in order; None, or why it failed.
 
     Training is deterministic, so an error of its own would come again: it ends the chain with its reason on record and
     is not retried. Only the death of the process is (by whoever started it).
     """
-    from raysts.training.stacked import train_stack
+    from raysts.training.loop import train
 
-    reasons: list[str | None] = [None] * len(chains)
-    for jobs in zip(*chains, strict=True):
-        left = [index for index, reason in enumerate(reasons) if reason is None]
-        errors = train_stack([jobs[index] for index in left], runtime) if left else []
-        while errors:  # whoever keeps an error keeps the tensors of the stack that it came from
-            index, error = left.pop(), errors.pop()
-            if error is not None:
-                reasons[index] = fail(jobs[index], error)
-            del error
-    return reasons
+    for job in chain:
+        try:
+            train(job, runtime(job))
+        except Exception as error:
+            return fail(job, error)
+    return None
 
 
 def fail(job: Job, error: BaseException) -> str:

@@ -280,17 +280,6 @@ class Recipe:
         """Whether labels of the dev set choose the kept encoder."""
         return self.train.keep in OBJECTIVES[self.objective].keeps_by_dev
 
-    @property
-    def stackable(self) -> bool:
-        return OBJECTIVES[self.objective].stackable and not self.alone
-
-    @property
-    def alone(self) -> bool:
-        """Whether it cannot be trained as one with others: backward computes again what forward did, there are adapters, or
-        compiled layers."""
-        train, again = self.train, self.train.gradient_checkpointing or self.settings.grad_cache is not None
-        return again or train.lora is not None or train.compile
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -330,8 +319,6 @@ class Resources:
             them; the global batch stays. None: always ``workers``.
         cpus: CPUs per worker; also its number of threads.
         gpus: GPUs per worker, fractions allowed; none: one where the cluster has GPUs.
-        stack: most members of one shape that one worker trains as one; none: on GPUs the members are spread evenly over
-            them, on CPUs, where it is slower, each is trained by itself.
         shard: spread the weights, gradients and moments of a member over its workers (FSDP), for a backbone that does not fit on
             one; only of losses of sentence vectors, and not together with ``grad_cache``. In bf16 or fp16 layers are put together
             in it, from float32.
@@ -346,7 +333,6 @@ class Resources:
     min_workers: int | None = None
     cpus: int = 1
     gpus: float | None = None
-    stack: int | None = None
     shard: bool = False
     memory: float | None = None
     accelerator_type: str | None = None
@@ -360,11 +346,6 @@ class Resources:
         )
         _require(1 <= self.cpus <= MOST_CPUS, f"cpus={self.cpus} must be from 1 to {MOST_CPUS:,}")
         _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
-        _require(self.stack is None or self.stack >= 1, f"stack={self.stack} must be at least 1, or none")
-        _require(
-            self.workers == 1 or (self.stack or 1) == 1,
-            f"stack={self.stack}: members trained as one have one worker, not workers={self.workers}",
-        )
         _require(
             not self.shard or self.workers > 1,
             f"workers={self.workers}: shard spreads a member over several workers; ask for more, or leave shard out",
@@ -403,12 +384,6 @@ class Resources:
         if self.accelerator_type:
             asked[f"accelerator_type:{self.accelerator_type}"] = 0.001  # Ray's way to say that it must be there
         return {name: amount for name, amount in asked.items() if amount}
-
-    def most_stacked(self, members: int, gpus: int) -> int:
-        """How many of ``members`` are trained as one, at most, where there is room for workers on ``gpus`` GPUs."""
-        if self.stack is not None or not gpus or self.workers > 1:
-            return self.stack or 1
-        return math.ceil(members / gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,12 +476,6 @@ class Pipeline:
                 f"post.{stage}: {recipe.objective} is no stage of a finished model",
             )
             _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
-        again = [stage for stage, recipe in self.recipes.items() if recipe.alone]
-        _require(
-            not again or (self.resources.stack or 1) == 1,
-            f"resources.stack={self.resources.stack}: {', '.join(again)} cannot be trained as one with grad_cache, "
-            f"gradient_checkpointing, lora or compile; leave either out",
-        )
         if self.resources.shard:
             for stage, recipe in self.recipes.items():
                 _require(

@@ -91,10 +91,10 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
     writes."""
     moved = optimizer.state_dict()
     moved["state"] = {
-        i: {name: _apart(whole(value)) for name, value in moments.items()} for i, moments in moved["state"].items()
+        i: {name: whole(value) for name, value in moments.items()} for i, moments in moved["state"].items()
     }
     content = {
-        "module": {name: _apart(value) for name, value in trained_state(module).items()},
+        "module": trained_state(module),
         "optimizer": moved,
         "progress": {name: getattr(state, name) for name in TrainState.__slots__},  # type: ignore[attr-defined]
     }
@@ -108,11 +108,6 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, stat
         if old.name not in keep and old.is_file() and old.suffix in (".pt", ".safetensors"):
             old.unlink()
             forget(old)
-
-
-def _apart(value: Tensor) -> Tensor:
-    """A slice of a stack of members as a tensor of its own: torch writes the whole storage of what it saves."""
-    return value.clone() if value.nbytes < value.untyped_storage().nbytes() else value
 
 
 def last(folder: Path) -> Path | None:
@@ -172,7 +167,7 @@ class CheckpointPolicy:
     """When a checkpoint is due besides those that the recipe counts in steps: by the clock, or because the end is near.
 
     Whoever is killed every twenty seconds must still get on, however long a step is; and a process that is told of its
-    end saves what it has. All runs of a stack and all workers of a run save at the same step: they are one decision.
+    end saves what it has. All workers of a run save at the same step: they are one decision.
 
     Args:
         by_clock: whether the clock of this process counts (the recipe does not say when, and it is the first worker).

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
 
     Raises:
         RunFailed: the loss is not finite, or there is no batch to train on.
+        Preempted: this process was told to end; the run has saved where it stands.
     """
     with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
         runtime.barrier()  # nobody reads anything before the folder is ours: its last writer may just have finished
@@ -53,9 +54,10 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         if done is not None:
             return done
         run = Run(job, runtime)
-        train_runs([run], update)
-        if run.failed is not None:
-            raise run.failed
+        try:
+            _train(run)
+        finally:  # others may write here then
+            run.close()
         return run.record
 
 
@@ -65,52 +67,22 @@ CHECK_EVERY = 10
 LEFT_WITHIN = 8.0
 """Seconds that an interrupted process waits for checkpoints on their way to the store."""
 
-Update = Callable[[Sequence["Run"], Sequence[Batch]], Sequence[tuple[Tensor, dict[str, Tensor]]]]
-"""(runs, their batches) -> their losses and scalars, after one step of their optimisers."""
 
-
-def train_runs(runs: Sequence[Run], update: Update) -> None:
-    """Train runs that stand at the same step to their ends. One that fails keeps the reason; the others go on.
-
-    Raises:
-        Preempted: this process was told to end; the runs have saved where they stand.
-    """
-    try:
-        _train_runs(runs, update)
-    finally:  # others may write here then
-        until = time.monotonic() + LEFT_WITHIN
-        for run in runs:
-            if run.upload is not None:
-                run.upload.join(max(0.0, until - time.monotonic()))
-
-
-def _train_runs(runs: Sequence[Run], update: Update) -> None:
-    recipe, rank = runs[0].job.recipe, runs[0].runtime.rank
-    policy = CheckpointPolicy(by_clock=recipe.train.checkpoint_every is None and rank == 0)
-    while True:
-        for run in runs:
-            if run.over:
-                run.finish()
-        runs = [run for run in runs if not run.over]
-        if not runs:
-            return
-        batches = [run.next_batch() for run in runs]
-        outcomes = update(runs, batches)
-        decision = policy.decide(runs[0].runtime.preemption(), *runs[0].since_checkpoint())
-        for run, (loss, scalars) in zip(runs, outcomes, strict=True):
-            try:
-                run.after_step(loss, scalars, save=bool(decision))
-            except RunFailed as error:
-                run.failed = error
+def _train(run: Run) -> None:
+    by_clock = run.job.recipe.train.checkpoint_every is None and run.runtime.rank == 0
+    policy = CheckpointPolicy(by_clock)
+    while not run.over:
+        loss, scalars = update(run, run.next_batch())
+        decision = policy.decide(run.runtime.preemption(), *run.since_checkpoint())
+        run.after_step(loss, scalars, save=bool(decision))
         if decision == Preemption.END:
-            for run in runs:
-                run.sent()
+            run.sent()
             raise Preempted
+    run.finish()
 
 
-def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """One step of one run."""
-    (run,), (batch,) = runs, batches
+def update(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Make one step of the optimiser and return its loss and scalars."""
     recipe = run.job.recipe
     run.seed_rng()
     run.wrapped.train(recipe.train.dropout)
@@ -124,7 +96,7 @@ def update(runs: Sequence[Run], batches: Sequence[Batch]) -> list[tuple[Tensor, 
         group["lr"] = run.rate(run.state.step)
     run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
-    return [(loss.detach(), scalars)]
+    return loss.detach(), scalars
 
 
 class Run:
@@ -142,7 +114,6 @@ class Run:
         recipe, device = job.recipe, runtime.device
         kind = self.kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
         self.job, self.runtime, self.began = job, runtime, time.monotonic()
-        self.failed: RunFailed | None = None
         self.record = record.begin(job, runtime)
         self.precision = self.record["layout"]["precision"]
 
@@ -228,7 +199,7 @@ class Run:
     @property
     def over(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.failed is not None or self.state.stopped or self.state.step == self.steps
+        return self.state.stopped or self.state.step == self.steps
 
     def rate(self, step: int) -> float:
         """Learning rate of optimiser step ``step`` (0-based)."""
@@ -355,16 +326,24 @@ class Run:
         return evaluate(self.job, self.runtime, self.objective.candidates(), self.scored, self.state)
 
     def finish(self) -> None:
-        """Write the kept model, then the record that says so; of a failed run nothing."""
-        if self.local_batches is not None and hasattr(self.local_batches, "close"):
-            self.local_batches.close()
-        if self.failed is None:
-            self.sent()
-            self.runtime.barrier()  # the others may read the best weights from the store
-            self._write_model()
-            self.runtime.barrier()
+        """Write the kept model, then the record that says so."""
+        self._stop_reading()
+        self.sent()
+        self.runtime.barrier()  # the others may read the best weights from the store
+        self._write_model()
+        self.runtime.barrier()
+
+    def close(self) -> None:
+        """End what goes on beside the training, however it ended."""
+        self._stop_reading()
         if self.log is not None:
             self.log.close()
+        if self.upload is not None:
+            self.upload.join(LEFT_WITHIN)
+
+    def _stop_reading(self) -> None:
+        if self.local_batches is not None and hasattr(self.local_batches, "close"):
+            self.local_batches.close()
 
     def _whole(self, encoder: Encoder) -> Encoder:
         """The encoder as it would be in one process, in main memory; its weights come to the first one."""

@@ -189,23 +189,21 @@ SMALLEST_DECAY = 1e-10
 """Below it averages are brought up to date: divided by less they might leave float32's range."""
 
 
-def settle(state: dict[str, Tensor], rho: float = RMSPROP_RHO) -> dict[str, Tensor]:
-    """The state of a parameter whose gradients are no longer sparse, in place."""
+def settle(state: dict[str, Tensor], rho: float) -> None:
+    """Bring the averages up to date, in place: for gradients that are no longer sparse."""
     if "since" in state:
         state["square_avg"].mul_(rho ** float(state.pop("since")))
-    return state
 
 
-def by_rows(objective: nn.Module, optim: Optim | None) -> None:
-    """Whether gradients of the word embeddings are sparse: of the rows of a batch's words, a few of a hundred. ``objective``:
-    its encoders' tables in main memory, of one process. ``optim``: where its optimiser takes such gradients with the result
-    of dense ones; None: nowhere.
+def by_rows(objective: nn.Module, optim: Optim) -> None:
+    """Make gradients of the word embeddings sparse (of the rows of a batch's words, a few of a hundred) where the optimiser
+    takes such gradients with the result of dense ones. ``objective``: its encoders' tables in main memory, of one process.
     """
     for encoder in objective.modules():
         if isinstance(encoder, Encoder) and (table := encoder.word_table) is not None:
             # What is compiled is used throughout a run, or not at all: a run that began without it goes on so.
             compiled: bool = encoder.fused and native.library() is not None and table.embedding_dim % native.LANES == 0
-            table.sparse = optim is not None and (optim.name == "rmsprop" or compiled and _adam_by_rows(optim, table))
+            table.sparse = optim.name == "rmsprop" or compiled and _adam_by_rows(optim, table)
 
 
 def _adam_by_rows(optim: Optim, table: nn.Embedding) -> bool:

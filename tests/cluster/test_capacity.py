@@ -61,16 +61,13 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
 
 
 def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
-    from raysts.cluster.capacity import announce, node_types, reachable
+    from raysts.cluster.capacity import announce, at_once, node_types, reachable
     from raysts.cluster.executor import check_resources, with_gpus
-    from raysts.cluster.members import _gpu_workers
 
     autoscaler()
     assert list(map(str, node_types())) == ["small (4 CPUs, 1 GPU; at most 3)", "large (48 CPUs, 4 GPUs; at most 5)"]
     assert reachable("GPU") == 3 * 1 + 5 * 4 and with_gpus(Resources()).gpus == 1
-    assert (
-        _gpu_workers(Resources(gpus=0.5)) == 5 * 8
-    )  # five nodes at most; members are spread over GPUs that are not there yet
+    assert at_once(Resources(gpus=0.5)) == 5 * 8, "five nodes at most"
     check_resources(Resources(cpus=48, gpus=4), private=False)
     said: list[str] = []
     announce(Resources(cpus=2, gpus=0), said.append)
@@ -239,24 +236,24 @@ def test_labels_of_a_node(labels: dict[str, str], selector: tuple[str, ...], exp
 
 
 def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
-    cluster: None, tiny_backbone: Path, tmp_path: Path
+    cluster: None, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace
 
     from raysts.cluster.capacity import nodes
     from raysts.cluster.executor import check_resources
     from raysts.cluster.members import _with_memory
-    from raysts.models.memory import worker_gigabytes
 
     with pytest.raises(InputError, match=r"no node can hold such a worker \(1 CPU, 0 GPUs, 9999.0 GB of memory\)"):
         check_resources(Resources(memory=9999.0), private=True)
     with pytest.raises(InputError, match=r"zone=moon"):
         check_resources(Resources(label_selector=("zone=moon",)), private=True)
     job: Any = SimpleNamespace(parent=tiny_backbone)
-    assert 1.3 <= (_with_memory(Resources(), [[[job]]]).memory or 1.4) < 2.0
-    assert _with_memory(Resources(memory=3.0), [[[job]]]).memory == 3.0
-    assert _with_memory(Resources(), [[[job]] * 100_000]).memory is None
+    assert 1.3 <= (_with_memory(Resources(), [[job]]).memory or 1.4) < 2.0
+    assert _with_memory(Resources(memory=3.0), [[job]]).memory == 3.0
     has = nodes()[0].has["memory"] / 1e9
-    half = next(many for many in range(0, 100_000, 100) if worker_gigabytes(tiny_backbone, many, False) > 0.6 * has)
-    assert _with_memory(Resources(), [[[job]] * half]).memory
-    assert _with_memory(Resources(workers=2), [[[job]] * half]).memory is None, "two would have no room"
+    monkeypatch.setattr("raysts.models.memory.PROCESS", 2e9 * has)
+    assert _with_memory(Resources(), [[job]]).memory is None
+    monkeypatch.setattr("raysts.models.memory.PROCESS", 0.6e9 * has)
+    assert _with_memory(Resources(), [[job]]).memory
+    assert _with_memory(Resources(workers=2), [[job]]).memory is None, "two would have no room"

@@ -101,11 +101,11 @@ class _Watch(threading.Thread):
 def test_members_train_at_once_die_alone_and_come_back(
     planned, tmp_path: Path, cluster: None, s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers of one Ray Train run train members of two stages, most of them in stacks. The one that trains a stack is
-    killed: it is replaced alone, and the other has noticed nothing. One is told to end, which saves first, and later fails for
-    a reason of its own, which is not tried again. Others wait until there is room; their storage is in a bucket, from which
-    their worker brings what they need, and to which it sends what it made. All are where their labels say and end as in a
-    process of their own; Ray's dashboard knows each of them by its name."""
+    """Two workers of one Ray Train run train members of two stages. One is killed: it is replaced alone, and the other has
+    noticed nothing. One is told to end, which saves first, and later fails for a reason of its own, which is not tried again.
+    Others wait until there is room; their storage is in a bucket, from which their worker brings what they need, and to which
+    it sends what it made. All are where their labels say and end as in a process of their own; Ray's dashboard knows each of
+    them by its name."""
     import ray
     from ray.train.v2._internal.state.state_actor import get_state_actor
 
@@ -116,10 +116,10 @@ def test_members_train_at_once_die_alone_and_come_back(
     # Ray looks whether the controllers of what it shows are alive, and asks the dashboard, which this cluster lacks.
     monkeypatch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
     monkeypatch.setattr(members, "widths", lambda slots: [slots])
-    # There is time to kill them, and not between the checkpoints of two that train as one: then they would go on apart.
-    long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20, "members": 2}
+    # There is time to kill it.
+    long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20}
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
-    told = {**long, "members": 1, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
+    told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
     plans = [("nli-ct", long), ("nli-ct", told), ("nli", {**SHORT, "seed": 9, "members": 2})]
     s3_server.environment(s3_endpoint, mirrors, monkeypatch.setenv)
     places = {"here": [tmp_path / "here"] * 3, "there": [tmp_path / "there"] * 2 + [f"s3://{s3_server.new_bucket()}/x"]}
@@ -131,18 +131,18 @@ def test_members_train_at_once_die_alone_and_come_back(
         ]
         for which in places
     )
-    remote = Store.of(there[3][0].job.folder)
+    remote = Store.of(there[2][0].job.folder)
     shutil.rmtree(remote.root)
-    calm = [*map(_jobs, here[:2]), _jobs(here[2])[:1], *map(_jobs, here[3:])]
-    assert LocalExecutor(threads=1).train(calm, Resources(stack=2), lambda text: None) == [None] * 5
+    calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
+    assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 4
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
-    stacked, (ended, failing) = [chain[0].job.folder for chain in there[:2]], there[2]
-    watch, said = _Watch(folders, stacked[1], ended.job.folder), []
+    killed, (ended, failing) = there[0][0], there[1]
+    watch, said = _Watch(folders, killed.job.folder, ended.job.folder), []
     actors = named_actors()
     watch.start()
-    outcomes = members.train_members(chains, Resources(stack=2, label_selector=(_label_of_the_node(),)), said.append)
+    outcomes = members.train_members(chains, Resources(label_selector=(_label_of_the_node(),)), said.append)
     watch.stop.set()
     watch.join()
     assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
@@ -151,35 +151,32 @@ def test_members_train_at_once_die_alone_and_come_back(
     assert [node.status(again.store) for chain in again.chains for node in chain] == ["done"] * 2
     assert all(remote.get(node.model / "model.safetensors", fresh=True) for chain in again.chains for node in chain)
 
-    assert [*outcomes[:2], *outcomes[3:]] == [None] * 4, outcomes
-    assert "the loss is nan" in outcomes[2] and "ct.optim.lr (1e+30)" in outcomes[2]
-    assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[2]}"]
+    assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
+    assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
+    assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
     failed = read_json(failing.job.folder / "run.json")
     assert failed["status"] == "failed" and "the loss is nan" in failed["reason"]
-    assert Path(outcomes[2].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
+    assert Path(outcomes[1].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
 
     assert watch.killed and watch.ended and watch.saved, "told to end, it saved and ended"
     assert {folder: len(found) for folder, found in watch.writers.items()} == {
-        folder: 2 if folder in (*stacked, watch.told) else 1 for folder in folders
+        folder: 2 if folder in (watch.victim, watch.told) else 1 for folder in folders
     }
-    assert watch.writers[stacked[0]] == watch.writers[stacked[1]]
     # What the C library reads when a process begins.
     assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
     both = zip(
-        [*here[0], *here[1], here[2][0], *(node for chain in here[3:] for node in chain)],
-        [*there[0], *there[1], ended, *(node for chain in there[3:] for node in chain)],
+        [*here[0], here[1][0], *(node for chain in here[2:] for node in chain)],
+        [*there[0], ended, *(node for chain in there[2:] for node in chain)],
         strict=True,
     )
     for one, other in both:
         assert (one.model / "model.safetensors").read_bytes() == (other.model / "model.safetensors").read_bytes()
         assert other.record["where"].startswith("Ray Train") and one.record["where"].startswith("in-process")
-        assert ("one of 2 trained as one" in other.record["where"]) == (other is not ended)
         assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
-    # From its first process to its last, deaths between included: with two places for three pieces of work, two overlap.
-    pieces = [chains[0], chains[2], chains[3]]
-    times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in pieces]
+    # From its first process to its last, deaths between included: with two places for four chains, two overlap.
+    times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in chains]
     spans = [(found[0], found[-1]) for found in times]
     assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
 
@@ -188,8 +185,8 @@ def test_members_train_at_once_die_alone_and_come_back(
         shown[f"{chain[0].job.facts['system']}-member-{chain[0].job.facts['member']}-{chain[0].id[:6]}"]
         for chain in there
     ]
-    assert [run.status for run in of_members] == ["FINISHED", "FINISHED", "ERRORED", "FINISHED", "FINISHED"]
-    assert of_members[2].status_detail == outcomes[2]
+    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", "FINISHED", "FINISHED"]
+    assert of_members[1].status_detail == outcomes[1]
     assert named_actors() - actors == {"train_v2_state_actor"}, "nothing that waits for an autoscaler"
 
 
@@ -329,7 +326,7 @@ def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, 
     from raysts.cluster.members import WorkQueue, _Slots
 
     job = stage.job("nli", tmp_path)
-    runs = _Slots([[[replace(job, facts={**job.facts, "system": "nli"})]]], Resources(gpus=0), None)
+    runs = _Slots([[replace(job, facts={**job.facts, "system": "nli"})]], Resources(gpus=0), None)
     runs.queue = ray.remote(WorkQueue).options(num_cpus=0).remote(1)
     assert ray.get(runs.queue.state.remote()).waiting == 1
     ray.kill(runs.queue)

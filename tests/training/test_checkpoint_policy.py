@@ -11,7 +11,6 @@ from raysts.training.checkpoint import CheckpointPolicy
 from raysts.training.job import Job
 from raysts.training.loop import train
 from raysts.training.runtime import Preempted, Preemption
-from raysts.training.stacked import train_stack
 
 
 class Told(Watched):
@@ -111,16 +110,3 @@ def test_who_is_warned_saves_once_and_goes_on(stage: Stage, tmp_path: Path, monk
     monkeypatch.setattr(checkpoint, "save", lambda *a: (steps.append(a[3].step), save(*a))[1])
     record = train(job(stage, tmp_path, checkpoint_every=1000), Told(6, Preemption.SAVE))
     assert record["status"] == "done" and steps == [6, 15]
-
-
-def test_a_stack_saves_at_one_step(stage: Stage, tmp_path: Path) -> None:
-    jobs = [
-        without(job(stage, tmp_path / str(k), checkpoint_every=1000, dropout=False), seed=k, id=f"run-{k}")
-        for k in range(2)
-    ]
-    runtime = Told(5, Preemption.END)
-    runtime.wrap = lambda module, precision: module  # type: ignore[method-assign]
-    with pytest.raises(Preempted):
-        train_stack(jobs, lambda job: runtime)
-    assert [saved(job.folder) for job in jobs] == [[5], [5]]
-    assert train_stack(jobs, lambda job: Watched()) == [None, None]

@@ -29,7 +29,6 @@ from raysts.ops import variational
 from raysts.recipes.stages import RECIPES
 from raysts.training.loop import Run, update
 from raysts.training.runtime import Runtime
-from raysts.training.stacked import Stack
 
 META = torch.device("meta")
 SHAPED_BY_VALUES = ("nonzero", "masked_select", "_unique2", "unique_dim", "repeat_interleave")
@@ -125,14 +124,13 @@ def long_run(name: str, stage: Stage, folder: Path, **options: Any) -> Run:
     return Run(job, Runtime("meta"))
 
 
-def step(runs: list[Run], update: Any) -> tuple[Traffic, list[dict[str, Any]]]:
+def step(run: Run) -> tuple[Traffic, dict[str, Any]]:
     """One step of the loop."""
-    traffic = Traffic(runs[0].objective)
+    traffic = Traffic(run.objective)
     with traffic:
-        batches = [run.next_batch() for run in runs]
-        for run, (loss, scalars) in zip(runs, update(runs, batches), strict=True):
-            run.after_step(loss, scalars)
-    return traffic, batches
+        batch = run.next_batch()
+        run.after_step(*update(run, batch))
+    return traffic, batch
 
 
 def test_the_count_sees_what_makes_a_host_wait() -> None:
@@ -147,8 +145,8 @@ def test_the_count_sees_what_makes_a_host_wait() -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path: Path) -> None:
     run = long_run(name, stage, tmp_path / "run")
-    step([run], update)  # makes the optimiser's state; a flow asks whether it is fitted
-    traffic, (batch,) = step([run], update)
+    step(run)  # makes the optimiser's state; a flow asks whether it is fitted
+    traffic, batch = step(run)
     assert not +traffic.reads and not +traffic.creations
     assert traffic.copies.total() == 1
     assert traffic.places == tokens_in(batch) > 0, "no padding"
@@ -156,17 +154,9 @@ def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path:
 
 def test_chunks_of_a_batch_are_planned_from_what_the_host_knows(stage: Stage, tmp_path: Path) -> None:
     run = long_run("simcse-sup", stage, tmp_path / "run", settings={"grad_cache": 5})
-    traffic, (batch,) = step([run], update)
+    traffic, batch = step(run)
     assert not +traffic.reads and traffic.copies.total() == 1
     assert traffic.places == 2 * tokens_in(batch), "backward embeds again"
-
-
-def test_members_trained_as_one_read_nothing(stage: Stage, tmp_path: Path) -> None:
-    runs = [long_run("nli", stage, tmp_path / str(seed), seed=seed) for seed in (1, 2)]
-    together = Stack().update
-    step(runs, together)
-    traffic, _ = step(runs, together)
-    assert not +traffic.reads and not +traffic.creations and traffic.copies.total() == 2
 
 
 def test_embedding_copies_a_batch_at_once_and_reads_its_results_alone() -> None:

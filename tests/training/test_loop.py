@@ -21,8 +21,8 @@ from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.pretrained import load
 from raysts.objectives.objective import LocalBatch
-from raysts.pipeline.local import train_chains
-from raysts.recipes.recipe import Optim, Train
+from raysts.pipeline.local import LocalExecutor, train_chain
+from raysts.recipes.recipe import Optim, Resources, Train
 from raysts.storage.atomic import lock
 from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import write_record
@@ -89,7 +89,7 @@ def test_every_step_is_made_at_its_own_rate() -> None:
     )  # fmt: skip
     weights = [0.0]
     for state.step in range(steps):
-        loop.update([run], [{}])
+        loop.update(run, {})
         weights.append(float(module.weight.detach()))
     assert np.diff(weights).tolist() == pytest.approx([-0.25, -0.5, -0.5, -0.25])
 
@@ -290,11 +290,11 @@ def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> 
 
 def test_a_failed_run_goes_on_and_forgets_its_failure(stage: Stage, tmp_path: Path) -> None:
     job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
-    reason = train_chains([[job]], lambda job: Watched(read=interrupted_at(3)))[0]
+    reason = train_chain([job], lambda job: Watched(read=interrupted_at(3)))
     assert reason is not None and "Interrupted: at step 3" in reason and "error.log" in reason
     assert read_json(job.folder / "run.json")["status"] == "failed"
     assert "Interrupted" in (job.folder / "error.log").read_text()
-    assert train_chains([[job]], lambda job: Watched())[0] is None
+    assert train_chain([job], lambda job: Watched()) is None
     record = read_json(job.folder / "run.json")
     assert record["status"] == "done" and "reason" not in record
 
@@ -469,7 +469,7 @@ def test_a_member_that_diverges_fails_alone(stage: Stage, tmp_path: Path) -> Non
     good = stage.job("nli", tmp_path / "good", dev=False, epochs=1.0)
     bad = without(stage.job("nli", tmp_path / "bad", dev=False, optim=HOT), id="bad")
     after = without(good, folder=tmp_path / "after")
-    outcomes = [train_chains([chain], lambda job: Watched())[0] for chain in ([good], [bad, after])]
+    outcomes = [train_chain(chain, lambda job: Watched()) for chain in ([good], [bad, after])]
     assert outcomes[0] is None and outcomes[1] is not None and "bad" in outcomes[1]
     assert not after.folder.exists(), "the stage after the failed one is not begun"
 
@@ -511,3 +511,27 @@ def test_a_corrupt_metrics_line_does_not_stop_a_resume(stage: Stage, tmp_path: P
         5,
     ]
     assert last_metrics(job.folder / "metrics.jsonl")["step"] == 5  # type: ignore[index]
+
+
+def test_members_of_two_stages_are_trained_one_after_the_other(stage: Stage, tmp_path: Path) -> None:
+    chains = []
+    for member in range(2):
+        first, second = (
+            stage.job(name, tmp_path / f"{name}-{member}", seed=member, epochs=1.0, dev=False) for name in ("nli", "ct")
+        )
+        facts = [{"stage": job.facts["stage"], "member": member} for job in (first, second)]
+        chains.append([without(first, facts=facts[0]), without(second, facts=facts[1], parent=first.folder / "model")])
+    said: list[str] = []
+    assert LocalExecutor(threads=1, device="cpu").train(chains, Resources(), said.append) == [None] * 2
+    assert [text.split(":")[0] for text in said] == ["member 0 nli", "member 0 ct", "member 1 nli", "member 1 ct"]
+
+
+def test_a_gpu_that_is_not_asked_for_is_left_alone(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # whoever uses it fails
+    job = stage.job("nli", tmp_path / "run", epochs=0.5, dev=False)
+    here, none = LocalExecutor(threads=1), Resources(gpus=0)
+    assert here.train([[job]], none, lambda text: None) == [None]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], none, lambda text: None)] == ["cpu"]
+    assert [*here.map(lambda device: lambda unit: device, (), [1], Resources(), lambda text: None)] == [None]

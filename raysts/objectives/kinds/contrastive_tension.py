@@ -44,7 +44,6 @@ class TensionKind(VectorKind):
     sentences = 2
     keeps = ("second", "dev")
     keeps_by_dev = ("dev",)
-    stackable = True
     scales = {"paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "small": {"train.max_steps": 500}}
     group: ClassVar[tuple[tuple[int, ...], ...]]
 

@@ -93,7 +93,6 @@ class DistillationKind(VectorKind):
     table = "wikipedia/sentences"
     texts = ("sentence",)
     values = ("teacher",)
-    stackable = True
     scales = {"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}}
 
     @classmethod

@@ -64,7 +64,6 @@ class Kind(ABC):  # noqa: B024 (what is trained is abstract)
         sentences: sentences that an example sends through an encoder.
         keeps: allowed values of ``train.keep``; the first is the default.
         keeps_by_dev: those of them for which the score on ``dev`` chooses.
-        stackable: several members of one shape may be trained as one (no ``.item()``, no data-dependent shapes).
         version: part of the run id; raise it when the mathematics changes.
         dev: table whose score selects checkpoints (``raysts.evaluation.dev``).
         post: trains a head on the frozen model that came out: on what its heads give (``pooled``) or on its token vectors
@@ -84,7 +83,6 @@ class Kind(ABC):  # noqa: B024 (what is trained is abstract)
     sentences: ClassVar[int] = 1
     keeps: ClassVar[tuple[str, ...]] = ("last", "best")
     keeps_by_dev: ClassVar[tuple[str, ...]] = ("best",)
-    stackable: ClassVar[bool] = False
     version: ClassVar[int] = 1
     dev: ClassVar[str] = "sts/stsb_dev"
     post: ClassVar[Literal["", "pooled", "tokens"]] = ""

@@ -21,5 +21,4 @@ class NLIKind(VectorKind):
     texts = ("premise", "hypothesis")
     values = ("label",)
     sentences = 2
-    stackable = True
     scales = {"paper": {"data.sample": 1_000_000}, "small": {"train.max_steps": 1_000}}

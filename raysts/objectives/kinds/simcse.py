@@ -31,7 +31,6 @@ class SimCSEKind(ContrastiveKind):
 
     settings_type = SimCSESettings
     keeps = ("best", "last")
-    stackable = True
 
 
 class SupervisedSimCSEKind(SimCSEKind):

@@ -27,5 +27,4 @@ class STSRegressionKind(VectorKind):
     values = ("score",)
     sentences = 2
     keeps = ("best", "last")
-    stackable = True
     scales = {"paper": {"train.eval_first": False, "layers": 2}}
