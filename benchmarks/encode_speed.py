@@ -8,7 +8,6 @@ from typing import Any
 
 import measure
 import numpy as np
-import torch
 import workload
 
 COMPARED = 64
@@ -21,10 +20,8 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"sentence-transformers fp32, batch {n}": ("st", {"dtype": "float32", "batch": n}) for n in BATCHES},
     "raysts bf16": ("raysts", {"precision": "bf16"}),
     **{f"sentence-transformers bf16, batch {n}": ("st", {"dtype": "bfloat16", "batch": n}) for n in BATCHES},
-    **({"raysts int8": ("raysts", {"precision": "int8"})} if torch.cpu._is_vnni_supported() else {}),
 }
-"""sentence-transformers' own default is a batch of 32; both sides sort the sentences by length. int8, which loses in Spearman
-(RESULTS.md), is no candidate for the best."""
+"""sentence-transformers' own default is a batch of 32; both sides sort the sentences by length."""
 
 
 class Raysts:
@@ -89,9 +86,7 @@ def main() -> None:
         row = measure.row(name, found[name], largest_difference=f"{difference:.1e}")
         at_best = peaks["fp32" if "fp32" in name else "bf16"]
         rows.append(row | {"share_of_peak": measure.share_of_peak(found[name], each, at_best)})
-    names = {
-        who: [name for name, side in SIDES.items() if side[0] == who and "int8" not in name] for who in ("raysts", "st")
-    }
+    names = {who: [name for name, side in SIDES.items() if side[0] == who] for who in ("raysts", "st")}
     fp32 = [name for name in names["st"] if SIDES[name][1]["dtype"] == "float32"]
     pairs = {
         "default": ("raysts fp32", "sentence-transformers fp32, batch 32"),

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
 from raysts.errors import InputError, nearest
@@ -77,8 +77,8 @@ def embed(
         data: where what ``dims`` and ``dtype`` cost is measured, on its development set: as :func:`raysts.run`, but the embedded
             world is not asked.
         dev: the same on scored pairs of one's own, files by their names.
-        precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp16``, ``fp32``,
-            ``tf32`` or, on CPUs, ``int8``; the vectors are float32 in any case.
+        precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp16``, ``fp32``
+            or ``tf32``; the vectors are float32 in any case.
         address: as :func:`raysts.run`.
         say: takes progress.
 
@@ -101,9 +101,7 @@ def embed(
     source, target = (on_this_machine(*of).absolute() for of in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
-    # Not every model and not every machine has int8: it is loaded here as where it embeds.
-    how: dict[str, Any] = {"precision": precision} if precision == "int8" else {"device": "cpu"}
-    loaded = pretrained.load(path, layers=layers, prompt=prompt, **how)
+    loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")
     compression.check(loaded, dims, dtype)
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     measured = measuring(loaded, whole, dtype, data, dev, say)
@@ -125,8 +123,7 @@ def embed(
         if waiting:
             with executor(address) as chosen:
                 began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges, precision)
-                asked = Resources(gpus=0 if precision == "int8" else None)
-                written = chosen.map(bulk.EmbedFile, args, waiting, asked, say)
+                written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)
                     say(f"embed: {finished + done}/{len(units)} shards, {rate:.0f} rows/s")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from raysts.models import fused, int8, kernels
+from raysts.models import fused, kernels
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
@@ -101,10 +101,6 @@ class Encoder(nn.Module):
     def in_bf16(self) -> bool:
         """Whether the backbone's weights are bf16 themselves: nothing is cast then, which is a quarter of the time on CPUs."""
         return next(self.backbone.parameters()).dtype == torch.bfloat16
-
-    @property
-    def in_int8(self) -> bool:
-        return any(isinstance(module, int8.Linear) for module in self.backbone.modules())
 
     def forward(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
         """Embeddings [B, D] in float32 of right-padded token ids.
@@ -232,7 +228,7 @@ class Encoder(nn.Module):
     def _run_packed(self, packed: Packed, every: bool) -> Any:
         """Hidden states [1, N, H], ``every`` layer's if asked."""
         tokens, on_cpu = len(packed.ids_N), packed.ids_N.device.type == "cpu"
-        if self.family.kernels and on_cpu and (self.in_bf16 or torch.is_autocast_enabled("cpu") or self.in_int8):
+        if self.family.kernels and on_cpu and (self.in_bf16 or torch.is_autocast_enabled("cpu")):
             packed = filled(packed, self.pad_id)
         output = self.backbone(
             input_ids=packed.ids_N[None],

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from raysts.models import int8, kernels, native
+from raysts.models import kernels, native
 from raysts.models.packing import Row
 
 
@@ -70,17 +70,13 @@ def _parts(layer: Any) -> _Parts | None:
     else:
         return None
     known = (
-        (all(type(module) in (nn.Linear, kernels.Linear) for module in linear) or _of_bytes(linear))
+        all(type(module) in (nn.Linear, kernels.Linear) for module in linear)
         and all(type(module) is nn.LayerNorm for module in norms)
         and activation == "gelu"
         and norms[0].weight.dtype in native.NAMES
         and not any(width % native.LANES for width in (part.attention_head_size, linear[4].out_features))
     )
     return _Parts(linear, norms, drops, heads, part.scaling) if known else None
-
-
-def _of_bytes(linear: Iterable[Any]) -> bool:
-    return all(type(module) is int8.Linear for module in linear)
 
 
 class _Fused:
@@ -96,10 +92,6 @@ class _Fused:
         parts = _parts(layer) if here else None
         if parts is None:
             return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
-        if _of_bytes(parts.linear):
-            if not hasattr(layer, "joined"):
-                layer.joined = int8.Linear.joined(parts.linear[:3])
-            return _in_bytes(x_1NH[0].contiguous(), layer.joined, parts, row.starts)[None]
         first, *others = parts.drops if layer.training else (0.0,) * 3
         drops = (first * kwargs.get("attention_dropout", True), *others)
         seed = int(torch.randint(2**62, ())) if any(drops) else 0
@@ -181,19 +173,6 @@ class _Layer(torch.autograd.Function):
         )
         wanted = zip(grads, needs, strict=True)
         return dx, None, *(grad.to(g1.dtype) if need and grad is not None else None for grad, need in wanted)
-
-
-def _in_bytes(x: Tensor, of_qkv: int8.Linear, parts: _Parts, starts: Tensor) -> Tensor:
-    """[N, H] -> [N, H] of its type by linear layers of bytes, without gradients or dropout."""
-    (of_mixed, of_y, of_active), (first, second) = parts.linear[3:], parts.norms
-    mixed, _ = _attention(of_qkv(x), starts, parts.heads, parts.scaling, 0.0, 0)
-    y, *_ = _norm(of_mixed(mixed), x, first.weight, first.bias, first.eps, 0.0, 0)
-    rows, scales = int8.in_bytes(y)
-    inner = of_y.product(rows, x.dtype)
-    active, scales_2 = torch.empty(inner.shape, dtype=torch.uint8), torch.empty_like(scales)
-    native.call("gelu_in_bytes", x.dtype, active, scales_2, inner, scales, of_y.bias, *inner.shape)
-    out = of_active.finished(of_active.product(active, x.dtype), scales_2)
-    return _norm(out, y, second.weight, second.bias, second.eps, 0.0, 0)[0]
 
 
 def _through(d_NF: Tensor, weight_FH: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ typedef float V __attribute__((vector_size(64)));
 typedef int32_t I __attribute__((vector_size(64)));
 typedef uint32_t U __attribute__((vector_size(64)));
 typedef uint16_t S __attribute__((vector_size(32)));
-typedef uint8_t B __attribute__((vector_size(16)));
 typedef uint16_t S8 __attribute__((vector_size(16)));
 
 const I COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -508,48 +507,6 @@ void transposed(uint16_t* to, const uint16_t* from, int N, int C, int threads) {
             }
 }
 
-// A row to the nearest of 127 steps to either side of zero, which is 128; what a step is.
-template <class T>
-float row_in_bytes(uint8_t* y, const T* x, int C) {
-    I most = {};  // absolute values are ordered as their bits are
-    for (int c = 0; c < C; c += LANES) {
-        I bits = (I)load(x + c) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    float high = greatest((V)most);
-    V steps = all(high > 0.f ? 127.f / high : 0.f);
-    for (int c = 0; c < C; c += LANES) {
-        B bytes = __builtin_convertvector((U)(load(x + c) * steps + 12582912.f) + 128, B);  // the nearest is in the low bits
-        memcpy(y + c, &bytes, sizeof bytes);
-    }
-    return high / 127.f;
-}
-
-template <class T>
-void in_bytes(uint8_t* y, float* scales, const T* x, int N, int C, int threads) {
-    by_rows(nullptr, 0, N, threads, [=](int row, float*) { scales[row] = row_in_bytes(y + (long)row * C, x + (long)row * C, C); });
-}
-
-// GELU of x * scales[row] + bias in bytes.
-template <class T>
-void gelu_in_bytes(uint8_t* y, float* steps, const T* x, const float* scales, const float* bias, int N, int C, int threads) {
-    by_rows(nullptr, 0, N, threads, [=](int row, float*) {
-        float held[C] __attribute__((aligned(64)));
-        for (int c = 0; c < C; c += LANES)
-            store(held + c, gelu_at(load(x + (long)row * C + c) * scales[row] + load(bias + c), (const bf16*)nullptr));
-        steps[row] = row_in_bytes(y + (long)row * C, held, C);
-    });
-}
-
-// y[row] = y[row] * scales[row] + bias; no bias: null.
-template <class T>
-void scaled(T* y, const float* scales, const float* bias, int N, int C, int threads) {
-    by_rows(nullptr, 0, N, threads, [=](int row, float*) {
-        T* at = y + (long)row * C;
-        for (int c = 0; c < C; c += LANES) store(at + c, load(at + c) * scales[row] + (bias ? load(bias + c) : V{}));
-    });
-}
-
 // Adam of a table [words, H] whose gradient has R rows, ascending; decay = 1 - lr * weight decay. Rows that never had a gradient
 // (`touched` is 0) have no moments, and only decay.
 void adam_of_rows(float* p, float* m, float* v, uint8_t* touched, const int64_t* rows, const float* gradients, int R,
@@ -601,16 +558,6 @@ extern "C" void adam(float* p, float* m, float* v, uint8_t* touched, const int64
     }                                                                                                                         \
     extern "C" void column_sums_##NAME(float* sums, const T* x, int N, int C, int threads) {                                  \
         column_sums(sums, x, N, C, threads);                                                                                  \
-    }                                                                                                                         \
-    extern "C" void in_bytes_##NAME(uint8_t* y, float* scales, const T* x, int N, int C, int threads) {                       \
-        in_bytes(y, scales, x, N, C, threads);                                                                                \
-    }                                                                                                                         \
-    extern "C" void gelu_in_bytes_##NAME(uint8_t* y, float* steps, const T* x, const float* scales, const float* bias, int N, \
-                                         int C, int threads) {                                                                \
-        gelu_in_bytes(y, steps, x, scales, bias, N, C, threads);                                                              \
-    }                                                                                                                         \
-    extern "C" void scaled_##NAME(T* y, const float* scales, const float* bias, int N, int C, int threads) {                  \
-        scaled(y, scales, bias, N, C, threads);                                                                               \
     }
 
 #define NORM(NAME, T, R)                                                                                                      \

@@ -12,14 +12,13 @@ from raysts.errors import InputError, nearest
 if TYPE_CHECKING:  # commands check the name before anything starts
     import torch
 
-Precision = Literal["auto", "bf16", "fp16", "fp32", "tf32", "int8"]
+Precision = Literal["auto", "bf16", "fp16", "fp32", "tf32"]
 """``auto``: ``bf16`` where the hardware multiplies it natively (recent GPUs; CPUs with AVX512-BF16 or AMX), else ``fp32``.
-``tf32``: float32 whose products keep ten bits of the mantissa, on GPUs that have it; elsewhere it is ``fp32``.
-``int8``: linear layers multiply bytes (``raysts.models.int8``), on CPUs that have that; what is between them is as ``auto``."""
+``tf32``: float32 whose products keep ten bits of the mantissa, on GPUs that have it; elsewhere it is ``fp32``."""
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
-EMBEDS_ALONE = {"fp16": "gradients are too small for its exponents", "int8": "no gradient goes through whole numbers"}
+EMBEDS_ALONE = {"fp16": "gradients are too small for its exponents"}
 """What nothing is trained in, and why."""
 
 
@@ -27,7 +26,7 @@ def resolve(precision: str, device: torch.device) -> str:
     """What a ``Precision`` stands for on a device: anything but ``auto``.
 
     Raises:
-        InputError: there is none of this name, or it is ``int8``, and the device has no products of bytes.
+        InputError: there is none of this name.
     """
     import torch
 
@@ -40,16 +39,6 @@ def resolve(precision: str, device: torch.device) -> str:
     if precision == "tf32":
         there = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return "tf32" if there else "fp32"
-    if precision == "int8":
-        if device.type != "cpu":
-            raise InputError(
-                f"precision=int8: it computes on CPUs alone, and the device is '{device}'; take bf16 there, or device='cpu'"
-            )
-        if not (torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()):
-            # Without these instructions oneDNN's sums of two products overflow.
-            raise InputError(
-                "precision=int8: it needs a CPU with AVX512-VNNI, which this one has not; take auto, bf16 or fp32"
-            )
     return precision
 
 

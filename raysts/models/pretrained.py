@@ -68,15 +68,14 @@ def load(
             directory's default; empty: none.
         device: default: the first GPU if there is one.
         heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
-        precision: what it embeds in; where that is bf16 or int8 weights of the backbone are too, and the model cannot be saved.
+        precision: what it embeds in; where that is bf16 weights of the backbone are too, and the model cannot be saved.
 
     Raises:
         InputError: nothing is there, it is not an encoder that raysts knows, it has no such prompt, texts would have no
-            token, or nothing is computed in this precision there.
+            token, or there is no such precision.
     """
     import torch
 
-    from raysts.models import int8
     from raysts.models.encoder import Encoder
     from raysts.models.sentence_model import SentenceModel
     from raysts.models.word_vectors import WordVectors
@@ -109,12 +108,6 @@ def load(
     except ValueError as error:
         raise InputError(f"'{model}': {error}") from None
     encoder.to(place).eval()
-    if computes == "int8":
-        if not int8.install(encoder.layer_list()) and not isinstance(backbone, WordVectors):
-            raise InputError(
-                f"'{model}': precision=int8 is of linear layers, and its layers have none; take auto, bf16 or fp32"
-            )
-        computes = resolve("auto", place)
     if computes == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
     length = min(max_length or asked.max_length or tokenizer.model_max_length, limit)

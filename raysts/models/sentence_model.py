@@ -217,13 +217,12 @@ class SentenceModel:
         and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
 
         Raises:
-            InputError: it was loaded in bf16 or int8.
+            InputError: it was loaded in bf16.
         """
         encoder = self.encoder
-        if encoder.in_bf16 or encoder.in_int8:
-            loaded = "int8" if encoder.in_int8 else "bf16"
+        if encoder.in_bf16:
             raise InputError(
-                f"this model was loaded in {loaded}, which rounds its weights: load it with precision='fp32' to save it"
+                "this model was loaded in bf16, which rounds its weights: load it with precision='fp32' to save it"
             )
         with atomic_write(Path(folder)) as draft:
             draft.mkdir(parents=True)

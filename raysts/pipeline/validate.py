@@ -17,7 +17,6 @@ from raysts.models import lora, pretrained, static
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
-from raysts.models.precision import resolve
 from raysts.objectives import OBJECTIVES
 from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops.ensemble import Target
@@ -35,10 +34,6 @@ MOST_UNKNOWN = 0.05
 def check(inputs: Inputs) -> None:
     """Raise one InputError with everything that would stop the pipeline later."""
     pipeline, problems = inputs.pipeline, []
-    if pipeline.precision == "int8":
-        import torch
-
-        resolve(pipeline.precision, torch.device("cpu"))
     problems += _backbone_problems(inputs)
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():

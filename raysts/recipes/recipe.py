@@ -419,7 +419,7 @@ class Pipeline:
             selected members' weights.
         precision: what the teachers' sentences are embedded in, and every training whose ``train.precision`` is ``auto``:
             ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp32``, ``tf32`` or, where nothing
-            is trained in it, ``fp16`` or, on CPUs, ``int8``. Scores are measured in fp32.
+            is trained in it, ``fp16``. Scores are measured in fp32.
         resources: what one training run asks of the cluster.
     """
 
@@ -520,10 +520,6 @@ class Pipeline:
         _require(
             self.precision not in EMBEDS_ALONE or all(recipe.train.precision != "auto" for recipe in recipes),
             f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; set train.precision too",
-        )
-        _require(
-            self.precision != "int8" or self.resources.gpus == 0,
-            f"precision=int8 is for CPUs, and resources.gpus={self.resources.gpus} may be GPUs; set it to 0, or take bf16",
         )
 
     @property
