@@ -48,7 +48,7 @@ def _prepare_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--input",
         metavar="FILE",
-        help="articles (Parquet) or a MediaWiki dump (.xml, .xml.bz2); default: wikipedia/articles of --data",
+        help="articles (Parquet, columns article_id and text); default: wikipedia/articles of --data",
     )
     command.add_argument("--sample", type=int, metavar="N", help="draw exactly N sentences (default: all)")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
@@ -65,7 +65,7 @@ def prepare(
     skip_bad: bool = False,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Result:
-    """Turn Wikipedia articles or a dump into clean, distinct sentences; see ``raysts.data.wikipedia.prepare``."""
+    """Turn Wikipedia articles into clean, distinct sentences; see ``raysts.data.wikipedia.prepare``."""
     from raysts.commands.context import IN_PROCESS, on_ray
     from raysts.data.corpora import Corpus
     from raysts.data.wikipedia.prepare import prepare_wikipedia
@@ -75,11 +75,11 @@ def prepare(
     FolderStore(root.absolute()).check(writes=True, option="--data")
     if input is None:
         if not Corpus(root).files("wikipedia/articles"):
-            raise InputError(f"{root} has no wikipedia/articles: fetch them, or give a dump with --input FILE")
+            raise InputError(f"{root} has no wikipedia/articles: fetch them, or give articles with --input FILE")
         input = root / "wikipedia" / "articles.parquet"
         input = input if input.exists() else root / "wikipedia" / "articles"
     if not on_this_machine(input, "--input").exists():
-        raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet or a MediaWiki dump")
+        raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet")
     with contextlib.ExitStack() as held:
         options: dict[str, Any] = {}
         if address != IN_PROCESS:
@@ -230,7 +230,7 @@ COMMANDS = (
     ),
     Command(
         "data prepare",
-        "turn Wikipedia articles or a dump into sentences",
+        "turn Wikipedia articles into sentences",
         "raysts data prepare wikipedia --data DATA --sample 1000000",
         _prepare_arguments,
         prepare,

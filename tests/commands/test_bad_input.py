@@ -644,7 +644,7 @@ def test_data_commands(tmp_path: Path) -> None:
         (["fetch", "--data", tmp_path / "new", "--tables", "sts/stsb_dv"], "did you mean 'sts/stsb_dev'?"),
         (["fetch", "--data", tmp_path / "new", "--tables", "sts/stsb_dev", "--source", tmp_path / "none"], "--source"),
         (["prepare", "wikipedia", "--data", tmp_path / "new"], "does not exist"),
-        (["prepare", "wikipedia", "--data", tmp_path / "new", "--input", tmp_path / "none.xml"], "none.xml"),
+        (["prepare", "wikipedia", "--data", tmp_path / "new", "--input", tmp_path / "none.parquet"], "none.parquet"),
     ):
         outcome = raysts("data", *arguments)
         assert outcome.code == 2 and outcome.out == "" and says in outcome.err, (arguments, outcome.err)

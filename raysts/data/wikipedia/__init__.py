@@ -1,1 +1,1 @@
-"""Wikipedia: markup and articles to sentences."""
+"""Wikipedia: articles to sentences."""

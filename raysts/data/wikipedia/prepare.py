@@ -39,7 +39,7 @@ from raysts.data.shards import (
     type_rule,
     unreadable,
 )
-from raysts.data.wikipedia.wikipedia import clean, dedup_key, read_dump, split_sentences
+from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.schema import Column
@@ -48,12 +48,14 @@ from raysts.storage.checksums import checksum, read_record, write_record
 
 TABLE = "wikipedia/sentences"
 ARTICLES = "wikipedia/articles"
+COLUMNS = ("article_id", "text")
+"""Of articles."""
 BLOCK_BYTES = 64 << 20
 ROW_GROUP_ROWS = 65_536
 ARTICLES_AT_ONCE = 500
 """Articles that are Python objects at the same time."""
 
-RULES = 1
+RULES = 2
 """Version of the rules of ``raysts.data.wikipedia.wikipedia``; raise it when they change, so that finished work is not reused."""
 
 Row = dict[str, Any]
@@ -85,8 +87,7 @@ def prepare_wikipedia(
     stays, with its smallest article id). The order of rows is random, a function of seed and content alone.
 
     Args:
-        input: articles in the canonical layout (a Parquet file or a folder of shards; columns article_id and text, or
-            markup), or a MediaWiki XML dump (``.xml``, ``.xml.bz2``).
+        input: articles in the canonical layout: a Parquet file or a folder of shards with the columns article_id and text.
         output_root: the data folder, which every node must see under this path; made if need be.
         sample: how many sentences to draw; None for all.
         seed: of the order, and so of the sample.
@@ -105,21 +106,19 @@ def prepare_wikipedia(
     """
     if sample is not None and sample < 1:
         raise InputError(f"sample {sample} must be at least 1")
-    dump, files, bad = _input_files(input, skip_bad)
+    files, bad = _input_files(input, skip_bad)
     skipped = [shard.plain(ARTICLES, input) for shard in bad]
     for shard in skipped:
         say(skipped_line(shard))
-    given, arguments = files, {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
+    arguments = {"input": _fingerprint(files), "sample": sample, "seed": seed, "rules": RULES}
     work = output_root / "wikipedia" / f".prepare-{_name(arguments)}"
     with no_empty_folders(work), manifest.writing(writable(output_root, "--data"), "raysts data prepare"):
         remove_drafts(output_root)
         entry = manifest.read(output_root).get(TABLE)
         if manifest.table_files(output_root, TABLE):
             return _present(output_root, entry, arguments, say)
-        if dump:
-            files = _unpack(files[0], work / "articles", block_bytes, say)
         runs = _make_runs(files, work, seed, block_bytes, say, spread)
-        if _fingerprint(given) != arguments["input"]:
+        if _fingerprint(files) != arguments["input"]:
             shutil.rmtree(work)
             raise RunFailed(
                 f"input '{input}' was changed while it was read; leave it as it is, and run the same command again"
@@ -141,19 +140,14 @@ def prepare_wikipedia(
     return {"status": "done", **entry}
 
 
-def _input_files(path: Path, skip_bad: bool) -> tuple[bool, list[Path], list[Skipped]]:
-    """(is a dump, its files, those that cannot be read and are left out)."""
-    if path.is_file() and path.name.endswith((".xml", ".xml.bz2")):
-        return True, [path], []
+def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]:
+    """Return the files of the input, and those that cannot be read and are left out."""
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     if not files:
-        raise InputError(
-            f"input '{path}' holds no articles: give a Parquet file, a folder of Parquet shards, or a MediaWiki XML "
-            "dump (.xml, .xml.bz2)"
-        )
-    sound, bad = sound_shards(files, articles_problem, article_columns) if skip_bad else (files, [])
+        raise InputError(f"input '{path}' holds no articles: give a Parquet file, or a folder of Parquet shards")
+    sound, bad = sound_shards(files, articles_problem, lambda file: list(COLUMNS)) if skip_bad else (files, [])
     if bad:
-        return False, sound, bad
+        return sound, bad
     problems = []
     for file in files:
         try:
@@ -163,7 +157,7 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[bool, list[Path], list[Ski
             problems.append(str(error))
     if problems:
         raise InputError(problems)
-    return False, files, []
+    return files, []
 
 
 def _fingerprint(files: list[Path]) -> str:
@@ -191,34 +185,6 @@ def _present(
         f"{root / TABLE} exists and was not made from this input with these arguments: nothing is overwritten; "
         "remove it or choose another data folder"
     )
-
-
-def _unpack(dump: Path, folder: Path, block_bytes: int, say: Callable[[str], None]) -> list[Path]:
-    """Articles of a dump as Parquet shards of about ``block_bytes``, which can be read in parallel; a dump cannot."""
-    if not folder.is_dir():
-        with atomic_write(folder) as draft:
-            draft.mkdir()
-            count = 0
-            for shard, rows in enumerate(_shards(dump, block_bytes)):
-                pq.write_table(pa.Table.from_pylist(rows), draft / f"part-{shard:05d}.parquet", compression="zstd")
-                count += len(rows)
-            if count == 0:
-                raise InputError(f"dump '{dump}' holds no articles (namespace 0, no redirects)")
-            say(f"dump unpacked: {count:,} articles")
-    return sorted(folder.glob("*.parquet"))
-
-
-def _shards(dump: Path, block_bytes: int) -> Iterator[list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for article_id, title, markup in read_dump(dump):
-        rows.append({"article_id": article_id, "title": title, "markup": markup})
-        size += len(markup)
-        if size >= block_bytes:
-            yield rows
-            rows, size = [], 0
-    if rows:
-        yield rows
 
 
 def _make_runs(
@@ -289,20 +255,14 @@ def _publish(root: Path, ranges: list[dict[str, Any]], sample: int | None) -> No
 # -- what the workers do: a piece of a file to sorted runs, runs to a range of rows ----------------------------------------
 
 
-def article_columns(file: pq.ParquetFile) -> list[str]:
-    """The columns of articles that matter: article_id, and text or markup."""
-    return ["article_id", "text" if "text" in file.schema_arrow.names else "markup"]
-
-
 def articles_problem(file: pq.ParquetFile) -> str | None:
     """Why a file holds no articles, as far as its footer tells."""
-    schema, columns = file.schema_arrow, article_columns(file)
-    if set(columns) - set(schema.names):
-        present = ", ".join(schema.names)
-        return f"articles need columns article_id and text (or markup); columns found: {present}"
-    kind = schema.field(columns[1]).type
-    rule = type_rule(kind, Column(columns[1], "text"))
-    return f"column '{columns[1]}' has type {kind}; {rule}" if rule and file.metadata.num_rows else None
+    schema = file.schema_arrow
+    if set(COLUMNS) - set(schema.names):
+        return f"articles need columns article_id and text; columns found: {', '.join(schema.names)}"
+    kind = schema.field("text").type
+    rule = type_rule(kind, Column("text", "text"))
+    return f"column 'text' has type {kind}; {rule}" if rule and file.metadata.num_rows else None
 
 
 def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
@@ -313,10 +273,10 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
     """
     units: list[dict[str, Any]] = []
     for path in files:
-        metadata = (file := open_shard(path, remedy(ARTICLES))).metadata
+        metadata = open_shard(path, remedy(ARTICLES)).metadata
         # Of a nested column every leaf counts.
         leaves = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
-        text = leaves.index(article_columns(file)[1])
+        text = leaves.index("text")
         together: list[int] = []
         rows = size = 0
         for group in range(metadata.num_row_groups):
@@ -354,9 +314,7 @@ def _blocks(piece: dict[str, Any], block_bytes: int) -> Iterator[pa.Table]:
     file, first, last = open_shard(piece["path"], remedy(ARTICLES)), piece["first"], piece["last"]
     held: list[pa.RecordBatch] = []
     size = row = 0
-    for articles in pages(
-        piece["path"], file, article_columns(file), remedy(ARTICLES), piece["groups"], ARTICLES_AT_ONCE
-    ):
+    for articles in pages(piece["path"], file, COLUMNS, remedy(ARTICLES), piece["groups"], ARTICLES_AT_ONCE):
         part = articles.slice(max(0, first - row), max(0, min(last, row + len(articles)) - max(first, row)))
         row += len(articles)
         if part.num_rows:
@@ -375,10 +333,9 @@ def make_run(articles: pa.Table, folder: str, seed: int) -> pa.Table:
     The name is fresh at every attempt: only the runs that are returned count, a task that is retried does no harm.
     """
     key = seed.to_bytes(16, "big", signed=True)
-    text = articles.column("text" if "text" in articles.column_names else "markup")
     hashes = bytearray()
     parts = []
-    for ids, texts in zip(articles.column("article_id").chunks, text.chunks, strict=True):
+    for ids, texts in zip(*(articles.column(name).chunks for name in COLUMNS), strict=True):
         # Python objects for a few articles at a time, Arrow for the block.
         for first in range(0, len(ids), ARTICLES_AT_ONCE):
             sentences: list[str] = []

@@ -1,25 +1,14 @@
-"""Wikipedia text: MediaWiki markup to prose, prose to sentences, and the dump they come from. Pure functions.
+"""Wikipedia's text to sentences. Pure functions.
 
 What a *sentence* is here, rule by rule, is stated at ``split_sentences``; the sentences of a corpus are told apart by
 ``dedup_key``.
 """
 
-import bz2
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any
-from xml.etree import ElementTree
-
-from raysts.data.wikipedia.markup import HOLE, is_markup, strip_markup
-from raysts.errors import InputError
 
 MIN_WORDS, MAX_WORDS = 6, 60
-MOST_PAGE = 1 << 26
-"""Bytes of a page of a dump, with what stands beside its text."""
-_CHUNK = 1 << 16
 
 _BACK_MATTER = re.compile(
     r"^(?:references|external links|further reading|bibliography|notes|footnotes|citations|see also)\.?$", re.I
@@ -52,7 +41,7 @@ _FIRST_WORD = re.compile(r"""["'“‘(\[]*([^\W_]+)(?![.\w])""")
 _START = re.compile(r"""["“‘']?[^\W_]""")
 _END = re.compile(r"""[.!?]["”’')]*$""")
 _LEFTOVER = re.compile(
-    r"[\[\]{}|<>\\^_=~*#\t" + HOLE + r"]|https?:|www\.|\(\s*[;,:.)]|[;,:]\s*\)|\s[,;:.!?](?:\s|$)|[,;]\s*[,;.]|''|``"
+    r"[\[\]{}|<>\\^_=~*#\t\ufffc]|https?:|www\.|\(\s*[;,:.)]|[;,:]\s*\)|\s[,;:.!?](?:\s|$)|[,;]\s*[,;.]|''|``"
     r"|\.\s?\.(?!\.)|\b(?:thumb|px|ISBN|doi)\b|\ufffd"
 )
 _LOWER_WORD = re.compile(r"(?<![^\s\"“‘(])[a-z]{2,}")
@@ -61,21 +50,16 @@ _SPACE = re.compile(r"\s+")
 
 
 def clean(text: str) -> str:
-    """Prose paragraphs, one a line, of an article given as MediaWiki markup or as text already extracted from it.
+    """Return an article's paragraphs, one a line: white space and characters normalised (NFC), without the back matter.
 
-    Markup (recognised by its links, templates, tables, bold marks or headings) loses comments, footnotes, templates,
-    tables, files, categories and tags; links and headings become their text; a formula or a template whose text cannot
-    be known leaves U+FFFC, so that ``split_sentences`` can refuse the sentence with the hole. In both forms the back
-    matter (references, external links, ...) is dropped and characters and white space are normalised (NFC).
+    The back matter begins with the references, external links, or their like.
     """
-    if is_markup(text):
-        text = strip_markup(text)
     lines = []
     for line in unicodedata.normalize("NFC", text).splitlines():
         line = _SPACE.sub(" ", line).strip()
         if _BACK_MATTER.match(line):
             break
-        if line.strip(HOLE + " "):
+        if line:
             lines.append(line)
     return "\n".join(lines)
 
@@ -146,61 +130,3 @@ def dedup_key(sentence: str) -> bytes:
     folded = unicodedata.normalize("NFKC", sentence).casefold()
     folded = _SPACE.sub(" ", _DIGITS.sub("0", folded)).strip()
     return hashlib.blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def read_dump(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Articles of a MediaWiki XML dump (``.xml`` or ``.xml.bz2``), streaming: (article id, title, markup).
-
-    Pages outside namespace 0, redirects and empty pages are left out. Memory holds one page at a time, of ``MOST_PAGE`` bytes at
-    most.
-
-    Raises:
-        InputError: the file is not there, is not XML, or ends in the middle (a download cut short).
-    """
-    if not path.is_file():
-        raise InputError(f"dump '{path}' does not exist: give a MediaWiki XML dump (.xml or .xml.bz2)")
-    try:
-        with bz2.open(path) if path.suffix == ".bz2" else path.open("rb") as file:
-            yield from _pages(file)
-    except (ElementTree.ParseError, EOFError, OSError) as error:
-        raise InputError(f"dump '{path}' cannot be read to its end ({error}); download it again") from error
-
-
-def _pages(file: IO[Any]) -> Iterator[tuple[int, str, str]]:
-    parser: Any = ElementTree.XMLPullParser(("start", "end"))
-    root, held = None, 0
-    while chunk := file.read(_CHUNK):
-        parser.feed(chunk)
-        held += len(chunk)
-        for event, element in parser.read_events():
-            root = element if root is None else root
-            if event == "end" and element.tag.rpartition("}")[2] == "page":
-                page = _article(element)
-                root.clear()  # the parser keeps every finished page otherwise
-                held = 0
-                if page is not None:
-                    yield page
-        if held > MOST_PAGE:
-            raise ElementTree.ParseError(
-                f"a page has more than {MOST_PAGE:,} bytes, and articles have 2 million at most"
-            )
-    parser.close()
-
-
-def _article(page: ElementTree.Element) -> tuple[int, str, str] | None:
-    fields: dict[str, str] = {}
-    for element in page.iter():
-        name = element.tag.rpartition("}")[2]
-        if name == "redirect":
-            return None
-        fields.setdefault(name, element.text or "")
-    markup = fields.get("text", "")
-    if fields.get("ns", "0") != "0" or not markup.strip() or markup.lstrip()[:9].upper() == "#REDIRECT":
-        return None
-    own = [child.text or "" for child in page if child.tag.rpartition("}")[2] == "id"]  # its revision has one too
-    number = own[0] if own else ""
-    if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise ElementTree.ParseError(
-            f"page '{fields.get('title', '')[:80]}' has the id '{number[:40]}', which is no number"
-        )
-    return int(number), fields.get("title", ""), markup
