@@ -20,7 +20,6 @@ from raysts.pipeline.inputs import TINY
 from raysts.pipeline.local import Say
 from raysts.pipeline.outcome import Outcome, outcome_of
 from raysts.recipes.recipe import SOUPS
-from raysts.storage.runs import record_of
 from raysts.storage.store import Store
 
 ROLES = ("student", *SOUPS, "ensemble", "members")
@@ -101,16 +100,13 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
         named = teachers.get(model, model)
         return locate(named, store) if named in pipeline["teachers"] else store.get_dir(f"runs/{model}/model")
 
-    def run_of(model: str) -> dict[str, Any]:
-        return record_of(locate(model, store) if model in pipeline["teachers"] else store.path(f"runs/{model}/model"))
-
     def backbone() -> Path | None:
         tiny = pipeline["backbone"] == TINY
         return store.get_dir(f"backbones/tiny-{record['backbone_id']}") if tiny else locate(pipeline["backbone"], store)
 
     folders: list[Path | None]
     trained = bool(pipeline["teachers"] or pipeline["stages"])
-    outcome = outcome_of(record, run_of) if trained else Outcome()
+    outcome = outcome_of(record) if trained else Outcome()
     if not role and (chosen := outcome.chosen):
         from_backbone = chosen.what == "backbone"
         again = f"backbones/pooled-{chosen.pooled_id}" if from_backbone else f"runs/{chosen.pooled_id}/model"

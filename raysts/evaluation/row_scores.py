@@ -95,7 +95,6 @@ def read(path: Path) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, f
             continue
         values, gold = (None if row[key] is None else np.array(row[key]) for key in ("values", "gold"))
         assert values is not None
-        metric = row.get("metric") or "accuracy"  # files of before know no other
-        known = RowScores(row["dataset"], row["split"], row["sha256"], row["similarity"], values, gold, metric)
+        known = RowScores(row["dataset"], row["split"], row["sha256"], row["similarity"], values, gold, row["metric"])
         scores.setdefault(choice, {})[known.key] = known
     return scores, dev

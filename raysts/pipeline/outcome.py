@@ -7,7 +7,7 @@ Decided here alone and written into ``pipelines/<name>.json`` when the run is do
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -168,44 +168,15 @@ def decide(
     )
 
 
-def outcome_of(record: Mapping[str, Any], run_of: Callable[[str], Mapping[str, Any]]) -> Outcome:
-    """The outcome of the run that ``pipelines/<name>.json`` remembers.
-
-    Args:
-        record: its content; one that does not say the outcome (not done, or of an older raysts) is decided again.
-        run_of: the run record of a run id, or of a model named as teacher; empty where there is none.
-    """
-    if known := record.get("outcome"):
-        models = {role: tuple(known[role]) for role in ("members", "ensemble", "students")}
-        options = tuple(Option(**option) for option in known.get("candidates", ()))
-        return Outcome(
-            **models,
-            soups=known.get("soups", {}),
-            selected=known["selected"],
-            selected_by=known["selected_by"],
-            candidates=options,
-        )
-    pipeline, ids = record["pipeline"], record["members"]
-    named = zip(ids, pipeline["teachers"] or ids, strict=True)
-    members = [Candidate.of(model_id, run_of(model)) for model_id, model in named]
-    students: list[Candidate] = []
-    if pipeline["combine"] == "sed":
-        runs = {node: run for node in record["nodes"] if (run := run_of(node)).get("role") == "student"}
-        for node, run in runs.items():
-            if run["stage"] == next(reversed(pipeline.get("post") or {}), "sed"):
-                students.append(Candidate.of(node, run if run["stage"] == "sed" else runs[run["parents"][0]]))
-    return decide(
-        members,
-        students,
-        combine=pipeline["combine"],
-        select_top=pipeline["select_top"],
-        dev=dev_of([recipe["objective"] for recipe in pipeline["stages"].values()]),
+def outcome_of(record: Mapping[str, Any]) -> Outcome:
+    """Return the outcome that ``pipelines/<name>.json`` says; of a run that is not done its members alone."""
+    if (said := record.get("outcome")) is None:
+        return Outcome(members=tuple(record["members"]))
+    models = {role: tuple(said[role]) for role in ("members", "ensemble", "students")}
+    options = tuple(Option(**option) for option in said["candidates"])
+    return Outcome(
+        **models, soups=said["soups"], selected=said["selected"], selected_by=said["selected_by"], candidates=options
     )
-
-
-def dev_of(objectives: Sequence[str]) -> str:
-    """What results call the development set that scores members of these stages."""
-    return dev_name(OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV)
 
 
 def members_dev(pipeline: Pipeline) -> str:

@@ -404,9 +404,7 @@ class EvaluateNode(Node):
             if subject is not None and (subject.model is None or subject.model.id == model):
                 of_subject = row_scores.read(self._row_scores_of(subject))
                 scores, on_dev = scores | of_subject[0], on_dev | of_subject[1]
-        # Before evaluations were shared each had its own.
-        former = self.inputs.storage / "row_scores" / self.id / f"{model}.parquet"
-        return (scores, on_dev) if scores or on_dev else row_scores.read(former)
+        return scores, on_dev
 
     @property
     def pooling(self) -> str:
