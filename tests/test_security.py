@@ -17,7 +17,6 @@ import torch
 
 from raysts.cli import written_down
 from raysts.errors import without_secrets
-from raysts.search.tracking import Trackers
 
 SECRETS = {
     "HF_TOKEN": "hf_VerySecretOfTheTest",
@@ -165,12 +164,6 @@ def test_a_command_names_the_secrets_it_was_given(monkeypatch: pytest.MonkeyPatc
 )
 def test_users_and_passwords_of_uris_are_not_shown(uri: str, shown: str) -> None:
     assert without_secrets(uri) == shown
-
-
-def test_the_password_of_a_tracker_is_remembered_nowhere(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    trackers = Trackers("s", tmp_path, mlflow="http://alice:hunter22@127.0.0.1:1/", wandb=None, say=lambda line: None)
-    assert not any("hunter22" in name for name in trackers.tools)
 
 
 def test_no_code_of_ours_asks_for_code_of_others() -> None:

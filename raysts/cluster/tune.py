@@ -12,8 +12,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import ray
 import ray.tune
 import torch
+from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -80,6 +81,16 @@ def per_trial(study: Study) -> Resources:
     return resources
 
 
+@dataclass(frozen=True)
+class _Work:
+    """The job of a trial in its config, of which loggers show the id of the run."""
+
+    job: Job
+
+    def __str__(self) -> str:
+        return self.job.id
+
+
 class RaystsTrial(ray.tune.Trainable):
     """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
 
@@ -96,8 +107,10 @@ class RaystsTrial(ray.tune.Trainable):
         waits: bool = False,
         study: str = "",
     ) -> None:
-        """Begin to train ``config["job"]``; the rest, the same for all trials, comes through the object store. ``waits``: after
-        each value on the way, wait for the decision whether to go on."""
+        """Begin to train the job of ``config["run"]``; the rest, the same for all trials, comes through the object store.
+
+        ``waits``: after each value on the way, wait for the decision whether to go on.
+        """
         assert metric is not None and resources is not None and resources.gpus is not None
         self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
         if 0 < resources.gpus < 1 and torch.cuda.is_available():
@@ -130,7 +143,7 @@ class RaystsTrial(ray.tune.Trainable):
     def _begin(self, config: dict[str, Any]) -> None:
         self.results: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.jobs.put(replace(config["job"], dev=self.dev))
+        self.jobs.put(replace(config["run"].job, dev=self.dev))
 
     def _end(self) -> None:
         self.stopping.set()
@@ -175,7 +188,9 @@ class RaystsTrial(ray.tune.Trainable):
         results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
 
-def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
+def run_on_ray(
+    queue: TrialQueue, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback] = ()
+) -> None:
     """Train what is left of a study on the connected cluster.
 
     Raises:
@@ -185,7 +200,7 @@ def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources
     while True:
         watch = _Watch(queue, progress, resources)
         try:
-            return _fit(queue, resources, watch)
+            return _fit(queue, resources, watch, loggers)
         except RuntimeError as error:
             # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
@@ -201,7 +216,7 @@ def run_on_ray(queue: TrialQueue, progress: SearchProgress, resources: Resources
             progress.say("a trial was killed because its node ran out of memory; the others go on")
 
 
-def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
+def _fit(queue: TrialQueue, resources: Resources, watch: _Watch, loggers: Sequence[LoggerCallback]) -> None:
     study, search = queue.study, queue.search
     shared = {
         "dev": study.dev,
@@ -237,7 +252,7 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch) -> None:
                 verbose=0,
                 failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
-                callbacks=[watch],
+                callbacks=[watch, *loggers],
             ),
         )
         try:
@@ -265,7 +280,8 @@ class _Trials(Searcher):
         if trial is None:
             return Searcher.FINISHED
         self.trials[trial_id] = trial
-        return {"job": replace(trial.job, dev=None)}  # the dev set, the same for all, has come to the actor once
+        # The dev set, the same for all, has come to the actor once.
+        return {**trial.point, "seed": trial.seed, "run": _Work(replace(trial.job, dev=None))}
 
     def title(self, trial_id: str) -> str:
         """What Ray's dashboard calls a trial that has not ended."""

@@ -1,8 +1,11 @@
 """What commands do with a study: plan it, run its trials, and read what the storage remembers of it."""
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,10 @@ from raysts.search.queue import TrialQueue
 from raysts.search.record import Record, read_records
 from raysts.search.sampler import View
 from raysts.search.search import Search, configured
-from raysts.search.space import Point
+from raysts.search.space import Point, text_of
 from raysts.search.study import Study
-from raysts.search.tracking import Trackers
 from raysts.storage.store import Store
+from raysts.training.tensorboard import write_scalars
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
 Place = Callable[[Say], RunTrials]
@@ -78,24 +81,25 @@ def run_study(
     earlier = _earlier(study, warm_start) if warm_start else []
     if options.address == IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
-    trackers = Trackers(study.name, study.folder, mlflow=mlflow, wandb=wandb, say=options.say)
+    _check_tools(options.address, mlflow, wandb)
+    place_of = partial(_place, study, options, mlflow, wandb)
     study.store.check(writes=True)
     study.read()
     # Where there is something to train: what a cluster refuses is refused before anything is written.
     with (
-        contextlib.nullcontext() if study.complete else _place(study, options.address) as place,
+        contextlib.nullcontext() if study.complete else place_of() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
     ):
         study.open(options.command or f"raysts tune {study.search.name}")
-        return _run(study, earlier, trackers, options, place)
+        return _run(study, earlier, options, place, place_of)
 
 
 def _run(
     study: Study,
     earlier: Sequence[tuple[Point, float]],
-    trackers: Trackers,
     options: RunOptions,
     place: Place | None,
+    place_of: Callable[[], AbstractContextManager[Place]],
 ) -> Result:
     study.reuse_grid()
     study.cleanup()
@@ -106,10 +110,9 @@ def _run(
     view = View(study.folder / "optuna.db", study.name, study.search, options.say)
     view.rebuild(study.records.values())
     failures: list[str] = []
-    with SearchProgress(study, options.say) as progress, trackers:
-        trackers.say = progress.say
+    with SearchProgress(study, options.say) as progress:
         for record in study.records.values():
-            trackers.ended(record, partial(study.metrics, record))
+            _write_scalars(study, record)
         for skipped in study.plan.skipped:
             progress.say(skipped_line(skipped))
         progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
@@ -117,10 +120,10 @@ def _run(
 
             def ended(record: Record) -> None:
                 view.add(record)
-                trackers.ended(record, partial(study.metrics, record))
+                _write_scalars(study, record)
                 progress.ended(record)
 
-            with contextlib.nullcontext(place) if place else _place(study, options.address) as made_ready:
+            with contextlib.nullcontext(place) if place else place_of() as made_ready:
                 run = made_ready(progress.say)
                 queue = TrialQueue(study, earlier, ended)
                 run(queue, progress)
@@ -139,11 +142,43 @@ def _run(
     return _result(study, report)
 
 
+def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> None:
+    for tool, value, what in (
+        ("mlflow", mlflow, "a tracking URI, such as sqlite:///runs.db"),
+        ("wandb", wandb, "the name of a project"),
+    ):
+        if value is None:
+            continue
+        if not value.strip():
+            raise InputError(f"--{tool} '': is empty and must be {what}")
+        if address == IN_PROCESS:
+            raise InputError(
+                f"--{tool}: Ray Tune sends the trials there, and --address none trains without Ray; leave out the one or the "
+                "other (tensorboard --logdir STUDY/tensorboard shows the trials either way)"
+            )
+        if importlib.util.find_spec(tool) is None:
+            raise InputError(
+                f"--{tool}: is not installed here; pip install {tool} (or raysts[{tool}]), or leave the option out"
+            )
+
+
+def _write_scalars(study: Study, record: Record) -> None:
+    """Write the curves of a trial for TensorBoard, with its point in the HPARAMS tab."""
+    name = f"{text_of(record.point)} seed={record.seed} {record.id[:6]}".replace("/", "_")
+    folder = study.folder / "tensorboard" / name
+    if study.store.exists(folder):
+        return
+    kept = None if record.value is None else (record.step or 0, record.value)
+    point = {key: value if isinstance(value, int | float) else str(value) for key, value in record.point.items()}
+    start = datetime.fromisoformat(record.finished_at).timestamp() - (record.seconds or 0.0)
+    write_scalars(folder, study.metrics(record), start, {**point, "seed": record.seed}, kept)
+
+
 @contextlib.contextmanager
-def _place(study: Study, address: str | None) -> Iterator[Place]:
-    """Where trials train, for the length of the block."""
+def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | None) -> Iterator[Place]:
+    """Where trials train, for the length of the block, and which tools get them."""
     asked = study.search.pipeline.resources
-    if address == IN_PROCESS:
+    if options.address == IN_PROCESS:
 
         def here(say: Say) -> RunTrials:
             _prepare(study, LocalExecutor(threads=asked.cpus), 1, say)
@@ -151,12 +186,13 @@ def _place(study: Study, address: str | None) -> Iterator[Place]:
 
         yield here
         return
-    with on_ray(address) as private, preflight(private, study.plan) as seen:
-        from raysts.cluster import capacity
+    with on_ray(options.address) as private, preflight(private, study.plan) as seen:
+        from raysts.cluster import capacity, tracking
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor, check_resources
 
         check_resources(asked, private)
+        loggers = tracking.loggers(study, mlflow, wandb, options.say)
 
         def on_cluster(say: Say) -> RunTrials:
             study.plan.write_backbone()
@@ -164,7 +200,7 @@ def _place(study: Study, address: str | None) -> Iterator[Place]:
             capacity.announce(resources, say)
             at_once = capacity.at_once(resources)
             _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
-            return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources)
+            return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources, loggers)
 
         yield on_cluster
 

@@ -34,8 +34,10 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--warm-start", metavar="STUDY", help="learn from the points of this earlier study (searches that sample)"
     )
-    command.add_argument("--mlflow", metavar="URI", help="also log every trial as a run of this MLflow")
-    command.add_argument("--wandb", metavar="PROJECT", help="also log every trial as a run of Weights & Biases")
+    command.add_argument("--mlflow", metavar="URI", help="also log every trial as a run of this MLflow (on Ray)")
+    command.add_argument(
+        "--wandb", metavar="PROJECT", help="also log every trial as a run of Weights & Biases (on Ray)"
+    )
     command.description = (
         "Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.\n\n"
         "Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,\n"
@@ -75,8 +77,8 @@ def tune(
             one trial after the other.
         name: name of the study in the storage; default the search's.
         warm_start: another study of this storage, whose scores the sampler learns from before its first proposal.
-        mlflow: tracking URI that gets a run per trial; none: not used.
-        wandb: Weights & Biases project that gets a run per trial; none: not used.
+        mlflow: tracking URI that gets a run per trial, on Ray; none: not used.
+        wandb: Weights & Biases project that gets a run per trial, on Ray; none: not used.
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that

@@ -106,7 +106,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     folder = Path(found["study"])
     assert folder == storage / "studies" / "lower-bound"
     assert sorted(path.name for path in folder.glob("[!.]*")) == [
-        "optuna.db", "study.json", "tensorboard", "tracked.json", "trials", "trials.parquet"
+        "optuna.db", "study.json", "tensorboard", "trials", "trials.parquet"
     ]  # fmt: skip
     assert pq.read_table(folder / "trials.parquet").num_rows == 4
     assert len(list((folder / "tensorboard").glob("*/events*"))) == 4

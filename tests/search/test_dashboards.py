@@ -1,0 +1,115 @@
+"""Trials in TensorBoard and Optuna's dashboard, each read back with the tool's own reader."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+
+from raysts.commands.tune import tune as run_search
+
+BOUND = "sts.settings.lower_bound"
+TWO = {
+    "train.max_steps": 4, "train.eval_every": 2, "train.max_length": 24, "sts.data.sample": 64,
+    "space.lower_bound": "0,0.6", "seeds": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", ["mlflow", "wandb"])
+def test_a_tool_that_cannot_get_the_trials_is_refused(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from run_commands import raysts
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == tool else real(name, *rest))
+    outcome = raysts("tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", "x")
+    assert outcome.code == 2 and f"pip install {tool}" in outcome.err and not (tmp_path / "s").exists()
+    monkeypatch.setattr(importlib.util, "find_spec", real)
+    for more, reason in (
+        (("",), "is empty and must be"),
+        (("x", "--address", "none"), "--address none trains without Ray"),
+    ):
+        outcome = raysts(
+            "tune", "lower-bound", "--set", "backbone=tiny", "--storage", tmp_path / "s", f"--{tool}", *more
+        )
+        assert outcome.code == 2 and reason in outcome.err and not (tmp_path / "s").exists()
+
+
+def dashboard(path: Path) -> Callable[[str], Any]:
+    """The JSON that Optuna's dashboard serves for a database."""
+    wsgi = pytest.importorskip("optuna_dashboard").wsgi
+    app = wsgi(f"sqlite:///{path}")
+
+    def get(address: str) -> Any:
+        environment: dict[str, Any] = {}
+        setup_testing_defaults(environment)
+        status: list[str] = []
+        route, _, query = address.partition("?")
+        environment |= {"PATH_INFO": route, "QUERY_STRING": query, "wsgi.input": io.BytesIO()}
+        body = b"".join(app(environment, lambda code, headers, *rest: status.append(code)))
+        assert status[0].startswith("200"), (address, status, body[:300])
+        return json.loads(body)
+
+    return get
+
+
+def test_a_search_shows_in_every_tool_while_it_runs_and_when_it_goes_on(
+    small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna_dashboard")
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+    storage, seen = tmp_path / "storage", []
+    folder = storage / "studies" / "lower-bound"
+
+    def trials() -> list[dict[str, Any]]:
+        get = dashboard(folder / "optuna.db")
+        (study,) = get("/api/studies")["study_summaries"]
+        assert study["study_name"] == "lower-bound"
+        return get(f"/api/studies/{study['study_id']}?after=0")["trials"]
+
+    def say(text: str) -> None:
+        if text.startswith(("1/4", "3/4")):
+            seen.append([trial["state"] for trial in trials()])
+
+    base = {**TWO, "backbone": str(tiny_backbone)}
+    found = run_search("lower-bound", base, small_world, storage, address="none", say=say)
+    assert found["trials"] == 4 and seen == [["Complete"], ["Complete"] * 3]
+
+    shown = trials()
+    assert [trial["state"] for trial in shown] == ["Complete"] * 4
+    values = {
+        (t["params"][0]["param_internal_value"], t["params"][1]["param_internal_value"]): t["values"][0] for t in shown
+    }
+    assert values == {(p["overrides"][BOUND], p["seed"]): p["value"] for p in found["points"]}
+
+    boards = sorted((folder / "tensorboard").glob("*/"))
+    assert len(boards) == 4
+    for point in found["points"]:
+        (board,) = [path for path in boards if path.name.endswith(point["run"][:6])]
+        scalars = reader.EventAccumulator(str(board)).Reload()
+        events = scalars.Scalars("dev")
+        start = hparams.HParamsPluginData.FromString(
+            scalars.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+        )
+        tried = {key: value.number_value for key, value in start.session_start_info.hparams.items()}
+        assert tried == {**point["overrides"], "seed": point["seed"]}
+        assert [event.value for event in scalars.Scalars("kept")] == [pytest.approx(point["value"])]
+        text = (storage / "runs" / point["run"] / "metrics.jsonl").read_text()
+        logged_ = [json.loads(line) for line in text.splitlines()]
+        assert [(e.step, e.value) for e in events] == [
+            (x["step"], pytest.approx(x["dev"])) for x in logged_ if "dev" in x
+        ]
+
+    before = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
+    run_search("lower-bound", {**base, "seeds": 3}, small_world, storage, address="none", say=lambda text: None)
+    after = {path: path.stat().st_mtime_ns for path in (folder / "tensorboard").glob("*/*")}
+    assert len(after) == 6 and {path: after[path] for path in before} == before  # what was there is not written again
+    assert len(trials()) == 6
