@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from cyclopts.argument import Argument
 
 from raysts.cli import execute
+from raysts.commands.parser import parser
 from raysts.recipes.names import RECIPES
 
 TASKS = ("sts12", "stsb")
@@ -32,10 +34,7 @@ def raysts(*arguments: object) -> Outcome:
     """Run ``raysts ARGUMENTS`` here."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = execute([str(argument) for argument in arguments])
-        except SystemExit as ended:  # argparse
-            code = int(ended.code or 0)
+        code = execute([str(argument) for argument in arguments])
     assert "Traceback" not in err.getvalue(), err.getvalue()
     return Outcome(code, out.getvalue(), err.getvalue())
 
@@ -48,6 +47,14 @@ def result(*arguments: object) -> dict[str, Any]:
     found = json.loads(line)
     assert found["status"] == "done"
     return found
+
+
+def options_of(name: str) -> list[Argument]:
+    """What the command line takes for a command."""
+    app = parser()
+    for word in name.split():
+        app = app[word]
+    return [argument for argument in app.assemble_argument_collection(parse_docstring=True) if argument.parse]
 
 
 def overrides(*several: dict[str, Any]) -> list[str]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import contextlib
 import inspect
 import io
@@ -11,16 +10,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import run_commands
 from golden.golden import Golden, shape
-from run_commands import EVALUATION, TINY, overrides, raysts, result
+from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
 
 from raysts import __version__, cli
+from raysts.commands import parser
 from raysts.commands.run import text_of
 from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
@@ -58,17 +57,7 @@ FIELDS = {
 """At least these fields are in the JSON object of each command."""
 
 
-def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command with its parser."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if name and not groups:
-        yield name, parser
-    for group in groups:
-        for word, below in group.choices.items():
-            yield from parsers(below, f"{name} {word}".strip())
-
-
-COMMANDS = dict(parsers(cli.parser()))
+COMMANDS = parser.COMMANDS
 
 
 def run_module(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -87,7 +76,7 @@ def test_what_comes_next_can_be_typed() -> None:
     """Where a path has blanks, too."""
     done = {"results": [], "skipped": [], "left_out": [], "model": "/my storage/model", "report": "page"}
     _, *arguments = shlex.split(text_of(done).splitlines()[-1].removeprefix("next:"))
-    assert cli.parser().parse_args(arguments).model == done["model"]
+    assert parser.parse(arguments)[1]["model"] == done["model"]
 
 
 def test_the_commands_are_those_of_the_design() -> None:
@@ -99,25 +88,24 @@ def test_help_explains_every_option_and_gives_an_example_that_parses(name: str) 
     outcome = raysts(*name.split(), "--help")
     assert outcome.code == 0 and outcome.err == ""
     assert "--json" in outcome.out and "example: raysts" in outcome.out
-    for action in COMMANDS[name]._actions:
-        documented = action.help or action.choices or action.dest in ("model", "recipe")
-        assert documented, f"{name}: {action.dest} has no help"
-    example = outcome.out.split("example: ")[1].strip()
-    assert example.startswith(f"raysts {name}")
-    cli.parser().parse_args(shlex.split(example)[1:])
+    for argument in options_of(name):
+        assert argument.parameter.help, f"{name}: {argument.name} has no help"
+        assert argument.name in outcome.out
+    example = COMMANDS[name].example
+    assert example.startswith(f"raysts {name}") and example in " ".join(outcome.out.split())
+    assert parser.parse(shlex.split(example)[1:])[0] == COMMANDS[name]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_argument_is_a_parameter_of_the_function(name: str) -> None:
     """What is typed reaches the function, and what the function takes can be typed."""
-    parameters = set(inspect.signature(cli.COMMANDS[name].function).parameters) - {"command", "say"}
-    typed = {"overrides" if action.dest == "set" else action.dest for action in COMMANDS[name]._actions}
-    assert typed - {"help", "json"} == parameters | ({"corpus"} if name == "data prepare" else set())
+    parameters = set(inspect.signature(parser.COMMANDS[name].function).parameters) - {"command", "say"}
+    assert {argument.field_info.name for argument in options_of(name)} - {"json"} == parameters
 
 
 def test_the_help_of_tune_names_every_search() -> None:
-    text = " ".join(raysts("tune", "--help").out.split())
-    assert f"NAME {', '.join(list(SEARCHES)[:-1])} or {list(SEARCHES)[-1]}" in text
+    (search,) = (argument for argument in options_of("tune") if argument.field_info.name == "search")
+    assert str(search.parameter.help).startswith(f"{', '.join(list(SEARCHES)[:-1])} or {list(SEARCHES)[-1]};")
 
 
 @pytest.mark.parametrize("name", ["plan", "run", "distill"])
@@ -293,4 +281,8 @@ def test_ctrl_c_while_a_result_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("option", ["--data", "--text", "--storage"])
 def test_an_empty_place_is_not_the_default(option: str) -> None:
     outcome = raysts("run", "ct", option, "")
-    assert outcome.code == 2 and f"argument {option}: is empty; name a place, or leave the option out" in outcome.err
+    assert (
+        outcome.code == 2
+        and f"{option}" in outcome.err
+        and "is empty; name a place, or leave the option out" in outcome.err
+    )

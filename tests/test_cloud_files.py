@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raysts import cli
+from raysts.commands import parser
 from raysts.recipes.names import pipeline
 
 ROOT = Path(__file__).parent.parent
@@ -277,12 +277,10 @@ def test_the_kubernetes_job_grows_from_nothing_and_asks_for_the_token(job: dict[
 def test_the_kubernetes_job_runs_a_command_that_parses(job: dict[str, Any]) -> None:
     python, script, *arguments = shlex.split(job["spec"]["entrypoint"])
     assert python == "python" and (ROOT / "jobs" / Path(script).name).exists()
-    options = cli.parser().parse_args(["run", *arguments])
-    from raysts.recipes.overrides import parse_overrides
-
-    assert pipeline(options.recipe, parse_overrides(options.set)).resources.gpus == 1
+    _, options, _ = parser.parse(["run", *arguments])
+    assert pipeline(options["recipe"], options["overrides"]).resources.gpus == 1
     mounts = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
-    assert options.storage in {mount["mountPath"] for mount in mounts}
+    assert options["storage"] in {mount["mountPath"] for mount in mounts}
 
 
 # -- what a job takes along ----------------------------------------------------------------------------------------------

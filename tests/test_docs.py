@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raysts import cli
+from raysts.commands import parser
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "cluster.md"
@@ -41,7 +41,7 @@ def test_a_ray_command_exists_and_takes_these_options(line: str) -> None:
     if entry:
         python, script, *rest = shlex.split(entry)
         assert python == "python" and (ROOT / script).exists()
-        cli.parser().parse_args(["run", *rest])
+        parser.parse(["run", *rest])
 
 
 def test_other_lines_name_files_that_exist() -> None:
@@ -59,7 +59,7 @@ def test_the_commands_of_a_page_parse(name: str) -> None:
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "raysts"
-        cli.parser().parse_args(arguments)
+        parser.parse(arguments)
 
 
 def test_the_messages_of_the_table_are_in_the_code() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_commands
 
 import raysts
-from raysts import cli
+from raysts.commands import parser
 from raysts.data.fetch.fetch import SOURCES
 from raysts.recipes.names import RECIPES, pipeline
 
@@ -71,16 +72,15 @@ def test_the_readme_has_commands() -> None:
 
 @pytest.mark.parametrize("arguments", raysts_commands(), ids=" ".join)
 def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
-    options = cli.parser().parse_args(arguments)
-    if hasattr(options, "recipe"):
-        from raysts.recipes.overrides import parse_overrides
+    _, options, _ = parser.parse(arguments)
+    if "recipe" in options:
         from raysts.search.composed import COMPOSED
 
         # The grid and what follows from it: the second half is the system whose members it chooses.
-        name = COMPOSED[options.recipe].system if options.recipe in COMPOSED else options.recipe
-        pipeline(name, parse_overrides(options.set))
-    if getattr(options, "tables", None):
-        for wanted in options.tables:
+        recipe = options["recipe"]
+        pipeline(COMPOSED[recipe].system if recipe in COMPOSED else recipe, options.get("overrides", {}))
+    if options.get("tables"):
+        for wanted in options["tables"]:
             assert any(name == wanted or name.startswith(f"{wanted}/") for name in SOURCES), wanted
 
 
@@ -122,22 +122,10 @@ def test_names_of_systems_are_systems() -> None:
 
 def test_options_in_the_text_exist() -> None:
     known = {
-        option
-        for parser in _all_parsers(cli.parser())
-        for action in parser._actions
-        for option in action.option_strings
+        option for name in parser.COMMANDS for argument in run_commands.options_of(name) for option in argument.names
     }
     used = set(re.findall(r"`(--[a-z][a-z-]*)", README))
     assert used and used <= known | {"--working-dir"}, used - known
-
-
-def _all_parsers(parser: Any) -> list[Any]:
-    found = [parser]
-    for action in parser._actions:
-        if isinstance(action.choices, dict):
-            for below in action.choices.values():
-                found += _all_parsers(below)
-    return found
 
 
 # -- the tree ------------------------------------------------------------------------------------------------------------
@@ -205,9 +193,9 @@ def test_a_job_takes_the_arguments_of_its_command(
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 0
     named = command[:1] if command[0] == "tune" else command[:2]  # which search is an argument
-    assert f"usage: raysts {' '.join(named)}" in capsys.readouterr().out
+    assert f"Usage: raysts {' '.join(named)}" in capsys.readouterr().out
     example = re.search(
         r"^ray job submit .*? -- python (jobs/\S+) (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE
     )
     assert example and (ROOT / example[1]).samefile(path)
-    cli.parser().parse_args([*command, *shlex.split(example[2])])
+    parser.parse([*command, *shlex.split(example[2])])

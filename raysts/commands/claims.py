@@ -1,72 +1,40 @@
 """``raysts claims``: what is seen of the claims of the papers, and of the baselines that they must be held against."""
 
-import argparse
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.recipes.claims import CLAIMS
 
-HELP = "test the papers' claims, each with a paired interval and a verdict"
-EXAMPLE = "raysts claims sed --data DATA --set backbone=MODEL --seeds 5"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paper", nargs="?", metavar="PAPER", help=f"{', '.join(CLAIMS)} (default: all of them)")
-    command.add_argument(
-        "--seeds",
-        type=int,
-        default=5,
-        metavar="N",
-        help="members of every system, and students of each ensemble (default 5)",
-    )
-    command.add_argument(
-        "--scale", default="small", metavar="NAME", help="size of the runs, small or paper (default small)"
-    )
-    command.add_argument(
-        "--plan", action="store_true", help="print every node, its cost and what is done; starts nothing"
-    )
-    command.add_argument(
-        "--stand-ins",
-        action="store_true",
-        help="hold claims on SNLI's test set on XNLI's English one where the data lack SNLI's, marked wherever they are shown "
-        "(default: not measured)",
-    )
-    add(command, "--set", "--data", "--storage", "--address", "--strict-contamination", "--skip-bad")
-
 
 def claims(
-    paper: str | None = None,
+    paper: Annotated[str | None, option(f"{', '.join(CLAIMS)} (default: all of them)", "PAPER")] = None,
     *,
     seeds: int = 5,
     scale: str = "small",
     plan: bool = False,
     stand_ins: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    address: str | None = None,
-    command: str | None = None,
-    strict_contamination: bool = False,
-    skip_bad: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
+    address: opt.Address = None,
+    command: opt.CommandLine = None,
+    strict_contamination: opt.StrictContamination = False,
+    skip_bad: opt.SkipBad = False,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Run what a paper's claims are about, and compare the systems of each claim on the same rows.
+    """Test the papers' claims, each with a paired interval and a verdict.
 
     The runs are ordinary pipelines, those of ``raysts run claims-PAPER``: what is done is not done again, and what was cut
     off goes on with the same command. Systems that are in no claim which the data can measure are left out.
 
     Args:
-        paper: ``sed``, ``gausscse`` or ``latte-mix``; none: all of them.
         seeds: members of every system, and students of each ensemble, two at least.
         scale: ``small``, or ``paper`` with the papers' backbones and sizes.
         plan: start nothing, and say what there is to do.
         stand_ins: hold claims whose test sets the data lack on others of the same task
             (:data:`raysts.recipes.claims.STAND_INS`), marked as such.
-        overrides: of every pipeline that has the option; ``backbone`` above all.
-        data, storage, address, command, strict_contamination, skip_bad, say: as :func:`raysts.run`.
 
     Returns:
         status, storage, claims (rows: :meth:`raysts.report.claims.data.Verdict.as_plain` and ``paper``), reports (paths), text;
@@ -123,4 +91,5 @@ def _text(result: Result) -> str:
     return "\n".join([str(result.pop("text")), *(f"report: {path}" for path in result["reports"])])
 
 
-COMMANDS = (Command("claims", HELP, EXAMPLE, _arguments, claims, _text),)
+EXAMPLE = "raysts claims sed --data DATA --set backbone=MODEL --seeds 5"
+COMMANDS = (Command("claims", claims, _text, EXAMPLE, opt.MEASURE, ("paper",)),)

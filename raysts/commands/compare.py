@@ -1,45 +1,34 @@
 """``raysts compare``: two systems on the same rows, from models or from what the storage knows."""
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from raysts.commands.options import Command, Result, add, add_layers, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, option, say_on_stderr
 from raysts.errors import InputError
 
-HELP = "test the difference of two systems on the same rows"
-EXAMPLE = "raysts compare RUN_A RUN_B"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    for name in ("a", "b"):
-        command.add_argument(
-            name,
-            metavar=name.upper(),
-            help="a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... (default: what its name "
-            "says, all members where nothing combines them; of a run with deliver=best what that delivered)",
-        )
-    add(command, "--tasks")
-    add_layers(command, "the models' own if all agree, else 1", of=" of both")
-    add(command, "--prompt")
-    command.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default 1000)")
-    add(command, "--data", "--test", "--storage")
+SYSTEM = (
+    "a MODEL, a run or a system of the storage; NAME:members, :ensemble, :student, ... (default: what its name says, all members "
+    "where nothing combines them; of a run with deliver=best what that delivered)"
+)
 
 
 def compare(
-    a: str | Path,
-    b: str | Path,
-    tasks: Sequence[str] | None = None,
+    a: Annotated[str | Path, option(SYSTEM, "A")],
+    b: Annotated[str | Path, option(SYSTEM, "B")],
+    tasks: opt.Tasks = None,
     *,
-    data: str | Path | None = None,
-    test: Mapping[str, str | Path] | None = None,
-    storage: str | Path | None = None,
-    layers: int | str | None = None,
-    prompt: str | None = None,
-    resamples: int = 1000,
-    say: Callable[[str], None] = say_on_stderr,
+    data: opt.Data = None,
+    test: opt.Test = None,
+    storage: opt.StoragePlace = None,
+    layers: Annotated[
+        int | str | None, opt.layers_option("the models' own if all agree, else 1", of=" of both")
+    ] = None,
+    prompt: opt.Prompt = None,
+    resamples: opt.Resamples = 1000,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Measure two systems on the same rows and test the difference.
+    """Test the difference of two systems on the same rows.
 
     Both are measured by their own similarity at the same choice of pooled layers. See
     :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
@@ -50,12 +39,8 @@ def compare(
             says, all members where nothing combines them; of a run with ``deliver=best`` what that delivered).
         b: the other one.
         tasks: names; default: every task whose files exist and on which rows can be compared.
-        data, test: as :func:`raysts.evaluate`.
         storage: where runs are looked up.
         layers: pooled layers of both; default: what all models pool by themselves if that is the same, else 1.
-        prompt: before every text, for every model: the name of one of its prompts, or a text; default: the models' own.
-        resamples: bootstrap resamples; 0 leaves intervals and the bootstrap's p out.
-        say: takes progress.
 
     Returns:
         status, storage, a, b (in words), layers, comparison (rows, columns :data:`raysts.evaluation.compare.COLUMNS`),
@@ -110,4 +95,8 @@ def compare(
     }
 
 
-COMMANDS = (Command("compare", HELP, EXAMPLE, _arguments, compare, lambda result: str(result.pop("text"))),)
+def _text(result: Result) -> str:
+    return str(result.pop("text"))
+
+
+COMMANDS = (Command("compare", compare, _text, "raysts compare RUN_A RUN_B", opt.MEASURE, ("a", "b")),)

@@ -1,34 +1,30 @@
 """``raysts data``: fetch public sets, import files of one's own, prepare Wikipedia's sentences, check what is there."""
 
-import argparse
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from raysts.commands.options import Command, Result, add, names, on_this_machine, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
 from raysts.errors import InputError
 
 
-def _fetch_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--data", required=True, metavar="PATH", help="folder to fill, in the canonical layout")
-    command.add_argument(
-        "--tables",
-        type=names,
-        help="comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d (default: all tables, "
-        "no word vectors)",
-    )
-    command.add_argument("--source", metavar="DIR", help="folder with local copies of the repositories (and archives)")
-
-
 def fetch(
-    data: str | Path,
-    tables: Sequence[str] | None = None,
+    data: Annotated[str | Path, option("folder to fill, in the canonical layout", "PATH")],
+    tables: Annotated[
+        opt.NamesOption,
+        option(
+            "comma-separated names or folders of tables, also words/glove.6B.{50,100,200,300}d (default: all tables, no word "
+            "vectors)"
+        ),
+    ] = None,
     *,
-    source: str | Path | None = None,
-    say: Callable[[str], None] = say_on_stderr,
+    source: Annotated[
+        str | Path | None, option("folder with local copies of the repositories (and archives)", "DIR")
+    ] = None,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Fetch public data sets from the Hugging Face hub into the canonical layout; see ``raysts.data.fetch.fetch``."""
+    """Get the public sets from the Hugging Face hub and GitHub, and word vectors."""
     from raysts.data.fetch.fetch import fetch
 
     root = on_this_machine(data, "--data")
@@ -40,32 +36,21 @@ def _fetch_text(result: Result) -> str:
     return "\n".join(f"{name}: {entry['status']}{rows[name]}" for name, entry in result["tables"].items())
 
 
-def _prepare_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("corpus", choices=["wikipedia"])
-    command.add_argument(
-        "--data", required=True, metavar="PATH", help="folder in the canonical layout; gets wikipedia/sentences"
-    )
-    command.add_argument(
-        "--input",
-        metavar="FILE",
-        help="articles (Parquet, columns article_id and text); default: wikipedia/articles of --data",
-    )
-    command.add_argument("--sample", type=int, metavar="N", help="draw exactly N sentences (default: all)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
-    add(command, "--address", "--skip-bad")
-
-
 def prepare(
-    data: str | Path,
+    data: Annotated[str | Path, option("folder in the canonical layout; gets wikipedia/sentences", "PATH")],
+    corpus: Annotated[Literal["wikipedia"], option("what is prepared")] = "wikipedia",
     *,
-    input: str | Path | None = None,  # noqa: A002
-    sample: int | None = None,
-    seed: int = 0,
-    address: str | None = None,
-    skip_bad: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    input: Annotated[  # noqa: A002
+        str | Path | None,
+        option("articles (Parquet, columns article_id and text); default: wikipedia/articles of --data", "FILE"),
+    ] = None,
+    sample: Annotated[int | None, option("draw exactly N sentences (default: all)", "N")] = None,
+    seed: Annotated[int, option("seed of the draw", "N")] = 0,
+    address: opt.Address = None,
+    skip_bad: opt.SkipBad = False,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Turn Wikipedia articles into clean, distinct sentences; see ``raysts.data.wikipedia.prepare``."""
+    """Turn Wikipedia articles into clean, distinct sentences."""
     from raysts.commands.context import IN_PROCESS, on_ray
     from raysts.data.corpora import Corpus
     from raysts.data.wikipedia.prepare import prepare_wikipedia
@@ -98,79 +83,49 @@ def _prepare_text(result: Result) -> str:
     return "\n".join([*skipped, f"{result['rows']:,} sentences: wikipedia/sentences in {result['data']}"])
 
 
-def _pairs(text: str) -> dict[str, str]:
-    found = dict(item.split("=", 1) for item in text.split(",") if "=" in item)
-    if len(found) != text.count(",") + 1 or not all([*found, *found.values()]):
-        raise argparse.ArgumentTypeError(f"'{text}' must look like a=b,c=d")
-    return found
-
-
-def _import_arguments(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Turn a file of your own into a canonical table of --data.\n\n"
-        "sentences: wikipedia/sentences, which ct, simcse-unsup, mlm and sed train on (sentence)\n"
-        "pairs:     tests/NAME, a task of that name (sentence1, sentence2, score)\n"
-        "nli:       nli/train (premise, hypothesis, label)\n"
-        "triplets:  nli/triplets, which simcse-sup and gausscse train on (anchor, positive, negative); without negatives\n"
-        "           nli/pairs, which simcse-sup trains on\n"
-        "retrieval: retrieval/NAME/corpus (doc_id, text, title), queries (query_id, text) or qrels (query_id, doc_id, score):\n"
-        "           whichever --columns name\n\n"
-        "Rows without a text, a label or an id are left out; one that cannot be used otherwise is refused."
-    )
-    command.add_argument(
-        "file",
-        metavar="FILE",
-        help="Parquet, CSV, TSV, JSONL, plain lines (.txt), a folder of them, or a saved data set",
-    )
-    kinds = "sentences|pairs|nli|triplets|retrieval"
-    command.add_argument("--as", dest="kind", metavar=kinds, required=True, help="what the file holds")
-    command.add_argument(
-        "--data", required=True, metavar="PATH", help="data folder to write to, in the canonical layout"
-    )
-    command.add_argument(
-        "--columns",
-        type=_pairs,
-        default={},
-        metavar="canonical=theirs,...",
-        help="the file's column for each canonical one (default: that of the same name)",
-    )
-    command.add_argument(
-        "--name",
-        help="name of the test or retrieval set (default: the file's), or another canonical table of the kind: sts/stsb_dev",
-    )
-    command.add_argument(
-        "--labels",
-        type=_pairs,
-        default={},
-        metavar="theirs=entailment,...",
-        help="the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out (--labels=-1=drop: a word "
-        "that begins with '-' is written together with the option)",
-    )
-    command.add_argument(
-        "--drop-duplicates",
-        dest="drop",
-        action="store_true",
-        help="leave out rows whose texts equal those of an earlier row",
-    )
-    command.add_argument(
-        "--split-sentences", dest="split", action="store_true", help="cut texts into sentences (English)"
-    )
-    command.add_argument("--force", action="store_true", help="replace the table that is there")
-
-
 def import_table(
-    file: str | Path,
-    kind: str,
-    data: str | Path,
+    file: Annotated[
+        str | Path,
+        option("Parquet, CSV, TSV, JSONL, plain lines (.txt), a folder of them, or a saved data set", "FILE"),
+    ],
+    kind: Annotated[str, option("what the file holds", "sentences|pairs|nli|triplets|retrieval", name="--as")],
+    data: Annotated[str | Path, option("data folder to write to, in the canonical layout", "PATH")],
     *,
-    columns: Mapping[str, str] | None = None,
-    name: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    drop: bool = False,
-    split: bool = False,
-    force: bool = False,
+    columns: Annotated[
+        opt.WordsOption,
+        option("the file's column for each canonical one (default: that of the same name)", "canonical=theirs,..."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        option(
+            "name of the test or retrieval set (default: the file's), or another canonical table of the kind: sts/stsb_dev"
+        ),
+    ] = None,
+    labels: Annotated[
+        opt.WordsOption,
+        option(
+            "the file's words for entailment, neutral and contradiction; 'drop' leaves their rows out (--labels=-1=drop: a word "
+            "that begins with '-' is written together with the option)",
+            "theirs=entailment,...",
+        ),
+    ] = None,
+    drop: Annotated[
+        bool, option("leave out rows whose texts equal those of an earlier row", name="--drop-duplicates")
+    ] = False,
+    split: Annotated[bool, option("cut texts into sentences (English)", name="--split-sentences")] = False,
+    force: Annotated[bool, option("replace the table that is there")] = False,
 ) -> Result:
-    """Write a file of the user's own as a canonical table; see :class:`raysts.data.imports.Import`.
+    """Turn a file of your own into a canonical table of --data.
+
+    sentences: wikipedia/sentences, which ct, simcse-unsup, mlm and sed train on (sentence).
+    pairs: tests/NAME, a task of that name (sentence1, sentence2, score).
+    nli: nli/train (premise, hypothesis, label).
+    triplets: nli/triplets, which simcse-sup and gausscse train on (anchor, positive, negative); without negatives nli/pairs,
+    which simcse-sup trains on.
+    retrieval: retrieval/NAME/corpus (doc_id, text, title), queries (query_id, text) or qrels (query_id, doc_id, score):
+    whichever --columns name.
+
+    Rows without a text, a label or an id are left out; one that cannot be used otherwise is refused.
 
     Returns:
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
@@ -196,8 +151,8 @@ def _import_text(result: Result) -> str:
     )
 
 
-def check(data: str | Path | None = None) -> Result:
-    """What a data folder holds and what of it nothing reads, what is wrong, and which training text is in which test set."""
+def check(data: opt.Data = None) -> Result:
+    """Say what is there, what is wrong, what nothing reads, and which training text is in which test set."""
     from raysts.commands.context import corpus_of
     from raysts.evaluation.contamination.text_overlap import check_folder
     from raysts.evaluation.harness import check_tasks, default_tasks, taken_names
@@ -221,35 +176,23 @@ def _check_text(result: Result) -> str:
 
 COMMANDS = (
     Command(
-        "data fetch",
-        "get the public sets from the Hugging Face hub and GitHub, and word vectors",
-        "raysts data fetch --data DATA --tables sts/stsb_dev,sts/sts12",
-        _fetch_arguments,
-        fetch,
-        _fetch_text,
+        "data fetch", fetch, _fetch_text, "raysts data fetch --data DATA --tables sts/stsb_dev,sts/sts12", opt.DATA
     ),
     Command(
         "data prepare",
-        "turn Wikipedia articles into sentences",
-        "raysts data prepare wikipedia --data DATA --sample 1000000",
-        _prepare_arguments,
         prepare,
         _prepare_text,
+        "raysts data prepare wikipedia --data DATA --sample 1000000",
+        opt.DATA,
+        ("corpus",),
     ),
     Command(
         "data import",
-        "turn a file of your own into a canonical table",
-        "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA",
-        _import_arguments,
         import_table,
         _import_text,
+        "raysts data import faq.csv --as pairs --columns sentence1=question,sentence2=asked,score=rating --data DATA",
+        opt.DATA,
+        ("file",),
     ),
-    Command(
-        "data check",
-        "say what is there, what is wrong, and what overlaps",
-        "raysts data check --data DATA",
-        lambda command: add(command, "--data"),
-        check,
-        _check_text,
-    ),
+    Command("data check", check, _check_text, "raysts data check --data DATA", opt.DATA),
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
 from raysts.commands.run import text_of
 from raysts.errors import InputError
 
@@ -16,79 +16,62 @@ if TYPE_CHECKING:
     from raysts.recipes.recipe import Pipeline
     from raysts.storage.store import Store
 
-HELP = "distil a student from trained models"
-EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "models",
-        nargs="*",
-        metavar="MODEL",
-        help="teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its "
-        "'embedding' a row; of any width and tokenizer (docs/teachers.md)",
-    )
-    command.add_argument("--from-run", metavar="NAME", help="take the members of this run")
-    command.add_argument("--from-study", metavar="NAME", help="take the best of this study ('raysts tune')")
-    command.add_argument(
-        "--top",
-        type=int,
-        metavar="K",
-        help="the best K members on STS-B dev (default: all); of a search by points "
-        "(lower-bound) K seeds of its best point (default: as many as it had)",
-    )
-    command.add_argument("--name", help="name of the run in the storage")
-    command.add_argument(
-        "--prompt",
-        metavar="NAME|TEXT",
-        help="text before every text that the teachers read: one of their own by its name, or the text itself; '' for none "
-        "(default: each one's default prompt); the student's own is --set prompt=NAME|TEXT",
-    )
-    add(command, "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--address", "--skip-bad")
-
 
 def distill(
-    models: Sequence[str] = (),
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
+    models: Annotated[
+        Sequence[str],
+        option(
+            "teachers: run ids, directories (with model.onnx too), Hugging Face names, or Parquet with a 'text' and its "
+            "'embedding' a row; of any width and tokenizer (docs/teachers.md)",
+            "MODEL",
+        ),
+    ] = (),
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
     *,
-    text: str | Path | None = None,
-    column: str | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    test: Mapping[str, str | Path] | None = None,
-    from_run: str | None = None,
-    from_study: str | None = None,
-    top: int | None = None,
-    prompt: str | None = None,
+    text: opt.Text = None,
+    column: opt.TextColumn = None,
+    dev: opt.Dev = None,
+    test: opt.Test = None,
+    from_run: Annotated[str | None, option("take the members of this run", "NAME")] = None,
+    from_study: Annotated[str | None, option("take the best of this study ('raysts tune')", "NAME")] = None,
+    top: Annotated[
+        int | None,
+        option(
+            "the best K members on STS-B dev (default: all); of a search by points (lower-bound) K seeds of its best point "
+            "(default: as many as it had)",
+            "K",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        option(
+            "text before every text that the teachers read: one of their own by its name, or the text itself; '' for none "
+            "(default: each one's default prompt); the student's own is --set prompt=NAME|TEXT",
+            "NAME|TEXT",
+        ),
+    ] = None,
     name: str | None = None,
-    address: str | None = None,
-    command: str | None = None,
-    skip_bad: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    address: opt.Address = None,
+    command: opt.CommandLine = None,
+    skip_bad: opt.SkipBad = False,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Distil a student from models that are there, from the members of a run, or from a study's best (SED section 4).
+    """Distil a student from trained models, the members of a run, or a study's best (SED section 4).
 
     Of a study by points (``lower-bound``) the members are the best point by its mean, with as many seeds as ``top``
     (default: those of the study); what is missing is trained first. Of any other, the best ``top`` checkpoints that it
     keeps. The student stops early on STS-B dev, whose labels have chosen its teachers already.
 
     Args:
-        models: teachers: run ids, directories, Hugging Face names, ONNX directories, or Parquet with precomputed vectors.
         overrides: as :func:`raysts.run`; of models that are named, ``deliver`` is by default ``best`` where there is an STS-B
             dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
             student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
             teachers are combined to, is by default their mean where they began with one encoder and the student has their
             width, else ``concat``, vectors of unit length one after the other. A student that starts elsewhere than its
             teachers did learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
-        data: as :func:`raysts.run`; default that of the run or study.
-        storage, text, column, dev, test, address, command, skip_bad, say: as :func:`raysts.run`.
-        from_run: take the members of this run in the storage instead.
-        from_study: take the best of this study in the storage instead.
-        top: the best so many on STS-B dev; default: all. Of a study by points so many seeds of its best point.
-        prompt: before every text that the teachers read: the name of a prompt that they have, or a text; default: each
-            one's default prompt. The student reads what its backbone says, or the override ``prompt``.
-        name: name of the run; default ``distilled``, after the run or study ``<its name>-distilled``.
+        name: name of the run (default: distilled; of a run or study its name and -distilled).
 
     Returns:
         as :func:`raysts.run`.
@@ -230,4 +213,5 @@ def _of_study(
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 
-COMMANDS = (Command("distill", HELP, EXAMPLE, _arguments, distill, text_of),)
+EXAMPLE = "raysts distill TEACHER_A TEACHER_B --set backbone=STUDENT --text docs.csv --column text"
+COMMANDS = (Command("distill", distill, text_of, EXAMPLE, opt.MAKE, ("models",)),)

@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
 from raysts.errors import InputError, nearest
 from raysts.models.precision import PRECISIONS
 
-if TYPE_CHECKING:
-    from raysts.evaluation.compression import Dtype
-
-HELP = "embed a column of texts, resumable by shard"
-EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "model")
-    command.add_argument(
-        "--input",
-        required=True,
-        metavar="FILE_OR_DIR",
-        help="Parquet, CSV, TSV, JSONL, plain lines (.txt, column 'text'), .gz of the last four, a folder of them (where it "
-        "holds Parquet, of that alone), or a folder that datasets saved",
-    )
-    command.add_argument("--column", required=True, metavar="NAME", help="the text column")
-    command.add_argument(
-        "--output", required=True, metavar="DIR", help="folder for Parquet shards with all columns and 'embedding'"
-    )
-    add_layers(command, "the model's own")
-    command.add_argument(
-        "--precision",
-        default="auto",
-        metavar="NAME",
-        help=f"what it computes in: {', '.join(PRECISIONS)} (default auto: bf16 where the hardware multiplies it natively)",
-    )
-    add(command, "--prompt", "--dims", "--dtype", "--data", "--dev", "--storage", "--address")
-
 
 def embed(
-    model: str | Path,
-    input: str | Path,  # noqa: A002
-    column: str,
-    output: str | Path,
+    model: opt.Model,
+    input: Annotated[  # noqa: A002
+        str | Path,
+        option(
+            "Parquet, CSV, TSV, JSONL, plain lines (.txt, column 'text'), .gz of the last four, a folder of them (where it holds "
+            "Parquet, of that alone), or a folder that datasets saved",
+            "FILE_OR_DIR",
+        ),
+    ],
+    column: Annotated[str, option("the text column", "NAME")],
+    output: Annotated[str | Path, option("folder for Parquet shards with all columns and 'embedding'", "DIR")],
     *,
-    storage: str | Path | None = None,
-    layers: int | str | None = None,
-    prompt: str | None = None,
-    dims: int | None = None,
-    dtype: Dtype = "float32",
-    data: str | Path | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    precision: str = "auto",
-    address: str | None = None,
-    say: Callable[[str], None] = say_on_stderr,
+    storage: opt.StoragePlace = None,
+    layers: Annotated[int | str | None, opt.layers_option("the model's own")] = None,
+    prompt: opt.Prompt = None,
+    dims: opt.Dims = None,
+    dtype: opt.Dtype = "float32",
+    data: opt.Data = None,
+    dev: opt.Dev = None,
+    precision: Annotated[
+        str,
+        option(
+            f"what it computes in: {', '.join(PRECISIONS)} (auto: bf16 where the hardware multiplies it natively)",
+            "NAME",
+        ),
+    ] = "auto",
+    address: opt.Address = None,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Embed a text column of files into Parquet shards, streaming; a killed job goes on shard by shard.
+    """Embed a column of texts into Parquet shards. A killed job goes on shard by shard.
 
     Args:
-        model: a MODEL.
-        input: Parquet, CSV, TSV, JSON lines, plain lines (column ``text``), a folder of them (where it holds Parquet, of that
-            alone), or a folder that ``datasets`` saved.
-        column: the text column.
         output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
-        storage: where run ids are looked up.
-        layers: pool these layers instead of the model's own.
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default. A
             model that reads queries and passages differently embeds them by two calls.
         dims: the first so many dimensions alone.
@@ -79,8 +56,6 @@ def embed(
         dev: the same on scored pairs of one's own, files by their names.
         precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp16``, ``fp32``
             or ``tf32``; the vectors are float32 in any case.
-        address: as :func:`raysts.run`.
-        say: takes progress.
 
     Returns:
         status, output, rows, shards, dim; where it was measured also cost (on, before, after: rank correlations).
@@ -138,13 +113,9 @@ def embed(
     }
 
 
-COMMANDS = (
-    Command(
-        "embed",
-        HELP,
-        EXAMPLE,
-        _arguments,
-        embed,
-        lambda result: f"{result['rows']:,} rows in {result['shards']} shards: {result['output']}",
-    ),
-)
+def _text(result: Result) -> str:
+    return f"{result['rows']:,} rows in {result['shards']} shards: {result['output']}"
+
+
+EXAMPLE = "raysts embed MODEL --input docs.parquet --column text --output vectors/"
+COMMANDS = (Command("embed", embed, _text, EXAMPLE, opt.USE, ("model",)),)

@@ -2,92 +2,81 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
+from cyclopts import Parameter, Token
+
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
 from raysts.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from raysts.data.corpora import Corpus
-    from raysts.models.layers import Layers
     from raysts.models.sentence_model import SentenceModel
     from raysts.ops.similarity import Similarity
 
-HELP = "measure a model"
-EXAMPLE = "raysts evaluate MODEL --data DATA --tasks sts12,stsb"
+WHAT, WHICH = opt.one_of("--tasks", "--pairs"), opt.one_of("--layers", "--layer")
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "model")
-    what = command.add_mutually_exclusive_group()
-    add(what, "--tasks")
-    what.add_argument(
-        "--pairs",
-        metavar="FILE",
-        help="score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score",
-    )
-    command.add_argument(
-        "--pooling",
-        metavar="MODE",
-        help="pooling over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+' "
-        "(default: the model's)",
-    )
-    which = command.add_mutually_exclusive_group()
-    add_layers(which, "1, 2 and the model's own")
-    which.add_argument(
-        "--layer",
-        dest="layers",
-        type=_layer,
-        metavar="I",
-        help="pool layer I alone; 0 is the embedding layer; 'all': each layer alone",
-    )
-    add(command, "--prompt")
-    command.add_argument("--similarity", help="cosine, l2, or another that the model has (default: all that it has)")
-    command.add_argument(
-        "--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples of an interval (default 1000)"
-    )
-    command.add_argument(
-        "--probe",
-        metavar="NAME",
-        help="of transfer: logistic (default), or senteval, the official probes, which take longer",
-    )
-    command.add_argument(
-        "--documents-by",
-        metavar="MODEL",
-        help="of retrieval: this model embeds the documents, and the other the queries alone, as a student that searches its "
-        "teacher's index does",
-    )
-    command.add_argument("--mteb", metavar="DIR", help="write the STS results as well, for mteb.ResultCache('DIR')")
-    add(command, "--strict-contamination", "--data", "--test", "--storage")
-
-
-def _layer(text: str) -> str:
-    """``3`` or ``all`` -> the choice of that layer alone, or of each alone."""
+def _layer(hint: Any, tokens: Sequence[Token]) -> int | str:
+    """Return the number of a layer, or ``all``."""
+    text = tokens[0].value
     if text != "all" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' must be the number of a layer, or 'all'")
-    return f"only-{text}"
+        raise ValueError(f"'{text}' must be the number of a layer, or 'all'")
+    return text
 
 
 def evaluate(
-    model: str | Path,
-    tasks: Sequence[str] | None = None,
+    model: opt.Model,
+    tasks: Annotated[opt.Tasks, Parameter(group=WHAT)] = None,
     *,
-    pairs: str | Path | None = None,
-    data: str | Path | None = None,
-    test: Mapping[str, str | Path] | None = None,
-    storage: str | Path | None = None,
-    pooling: str | None = None,
-    layers: Layers | None = None,
-    prompt: str | None = None,
-    similarity: str | None = None,
-    resamples: int = 1000,
-    probe: str | None = None,
-    documents_by: str | Path | None = None,
-    strict_contamination: bool = False,
-    mteb: str | Path | None = None,
+    pairs: Annotated[
+        str | Path | None,
+        option(
+            "score this file instead: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score", "FILE", group=WHAT
+        ),
+    ] = None,
+    data: opt.Data = None,
+    test: opt.Test = None,
+    storage: opt.StoragePlace = None,
+    pooling: Annotated[
+        str | None,
+        option(
+            "pooling over tokens: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, or several joined by '+' "
+            "(default: the model's)",
+            "MODE",
+        ),
+    ] = None,
+    layers: Annotated[int | str | None, opt.layers_option("1, 2 and the model's own", group=WHICH)] = None,
+    layer: Annotated[
+        int | str | None,
+        option(
+            "pool layer I alone; 0 is the embedding layer; 'all': each layer alone", "I", converter=_layer, group=WHICH
+        ),
+    ] = None,
+    prompt: opt.Prompt = None,
+    similarity: Annotated[
+        str | None, option("cosine, l2, or another that the model has (default: all that it has)", "NAME")
+    ] = None,
+    resamples: opt.Resamples = 1000,
+    probe: Annotated[
+        str | None,
+        option("of transfer: logistic (default), or senteval, the official probes, which take longer", "NAME"),
+    ] = None,
+    documents_by: Annotated[
+        str | Path | None,
+        option(
+            "of retrieval: this model embeds the documents, and the other the queries alone, as a student that searches its "
+            "teacher's index does",
+            "MODEL",
+        ),
+    ] = None,
+    strict_contamination: opt.StrictContamination = False,
+    mteb: Annotated[
+        str | Path | None, option("write the STS results as well, for mteb.ResultCache('DIR')", "DIR")
+    ] = None,
 ) -> Result:
     """Measure a model on tasks, or on a file of scored pairs.
 
@@ -95,24 +84,14 @@ def evaluate(
     replaced.
 
     Args:
-        model: a MODEL.
-        tasks: names; default: every task whose files exist.
-        pairs: Parquet, CSV, TSV or JSONL with sentence1, sentence2, score.
         data: as :func:`raysts.run`.
         test: files of scored pairs, and folders of retrieval sets, by name, each a task of that name beside those of ``data``
             (where none is given, alone).
-        storage: where run ids are looked up and results are kept.
-        pooling: other pooling than the model's own.
         layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
             alone, ``only-all``; default: 1, 2 and the model's own (of the task ``words`` every one alone).
-        prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default.
-        similarity: by this one only: ``cosine``, ``l2``, or one that the model has; default: all that it has.
-        resamples: bootstrap resamples of an interval.
-        probe: what ``transfer`` fits on the vectors: ``logistic``, or ``senteval``, the official probes.
-        documents_by: a MODEL that embeds the documents of retrieval sets, and ``model`` the queries alone.
+        layer: the number of a layer, which is pooled alone, or ``all``.
         strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
             searched.
-        mteb: folder to write the results of the STS tasks to as well, for ``mteb.ResultCache``.
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
@@ -131,6 +110,10 @@ def evaluate(
     from raysts.storage.runs import record_of
     from raysts.storage.store import FolderStore
 
+    if layer is not None:
+        if layers is not None:
+            raise InputError("--layers and --layer: give one of them")
+        layers = f"only-{layer}"
     store = store_of(storage)
     _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
@@ -285,4 +268,5 @@ def _text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("evaluate", HELP, EXAMPLE, _arguments, evaluate, _text),)
+EXAMPLE = "raysts evaluate MODEL --data DATA --tasks sts12,stsb"
+COMMANDS = (Command("evaluate", evaluate, _text, EXAMPLE, opt.MEASURE, ("model",)),)

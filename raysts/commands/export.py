@@ -2,67 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, get_args
 
-from raysts.commands.options import Command, Result, add, add_layers, on_this_machine, say_on_stderr
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, on_this_machine, option, say_on_stderr
 from raysts.errors import InputError, RunFailed
 
-if TYPE_CHECKING:
-    from raysts.evaluation.compression import Dtype
-
-FORMATS = ("sentence-transformers", "onnx")
-
-HELP = "write a model as a sentence-transformers directory or as ONNX"
-EXAMPLE = "raysts export RUN_ID --to my-encoder"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "model")
-    command.add_argument("--to", required=True, metavar="DIR", help="directory to write; must not hold anything")
-    command.add_argument(
-        "--format",
-        choices=FORMATS,
-        default=FORMATS[0],
-        help="onnx: model.onnx beside the tokenizer and the modules, which SentenceTransformer(DIR, backend='onnx') opens; of an "
-        "encoder with pooling and dense layers; needs raysts[onnx]",
-    )
-    add_layers(command, "the model's own")
-    add(command, "--dims", "--dtype", "--data", "--dev")
-    command.add_argument(
-        "--push",
-        metavar="REPO",
-        help="also send the directory to this model repository of the Hugging Face hub (user/name), which is made if it is not "
-        "there; the token is that of 'hf auth login', or $HF_TOKEN",
-    )
-    command.add_argument("--private", action="store_true", help="--push makes a repository that others cannot see")
-    add(command, "--storage")
+Format = Literal["sentence-transformers", "onnx"]
+FORMATS = get_args(Format)
 
 
 def export(
-    model: str | Path,
-    to: str | Path,
+    model: opt.Model,
+    to: Annotated[str | Path, option("directory to write; must not hold anything", "DIR")],
     *,
-    storage: str | Path | None = None,
-    layers: int | str | None = None,
-    format: str = FORMATS[0],
-    dims: int | None = None,
-    dtype: Dtype = "float32",
-    data: str | Path | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    push: str | None = None,
-    private: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    storage: opt.StoragePlace = None,
+    layers: Annotated[int | str | None, opt.layers_option("the model's own")] = None,
+    format: Annotated[  # noqa: A002
+        Format,
+        option(
+            "onnx: model.onnx beside the tokenizer and the modules, which SentenceTransformer(DIR, backend='onnx') opens; of an "
+            "encoder with pooling and dense layers; needs raysts[onnx]"
+        ),
+    ] = "sentence-transformers",
+    dims: opt.Dims = None,
+    dtype: opt.Dtype = "float32",
+    data: opt.Data = None,
+    dev: opt.Dev = None,
+    push: Annotated[
+        str | None,
+        option(
+            "also send the directory to this model repository of the Hugging Face hub (user/name), which is made if it is not "
+            "there; the token is that of 'hf auth login', or $HF_TOKEN",
+            "REPO",
+        ),
+    ] = None,
+    private: Annotated[bool, option("--push makes a repository that others cannot see")] = False,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
     """Write a model as a sentence-transformers directory, or as ONNX.
 
     Args:
-        model: a MODEL.
-        to: the directory; it must not hold anything.
-        storage: where run ids are looked up.
-        layers: pool these layers instead of the model's own.
         format: ``sentence-transformers``, or ``onnx`` for an encoder with its pooling and dense layers alone:
             ``model.onnx``, the tokenizer's files and sentence-transformers' modules.
         dims: the model gives the first so many dimensions alone (``truncate_dim`` of its directory).
@@ -70,9 +51,6 @@ def export(
             sentence-transformers for such numbers, and what they cost.
         data: where what ``dims`` and ``dtype`` cost is measured; as :func:`raysts.embed`.
         dev: as :func:`raysts.embed`.
-        push: model repository of the Hugging Face hub that the directory is sent to as well.
-        private: as a repository that others cannot see.
-        say: takes progress.
 
     Returns:
         status, storage, model (path of the directory); where it was measured also cost, and with ``push`` pushed (address).
@@ -171,4 +149,4 @@ def _text(result: Result) -> str:
     return "\n".join(f"{name}: {result[name]}" for name in ("model", "pushed") if name in result)
 
 
-COMMANDS = (Command("export", HELP, EXAMPLE, _arguments, export, _text),)
+COMMANDS = (Command("export", export, _text, "raysts export RUN_ID --to my-encoder", opt.USE, ("model",)),)

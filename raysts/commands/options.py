@@ -1,43 +1,56 @@
-"""What commands have in common that costs nothing to import: a command's record, shared arguments, ``RunOptions``.
+"""What commands share and what costs nothing to import: a command's record, shared options, ``RunOptions``.
 
-The files of commands import at their top what their arguments need, and what does the work inside the functions, so that
-``raysts COMMAND --help`` is there at once.
+A command is a function. Its annotated parameters and its docstring are the parser, the help, the Python signature and the
+reference. The files of commands import at their top what parameters need, and inside the functions what does the work, so that
+``raysts COMMAND --help`` answers at once.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from cyclopts import Group, Parameter, Token
+from cyclopts.validators import MutuallyExclusive
 
 from raysts.errors import InputError
-from raysts.models.layers import as_layers
+from raysts.models.layers import Layers, as_layers
 
 if TYPE_CHECKING:
     from raysts.data.own import Own
+    from raysts.recipes.recipe import Pipeline
 
 Result = dict[str, Any]
 """The fields of the JSON line."""
+
+MAKE, MEASURE, USE, DATA = (
+    Group(title, sort_key=number)
+    for number, title in enumerate(("Make an encoder", "Measure", "Use an encoder", "Data"))
+)
+"""Groups of commands in the help."""
 
 
 class Command(NamedTuple):
     """One command of ``raysts``.
 
     Attributes:
-        arguments: adds its arguments to a parser. An argument's name is that of the function's parameter; ``--set`` is
-            ``overrides``.
-        text: its result for people; may take out what only they read.
+        name: one or two words.
+        function: the Python function of the same name. An option is a parameter of it.
+        text: gives the result for people; may take out of it what only they read.
+        example: a command line that works.
+        group: the heading that the command stands below.
+        positional: parameters that are written without an option.
     """
 
     name: str
-    help: str
-    example: str
-    arguments: Callable[[argparse.ArgumentParser], None]
     function: Callable[..., Result]
     text: Callable[[Result], str]
+    example: str
+    group: Group
+    positional: tuple[str, ...] = ()
 
 
 def say_on_stderr(text: str) -> None:
@@ -47,7 +60,7 @@ def say_on_stderr(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How something is run, whatever it is; :func:`raysts.run` says what each option means."""
+    """How a command runs what it runs; :func:`raysts.run` says what each option means."""
 
     data: str | Path | None = None
     storage: str | Path | None = None
@@ -81,107 +94,192 @@ def on_this_machine(path: str | Path, option: str) -> Path:
     return Path(path)
 
 
-def names(text: str) -> list[str] | None:
-    """The names in ``a, b``; none where there is none."""
-    return [name for name in map(str.strip, text.split(",")) if name] if text else None
+def _names(hint: Any, tokens: Sequence[Token]) -> list[str] | None:
+    """Return the names in ``a, b``, or None where none is written."""
+    return [name for token in tokens for name in map(str.strip, token.value.split(",")) if name] or None
 
 
-def place(text: str) -> str:
-    """A path or URI; of an option that is not set a shell makes an empty one, which must not mean the default."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty; name a place, or leave the option out")
-    return text
+def _place(hint: Any, tokens: Sequence[Token]) -> str:
+    """Return a path or URI. A shell makes an empty one of a variable that is not set, which must not mean the default."""
+    if not tokens[0].value:
+        raise ValueError("is empty; name a place, or leave the option out")
+    return tokens[0].value
 
 
-class Named(argparse.Action):
-    """``NAME=FILE``, repeatable -> ``{"NAME": "FILE"}``."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        name, equals, path = str(values).partition("=")
+def _named_places(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
+    """Return ``{"NAME": "FILE"}`` of ``NAME=FILE``, which may be repeated."""
+    places: dict[str, str] = {}
+    for token in tokens:
+        name, equals, path = token.value.partition("=")
         if not (name and equals and path):
-            parser.error(f"{option} {values}: must look like NAME=FILE, for example {option} mine=pairs.csv")
-        known = dict(getattr(namespace, self.dest) or {})
-        if name in known:
-            parser.error(f"{option} {name}: is given twice; take two names")
-        setattr(namespace, self.dest, {**known, name: path})
+            raise ValueError(f"'{token.value}' must look like NAME=FILE, for example {token.keyword} mine=pairs.csv")
+        if name in places:
+            raise ValueError(f"'{name}' is given twice; take two names")
+        places[name] = path
+    return places
 
 
-SHARED: dict[str, dict[str, Any]] = {
-    "recipe": {"metavar": "NAME", "help": "a system's name, quickstart, or a YAML file ('raysts recipes' lists)"},
-    "model": {"metavar": "MODEL", "help": "a run id, a directory, a Hugging Face name, or word vectors"},
-    "--set": {
-        "action": "append",
-        "default": [],
-        "metavar": "a.b=value",
-        "help": "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
-    },
-    "--tasks": {"type": names, "help": "comma-separated, also retrieval:NAME (default: every task whose files exist)"},
-    "--prompt": {
-        "metavar": "NAME|TEXT",
-        "help": "text before every text: one of the model's own by its name, or the text itself; '' for none (default: the "
-        "model's default prompt)",
-    },
-    "--data": {
-        "type": place,
-        "metavar": "PATH",
-        "help": "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else with --text, "
-        "--dev or --test nothing, else the embedded world)",
-    },
-    "--text": {
-        "type": place,
-        "metavar": "PATH",
-        "help": "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of "
-        "the last four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
-    },
-    "--column": {"metavar": "NAME", "help": "the column of --text that holds the texts (default: the only one)"},
-    "--dims": {"type": int, "metavar": "N", "help": "the first N dimensions of the vectors alone (default: all)"},
-    "--dtype": {
-        "choices": ("float32", "int8", "binary"),
-        "default": "float32",
-        "help": "of the stored numbers, as sentence-transformers makes them: int8 in 255 steps of each dimension's range, binary "
-        "the signs, eight to a byte (default float32)",
-    },
-    "--dev": {
-        "action": Named,
-        "metavar": "NAME=FILE",
-        "help": "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), or the folder of a retrieval set "
+def _words(hint: Any, tokens: Sequence[Token]) -> dict[str, str]:
+    """Return ``{"a": "b"}`` of ``a=b,c=d``."""
+    words: dict[str, str] = {}
+    for item in (item for token in tokens for item in token.value.split(",")):
+        key, equals, value = item.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"'{item}' must look like a=b, several as a=b,c=d")
+        words[key] = value
+    return words
+
+
+def _overrides(hint: Any, tokens: Sequence[Token]) -> dict[str, Any]:
+    from raysts.recipes.overrides import parse_overrides
+
+    return parse_overrides([token.value for token in tokens])
+
+
+def _layers(hint: Any, tokens: Sequence[Token]) -> Layers:
+    return as_layers(tokens[0].value)
+
+
+def option(help: str, metavar: str | None = None, **more: Any) -> Parameter:  # noqa: A002
+    """Return what the command line knows of a parameter: its help, the word for its value, and more of cyclopts' own."""
+    return Parameter(help=help, metavar=metavar, **more)
+
+
+HIDDEN = Parameter(parse=False)
+"""A parameter of the function that is no option."""
+
+
+def one_of(*names: str) -> tuple[str, Group]:
+    """Return the groups of options of which one at most may be given; the help shows them among the others."""
+    return "Parameters", Group(f"One of {', '.join(names)}", show=False, validator=MutuallyExclusive())
+
+
+Say = Annotated[Callable[[str], None], HIDDEN]
+"""Takes progress, a line at a time."""
+
+CommandLine = Annotated[str | None, HIDDEN]
+"""The exact command, for records and reports."""
+
+if TYPE_CHECKING:
+    RecipeName = str | Pipeline
+else:
+    RecipeName = Annotated[str, option("a system's name, quickstart, or a YAML file ('raysts recipes' lists)", "NAME")]
+
+Model = Annotated[str | Path, option("a run id, a directory, a Hugging Face name, or word vectors", "MODEL")]
+
+Overrides = Annotated[
+    Mapping[str, Any] | None,
+    option(
+        "override a value of the recipe: members=4, nli.batch=32, train.max_steps=100 (all stages); repeatable",
+        "a.b=value",
+        name="--set",
+        converter=_overrides,
+    ),
+]
+
+NamesOption = Annotated[Sequence[str] | None, Parameter(converter=_names, metavar="NAME,...")]
+
+WordsOption = Annotated[Mapping[str, str] | None, Parameter(converter=_words)]
+
+Tasks = Annotated[NamesOption, option("comma-separated, also retrieval:NAME (default: every task whose files exist)")]
+
+Prompt = Annotated[
+    str | None,
+    option(
+        "text before every text: one of the model's own by its name, or the text itself; '' for none (default: the model's "
+        "default prompt)",
+        "NAME|TEXT",
+    ),
+]
+
+Data = Annotated[
+    str | Path | None,
+    option(
+        "folder in the canonical layout, or its URI (s3://..., gs://...) (default: $RAYSTS_DATA, else with --text, --dev or "
+        "--test nothing, else the embedded world)",
+        "PATH",
+        converter=_place,
+    ),
+]
+
+Text = Annotated[
+    str | Path | None,
+    option(
+        "your own text, read where Wikipedia's sentences are: Parquet, CSV, TSV, JSONL, plain lines (.txt), .gz of the last "
+        "four, a folder of them, a folder that datasets saved, s3://... or hf://NAME",
+        "PATH",
+        converter=_place,
+    ),
+]
+
+TextColumn = Annotated[
+    str | None, option("the column of --text that holds the texts (default: the only one)", "NAME", name="--column")
+]
+
+Dims = Annotated[int | None, option("the first N dimensions of the vectors alone (default: all)", "N")]
+
+Dtype = Annotated[
+    Literal["float32", "int8", "binary"],
+    option(
+        "of the stored numbers, as sentence-transformers makes them: int8 in 255 steps of each dimension's range, binary the "
+        "signs, eight to a byte"
+    ),
+]
+
+Dev = Annotated[
+    Mapping[str, str | Path] | None,
+    option(
+        "your own scored pairs (sentence1, sentence2, score; Parquet, CSV, TSV, JSONL), or the folder of a retrieval set "
         "(corpus, queries, qrels), which choose checkpoints and models instead of STS-B dev; of several the mean; repeatable",
-    },
-    "--test": {
-        "action": Named,
-        "metavar": "NAME=FILE",
-        "help": "your own scored pairs as a task of that name, or the folder of a retrieval set as retrieval:NAME, reported with "
+        "NAME=FILE",
+        converter=_named_places,
+    ),
+]
+
+Test = Annotated[
+    Mapping[str, str | Path] | None,
+    option(
+        "your own scored pairs as a task of that name, or the folder of a retrieval set as retrieval:NAME, reported with "
         "intervals; repeatable",
-    },
-    "--storage": {
-        "type": place,
-        "metavar": "PATH",
-        "help": "where runs and results live: a folder, s3://... or gs://... (default ./raysts-storage)",
-    },
-    "--address": {
-        "metavar": "ADDRESS",
-        "help": "Ray cluster (default: the running one, else a local one); 'none' works in this process without Ray",
-    },
-    "--strict-contamination": {
-        "action": "store_true",
-        "help": "refuse test sets that hold training rows (default: say how many, and score the other rows as well)",
-    },
-    "--skip-bad": {
-        "action": "store_true",
-        "help": "go on without files that cannot be read of training tables that have others, and list them (default: "
-        "refuse); development and test sets are never cut",
-    },
-}
-"""Arguments that several commands have."""
+        "NAME=FILE",
+        converter=_named_places,
+    ),
+]
+
+StoragePlace = Annotated[
+    str | Path | None,
+    option(
+        "where runs and results live: a folder, s3://... or gs://... (default: ./raysts-storage)",
+        "PATH",
+        name="--storage",
+        converter=_place,
+    ),
+]
+
+Address = Annotated[
+    str | None,
+    option(
+        "Ray cluster (default: the running one, else a local one); 'none' works in this process without Ray", "ADDRESS"
+    ),
+]
+
+StrictContamination = Annotated[
+    bool,
+    option("refuse test sets that hold training rows (default: say how many, and score the other rows as well)"),
+]
+
+SkipBad = Annotated[
+    bool,
+    option(
+        "go on without files that cannot be read of training tables that have others, and list them (default: refuse); "
+        "development and test sets are never cut"
+    ),
+]
+
+Resamples = Annotated[int, option("bootstrap resamples of an interval; 0 for no intervals", "N")]
 
 
-def add(command: Any, *shared: str) -> None:
-    """Add arguments of ``SHARED`` to a parser, or to a group of one."""
-    for name in shared:
-        command.add_argument(name, **SHARED[name])
-
-
-def add_layers(command: Any, default: str, of: str = "") -> None:
-    """Add ``--layers``."""
-    text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
-    command.add_argument("--layers", type=as_layers, metavar="K", help=text)
+def layers_option(default: str, of: str = "", **more: Any) -> Parameter:
+    """Return ``--layers``."""
+    help_text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
+    return option(help_text, "K", converter=_layers, **more)

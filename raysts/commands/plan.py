@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from raysts.commands.options import Command, Result, RunOptions, add
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, RunOptions
 
 if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
-    from raysts.recipes.recipe import Pipeline
-
-HELP = "print every node, its cost and what is done; starts nothing"
-EXAMPLE = "raysts plan quickstart"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "recipe", "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--skip-bad")
-    command.add_argument(
-        "--verify",
-        action="store_true",
-        help="read through whatever is done; what is not as it was written is set aside, and waits to be made again",
-    )
 
 
 def plan(
-    recipe: str | Pipeline,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    skip_bad: bool = False,
+    recipe: opt.RecipeName,
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
+    skip_bad: opt.SkipBad = False,
     verify: bool = False,
     *,
-    text: str | Path | None = None,
-    column: str | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    test: Mapping[str, str | Path] | None = None,
+    text: opt.Text = None,
+    column: opt.TextColumn = None,
+    dev: opt.Dev = None,
+    test: opt.Test = None,
 ) -> Plan:
     """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
 
@@ -57,19 +42,24 @@ def plan(
 
 
 def described(
-    recipe: str | Pipeline,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
-    skip_bad: bool = False,
+    recipe: opt.RecipeName,
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
+    skip_bad: opt.SkipBad = False,
     verify: bool = False,
     *,
-    text: str | Path | None = None,
-    column: str | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    test: Mapping[str, str | Path] | None = None,
+    text: opt.Text = None,
+    column: opt.TextColumn = None,
+    dev: opt.Dev = None,
+    test: opt.Test = None,
 ) -> Result:
-    """The plan of a recipe as plain data; of one that begins with a search that, and once it is done what follows.
+    """Print every step, its cost and what is done. Starts nothing.
+
+    Of a recipe that begins with a search that is planned, and once it is done what follows.
+
+    Args:
+        verify: read through what is done; what is not as it was written is set aside, and waits to be made again.
 
     Returns:
         status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
@@ -125,4 +115,4 @@ def plan_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("plan", HELP, EXAMPLE, _arguments, described, plan_text),)
+COMMANDS = (Command("plan", described, plan_text, "raysts plan quickstart", opt.MAKE, ("recipe",)),)

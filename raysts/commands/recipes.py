@@ -7,17 +7,14 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from raysts.commands.options import Command, Result
+from raysts.commands.options import MAKE, Command, Result
 
 if TYPE_CHECKING:
     from raysts.recipes.names import Entry
 
-HELP = "list the named recipes: source, what they should show, cost; and the command of every table of the papers"
-EXAMPLE = "raysts recipes"
-
 
 def recipes() -> Result:
-    """The names of recipes, searches with what follows from them, and experiments.
+    """List the named recipes: source, what they show, cost; and the command of every table of the papers.
 
     Returns:
         status, recipes, tables (paper, table and the command that fills it).
@@ -57,4 +54,4 @@ def _text(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("recipes", HELP, EXAMPLE, lambda command: None, recipes, _text),)
+COMMANDS = (Command("recipes", recipes, _text, "raysts recipes", MAKE),)

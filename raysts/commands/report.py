@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
+from raysts.commands.options import MEASURE, Command, Result, RunOptions, StoragePlace, one_of, option, say_on_stderr
 from raysts.errors import InputError
 
 if TYPE_CHECKING:
     from raysts.pipeline.plan import Plan
     from raysts.storage.store import Store
 
-HELP = "write the HTML reports of a storage again, or a paper's tables"
-EXAMPLE = "raysts report --paper sed"
+WHICH = one_of("--name", "--paper")
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    what = command.add_mutually_exclusive_group()
-    what.add_argument("--name", help="of this run only (default: all runs in the storage)")
-    what.add_argument(
-        "--paper", metavar="NAME", help="sed, gausscse or latte-mix: its published tables with what was measured beside"
-    )
-    add(command, "--storage")
-
-
-def report(name: str | None = None, *, paper: str | None = None, storage: str | Path | None = None) -> Result:
-    """Write the HTML report of one run, or of every run in the storage, again; or that of a paper's tables.
-
-    Args:
-        name: of this run only.
-        paper: ``sed``, ``gausscse`` or ``latte-mix``: its published tables with what this storage measured beside them.
-        storage: as :func:`raysts.run`.
+def report(
+    name: Annotated[str | None, option("of this run only (default: all runs in the storage)", group=WHICH)] = None,
+    *,
+    paper: Annotated[
+        str | None,
+        option("sed, gausscse or latte-mix: its published tables with what was measured beside", "NAME", group=WHICH),
+    ] = None,
+    storage: StoragePlace = None,
+) -> Result:
+    """Write the HTML reports of a storage again, or a paper's tables.
 
     Returns:
         status, reports (paths); for a paper also text, and what :meth:`raysts.report.paper.data.PaperData.as_plain` says.
@@ -89,13 +80,8 @@ def _written_again(name: str, plan: Plan, record: dict[str, Any], store: Store) 
     return str(write_report(data, store.path(f"reports/{name}")))
 
 
-COMMANDS = (
-    Command(
-        "report",
-        HELP,
-        EXAMPLE,
-        _arguments,
-        report,
-        lambda result: result.pop("text", None) or "\n".join(result["reports"]),
-    ),
-)
+def _text(result: Result) -> str:
+    return str(result.pop("text", None) or "\n".join(result["reports"]))
+
+
+COMMANDS = (Command("report", report, _text, "raysts report --paper sed", MEASURE),)

@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from raysts.commands.options import Command, Result, RunOptions, add, say_on_stderr
-
-if TYPE_CHECKING:
-    from raysts.recipes.recipe import Pipeline
-
-HELP = "run a pipeline to its end"
-EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
-
-
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "recipe", "--set", "--data", "--text", "--column", "--dev", "--test", "--storage", "--address")
-    command.add_argument("--name", help="name of the run in the storage (default: the recipe's name)")
-    add(command, "--strict-contamination", "--skip-bad")
+from raysts.commands import options as opt
+from raysts.commands.options import Command, Result, RunOptions, say_on_stderr
 
 
 def run(
-    recipe: str | Pipeline,
-    overrides: Mapping[str, Any] | None = None,
-    data: str | Path | None = None,
-    storage: str | Path | None = None,
+    recipe: opt.RecipeName,
+    overrides: opt.Overrides = None,
+    data: opt.Data = None,
+    storage: opt.StoragePlace = None,
     *,
-    text: str | Path | None = None,
-    column: str | None = None,
-    dev: Mapping[str, str | Path] | None = None,
-    test: Mapping[str, str | Path] | None = None,
+    text: opt.Text = None,
+    column: opt.TextColumn = None,
+    dev: opt.Dev = None,
+    test: opt.Test = None,
     name: str | None = None,
-    address: str | None = None,
-    command: str | None = None,
-    strict_contamination: bool = False,
-    skip_bad: bool = False,
-    say: Callable[[str], None] = say_on_stderr,
+    address: opt.Address = None,
+    command: opt.CommandLine = None,
+    strict_contamination: opt.StrictContamination = False,
+    skip_bad: opt.SkipBad = False,
+    say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Run a pipeline to its end; what is done already is not done again.
+    """Run a pipeline to its end. What is done already is not done again.
 
     Args:
         recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search
             with what follows from it (``sts-grid-sed``) or of an experiment (``sed-stability``).
-        overrides: ``{"nli.batch": 32, ...}``.
-        data: folder in the canonical layout, or its URI in an object store; default ``$RAYSTS_DATA``, else with data of your
-            own none, else the embedded world.
-        storage: default ``./raysts-storage``.
-        text: text of your own, read where Wikipedia's sentences are: a file (Parquet, CSV, TSV, JSON lines, plain lines), a
-            folder of them, a folder that ``datasets`` saved, a URI, or ``hf://NAME``. Then nothing else is needed.
-        column: of ``text`` that holds the texts; default: the only one.
-        dev: files of scored pairs, and folders of retrieval sets, by name, which choose checkpoints and models instead of STS-B
-            dev.
-        test: the same, each a task of that name (``retrieval:NAME``).
-        name: name of the run in the storage; default the recipe's.
-        address: of a Ray cluster; ``none`` runs in this process without Ray; default: the running cluster, else a
-            local one.
-        command: what the report shows as the exact command.
-        strict_contamination: refuse to begin where training rows occur in a test set that would be evaluated.
-        skip_bad: go on without files that cannot be read of training tables that have others; what is made has other
-            ids than that of the whole tables. Tables that select or are reported on are never cut.
-        say: takes progress, a line at a time.
+        name: name of the run in the storage (default: the recipe's name).
 
     Returns:
         status, storage, name, model (path or None), delivered (what ``model`` is, and how it compares with the backbone as it
@@ -120,4 +89,5 @@ def text_of(result: Result) -> str:
     return "\n".join(lines)
 
 
-COMMANDS = (Command("run", HELP, EXAMPLE, _arguments, run, text_of),)
+EXAMPLE = "raysts run nli-ct-sed --data DATA --set backbone=bert-base-uncased"
+COMMANDS = (Command("run", run, text_of, EXAMPLE, opt.MAKE, ("recipe",)),)

@@ -1,25 +1,10 @@
 """``raysts show``: the resolved tree of a recipe."""
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
-
-from raysts.commands.options import Command, Result, RunOptions, add
-
-HELP = "print the resolved recipe tree as YAML"
-EXAMPLE = "raysts show nli-ct-sed --set members=4"
+from raysts.commands.options import MAKE, Command, Overrides, RecipeName, Result, RunOptions
 
 
-def _arguments(command: argparse.ArgumentParser) -> None:
-    add(command, "recipe", "--set")
-
-
-def show(recipe: str, overrides: Mapping[str, Any] | None = None) -> Result:
-    """The resolved tree of a recipe as plain data.
-
-    Args:
-        recipe: as :func:`raysts.run`.
-        overrides: as :func:`raysts.run`.
+def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
+    """Print the resolved recipe tree as YAML.
 
     Returns:
         status, recipe: of a recipe that begins with a search that and the system that follows, of an experiment every
@@ -51,4 +36,4 @@ def _text(result: Result) -> str:
     return notes + yaml.safe_dump(result["recipe"], sort_keys=False, allow_unicode=True).rstrip()
 
 
-COMMANDS = (Command("show", HELP, EXAMPLE, _arguments, show, _text),)
+COMMANDS = (Command("show", show, _text, "raysts show nli-ct-sed --set members=4", MAKE, ("recipe",)),)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from raysts import cli
+from raysts.commands import parser
 from raysts.commands.data import check, import_table
 from raysts.data.corpora import Corpus
 from raysts.data.imports import Import
@@ -173,8 +173,8 @@ def test_what_the_message_about_a_label_says_can_be_typed(label: Any, tmp_path: 
     with pytest.raises(InputError) as caught:
         import_table(file, "nli", tmp_path / "data")
     *_, option = shlex.split(str(caught.value).rpartition(" with ")[2])
-    typed = cli.parser().parse_args(["data", "import", str(file), "--as", "nli", "--data", "d", option])
-    assert import_table(file, "nli", tmp_path / "data", labels=typed.labels)["left_out"] == 1
+    _, typed, _ = parser.parse(["data", "import", str(file), "--as", "nli", "--data", "d", option])
+    assert import_table(file, "nli", tmp_path / "data", labels=typed["labels"])["left_out"] == 1
 
 
 def test_check_names_what_nothing_reads(tmp_path: Path) -> None:

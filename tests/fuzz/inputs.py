@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import decimal
 import gzip
@@ -18,8 +17,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cyclopts.argument import Argument
+from run_commands import options_of
 
-from raysts.cli import parser
+from raysts.commands import parser
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import dump
 
@@ -66,20 +67,6 @@ LEFT_ALONE = {"--help", "--json", "--storage", "--address", "--push", "--mlflow"
 """What the check itself sets, and what talks to the network."""
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parser of every command by its words."""
-
-    def below(at: argparse.ArgumentParser, words: str) -> dict[str, argparse.ArgumentParser]:
-        groups = [action for action in at._actions if isinstance(action, argparse._SubParsersAction)]
-        found = {} if groups else {words.strip(): at}
-        for group in groups:
-            for word, inner in group.choices.items():
-                found |= below(inner, f"{words} {word}")
-        return found
-
-    return below(parser(), "")
-
-
 def settings() -> list[str]:
     """The dotted names that ``--set`` takes, of a recipe with every stage."""
 
@@ -99,52 +86,52 @@ def settings() -> list[str]:
     )
 
 
-COMMANDS, SETTINGS = commands(), settings()
+COMMANDS, SETTINGS = {name: options_of(name) for name in parser.COMMANDS}, settings()
 
 
-def right(action: argparse.Action, name: str, ground: Ground, drawn: random.Random) -> str:
+def right(argument: Argument, ground: Ground, drawn: random.Random) -> str:
     """A value of an argument that is not to be wrong."""
     options = {
         "recipe": drawn.choice(["nli", "nli-ct-sed", "quickstart", "simcse-unsup"]), "model": str(ground.model),
         "models": str(ground.model), "a": str(ground.model), "b": str(ground.model), "data": str(ground.world),
         "input": str(ground.world / "sts/stsb_dev.parquet"), "column": "sentence1", "output": str(ground.place / "vectors"),
-        "to": str(ground.place / "exported"), "tasks": "sts12", "set": "members=2", "resamples": "0", "name": "mine",
+        "to": str(ground.place / "exported"), "tasks": "sts12", "overrides": "members=2", "resamples": "0", "name": "mine",
         "dev": f"mine={ground.world}/sts/stsb_dev.parquet", "test": f"mine={ground.world}/sts/stsb_dev.parquet",
         "pairs": str(ground.world / "sts/stsb_dev.parquet"), "text": str(ground.world / "wikipedia/sentences.parquet"),
         "search": "lower-bound", "file": str(ground.world / "sts/stsb_dev.parquet"), "tables": "sts/stsb_dev",
-        "what": "wikipedia",
+        "corpus": "wikipedia", "kind": "pairs",
     }  # fmt: skip
-    if action.choices:
-        return str(drawn.choice(sorted(map(str, action.choices))))
-    return options.get(action.dest, drawn.choice(["1", "x"]))
+    if choices := argument.get_choices():
+        return str(drawn.choice(sorted(choices)))
+    return options.get(argument.field_info.name, drawn.choice(["1", "x"]))
 
 
 def value(drawn: random.Random, ground: Ground) -> Case:
     """A command with one value that is (most likely) wrong."""
     words = drawn.choice(sorted(COMMANDS))
-    chosen = COMMANDS[words]
-    actions = [action for action in chosen._actions if not LEFT_ALONE & set(action.option_strings)]
-    positional = [action for action in actions if not action.option_strings]
-    optional = [action for action in actions if action.option_strings and action.nargs != 0]
+    taken = [argument for argument in COMMANDS[words] if not LEFT_ALONE & set(argument.names)]
+    positional = [argument for argument in taken if not argument.name.startswith("-")]
+    optional = [argument for argument in taken if argument.name.startswith("-") and argument.hint is not bool]
     bad, arguments = drawn.choice(TEXTS), words.split()
     if not positional + optional:
         return Case([*arguments, bad], f"{words}: {bad!r:.60}")
     wrong = drawn.choice(positional + 3 * optional)
     given: list[str] = []
-    for action in actions:
-        if action is wrong:
-            if action.dest == "set" and drawn.random() < 0.9:
+    for argument in taken:
+        name = argument.field_info.name
+        if argument is wrong:
+            if name == "overrides" and drawn.random() < 0.9:
                 bad = f"{drawn.choice(SETTINGS)}={bad}"
-            elif action.dest in ("dev", "test") and drawn.random() < 0.5:
+            elif name in ("dev", "test") and drawn.random() < 0.5:
                 bad = f"mine={bad}"
-            given += [f"{action.option_strings[0]}={bad}"] if action.option_strings else [bad]
-        elif action.option_strings and (action.required or action.dest in ("data", "tasks", "resamples")):
-            given += [action.option_strings[0], right(action, words, ground, drawn)]
-        elif not action.option_strings and action.nargs not in ("?", "*"):
-            given += [right(action, words, ground, drawn)]
-    if wrong.dest == "set" and "recipe" in {action.dest for action in positional}:
+            given += [bad] if argument in positional else [f"{argument.name}={bad}"]
+        elif argument in positional:
+            given += [right(argument, ground, drawn)] if argument.required else []
+        elif argument.required or name in ("data", "tasks", "resamples"):
+            given += [argument.name, right(argument, ground, drawn)]
+    if wrong.field_info.name == "overrides" and "recipe" in {argument.field_info.name for argument in positional}:
         given[0] = drawn.choice(sorted(RECIPES)) if drawn.random() < 0.3 else given[0]
-    return Case([*arguments, *given], f"{words}: {wrong.dest}={bad!r:.60}")
+    return Case([*arguments, *given], f"{words}: {wrong.field_info.name}={bad!r:.60}")
 
 
 BOMB = ["a: &a [x, x]", *(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise("abcdefghij"))]

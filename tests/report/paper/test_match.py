@@ -300,5 +300,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "did you mean 'latte-mix'?" in capsys.readouterr().err and not (tmp_path / "wrong").exists()
     with pytest.raises(InputError, match="sed, gausscse, latte-mix"):
         write_reports(paper="bert", storage=tmp_path)
-    with pytest.raises(SystemExit):
-        execute(["report", "--paper", "sed", "--name", "mine"])
+    assert execute(["report", "--paper", "sed", "--name", "mine"]) == 2
+    assert "--name, --paper" in capsys.readouterr().err

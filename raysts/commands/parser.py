@@ -1,0 +1,143 @@
+"""The command line, made from the signatures and docstrings of the commands' functions."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from inspect import Parameter as Argument
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError, ValidationError
+
+from raysts import __version__
+from raysts.commands import (
+    claims,
+    compare,
+    data,
+    distill,
+    embed,
+    evaluate,
+    export,
+    plan,
+    recipes,
+    report,
+    run,
+    show,
+    tune,
+)
+from raysts.commands.options import Command, option
+from raysts.errors import InputError
+from raysts.ids import sources
+
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for module in (run, distill, tune, plan, show, recipes, evaluate, compare, claims, report, embed, export, data)
+    for command in module.COMMANDS
+}
+WORDS = {"data": "Fetch, import, prepare and check data."}
+"""The help of the first word of commands that have two."""
+
+JSON = Annotated[bool, option("print one JSON object as the last line of stdout", show_default=False)]
+"""An option of every command, and a parameter of none."""
+
+
+def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], bool]:
+    """Return the command that is meant, the arguments of its function, and whether ``--json`` is among them.
+
+    The command is None where help or the version is asked for, which is printed.
+
+    Raises:
+        InputError: no command, an unknown one, or a value that its option does not take.
+    """
+    for argument in arguments:
+        if argument.encode(errors="ignore").decode() != argument:  # records are UTF-8
+            raise InputError(f"{argument!a:.100}: is no value; it must be UTF-8 text")
+    try:
+        function, bound, _ = parser().parse_args(list(arguments), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise InputError(_problem(error)) from None
+    command = getattr(function, "raysts_command", None)
+    if command is None:
+        words = " ".join(word for word in arguments if not word.startswith("-"))
+        if not {"--help", "-h", "--version"} & {*arguments}:
+            raise InputError(f"name a command: '{f'raysts {words}'.strip()} --help' lists them")
+        function(*bound.args, **bound.kwargs)
+        return None, {}, False
+    options = dict(bound.arguments)
+    return command, options, options.pop("json", False)
+
+
+def _problem(error: CycloptsError) -> str:
+    """Return the message for a command line that cannot be understood."""
+    error.verbose = False
+    words = " ".join(["raysts", *(error.command_chain or ())])
+    if isinstance(error, UnusedCliTokensError):
+        text = f"{words} takes no argument '{(error.unused_tokens or [''])[0]}'"
+    elif isinstance(error, MissingArgumentError) and error.argument is not None and not error.argument.tokens:
+        text = f"{words} needs {error.argument.name}"
+    elif isinstance(error, ValidationError) and error.group is not None:
+        text = error.exception_message
+    else:
+        text = str(error)
+    text = text if text.endswith((".", "?")) else f"{text}."
+    return f"{text} '{words} --help' shows what it takes"
+
+
+@functools.cache
+def parser() -> App:
+    """Return the command line: every command with its options, from the signature and the docstring of its function."""
+    shared: dict[str, Any] = {
+        "help_format": "plaintext",
+        "default_parameter": Parameter(negative=(), json_list=False, json_dict=False, accepts_keys=False, n_tokens=1),
+    }
+    top = App(
+        name="raysts",
+        help="Train, distil and evaluate sentence embeddings on Ray.",
+        help_epilogue="example: raysts run quickstart",
+        version=lambda: f"raysts {__version__} (sources {sources()})",
+        **shared,
+    )
+    groups = {"": top}
+    for place, command in enumerate(COMMANDS.values()):
+        word, _, name = command.name.rpartition(" ")
+        if word not in groups:
+            groups[word] = App(name=word, help=WORDS[word], group=command.group, **shared)
+            top.command(groups[word])
+        groups[word].command(
+            _entry(command),
+            name=name,
+            group=command.group,
+            sort_key=place,
+            help_epilogue=f"example: {command.example}",
+        )
+    return top
+
+
+def _entry(command: Command) -> Any:
+    """Return a function with the signature that the command line needs, and the docstring of the command's own.
+
+    Parameters that are not ``positional`` are options alone, and what maps names to values is a list of such pairs.
+    """
+    hints = typing.get_type_hints(command.function, include_extras=True)
+    arguments = []
+    for name, argument in inspect.signature(command.function).parameters.items():
+        hint = hints[name]
+        kind = Argument.POSITIONAL_ONLY if name in command.positional else Argument.KEYWORD_ONLY
+        value, *about = typing.get_args(hint) if typing.get_origin(hint) is Annotated else [hint]
+        if Mapping in (typing.get_origin(part) for part in typing.get_args(value)):
+            value = (
+                list[str] | dict[str, Any] | None
+            )  # cyclopts collects every use of an option whose type begins with a list
+        if value is bool:
+            about.append(Parameter(show_default=False))
+        hint = Annotated[value, *about, Parameter()]
+        arguments.append(argument.replace(annotation=hint, kind=kind))
+    arguments.append(Argument("json", Argument.KEYWORD_ONLY, default=False, annotation=JSON))
+
+    def entry(**options: Any) -> None:
+        raise AssertionError("parse() calls the command")
+
+    entry.__signature__ = inspect.Signature(sorted(arguments, key=lambda argument: argument.kind))  # type: ignore[attr-defined]
+    entry.__doc__, entry.__name__ = command.function.__doc__, command.function.__name__
+    entry.raysts_command = command  # type: ignore[attr-defined]
+    return entry
