@@ -90,7 +90,7 @@ def arrows() -> set[tuple[str, str]]:
     return {(room(path), room(other)) for path, other in edges() if room(path) != room(other)}
 
 
-PRIVATE_PART = re.compile(r"^_(?!_)|^v2$")
+PRIVATE_PART = re.compile(r"^_(?!_)")
 
 
 def private_ray(name: str) -> bool:

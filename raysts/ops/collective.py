@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 
 def world_size() -> int:
-    """Number of processes that train this run together."""
+    """Return the number of processes that train this run together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def total(value: Tensor) -> Tensor:
-    """Sum of ``value`` over all processes, without gradient."""
+    """Return the sum of ``value`` over all processes, without gradient."""
     value = value.detach().clone()
     if world_size() > 1:
         dist.all_reduce(value)
@@ -22,7 +22,7 @@ def total(value: Tensor) -> Tensor:
 
 
 def mean(per_row_B: Tensor, weight_B: Tensor) -> Tensor:
-    """sum(weight * per_row) / sum(weight) over the rows of all processes -> scalar.
+    """Return sum(weight * per_row) / sum(weight) over the rows of all processes -> scalar.
 
     The value is the global mean on every process; the gradient is scaled so that averaging gradients over processes
     (what DistributedDataParallel does) gives the gradient of the global mean, however the rows are shared out.
@@ -54,8 +54,10 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x_BD: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-    """Rows of all processes in rank order, with gradients to the process each row came from. ``x_BD``: this process's rows.
-    ``sizes``: rows of each process; None: they are asked for, and a GPU is waited for."""
+    """Return the rows of all processes in rank order, with gradients to the process of each row.
+
+    ``x_BD``: those of this process. ``sizes``: rows of each (None: the processes exchange them, which waits for a GPU).
+    """
     if world_size() == 1:
         return x_BD
     if sizes is None:
@@ -66,12 +68,12 @@ def gather(x_BD: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
 
 
 def part(count: int, rank: int, world: int) -> tuple[int, int]:
-    """Which of ``count`` examples a process has: from the first up to the second number."""
+    """Return the first example of a process and the one after its last, of ``count`` examples."""
     return rank * count // world, (rank + 1) * count // world
 
 
 def sizes(count: int, world: int) -> list[int]:
-    """Examples that each process trains on, one at least: who has none gets a filler."""
+    """Return the examples of each process, one at least: a process without any gets a filler."""
     bounds = [part(count, rank, world) for rank in range(world)]
     return [max(1, last - first) for first, last in bounds]
 
@@ -88,7 +90,7 @@ class AsyncMax:
         self._group: Any = None
 
     def __call__(self, number: int) -> int:
-        """Give a number (0 for nothing) and get the answer."""
+        """Exchange a number (0 for nothing) and return the answer."""
         if world_size() == 1:
             return number
         found = 0

@@ -20,12 +20,12 @@ Mixtures have thousands each."""
 
 
 def unit(vectors_ND: np.ndarray) -> np.ndarray:
-    """Rows of length 1; one of zeros stays."""
+    """Return the rows at length 1. A row of zeros stays."""
     return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)  # type: ignore[no-any-return]
 
 
 def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weight: float = 1.0) -> np.ndarray:
-    """The vectors of one more teacher beside those before it (None: it is the first), float32.
+    """Add the vectors of one more teacher to ``total`` (None: it is the first), float32.
 
     Bit for bit what it was before there were weights where all are 1: ((v0 + v1) + v2) / 3.
     """
@@ -38,14 +38,13 @@ def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weig
 
 
 def combined(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """What :func:`added` has made of teachers with these weights, as the target -> float32 [N, D], of ``concat`` and
-    ``similarity`` [N, E] of unit length."""
+    """Return the target of all teachers from what :func:`added` gave -> float32 [N, D or E]."""
     whole = float(sum(weights))
     return total / np.float32(whole if target in ("mean", "unit-mean") else np.sqrt(whole))
 
 
 def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """The map to ``width`` dimensions that keeps most of the vectors' second moment -> float32 [E, width].
+    """Return the map that keeps most of the vectors' second moment -> float32 [E, width].
 
     Not centred: then of all maps of that width it changes their dot products, and so the cosines that they are compared by,
     least (Eckart and Young). Deterministic: an eigenvector's largest number is positive. Dimensions beyond E are zero.
@@ -68,7 +67,7 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 
 
 def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
-    """The orthogonal map that brings the target closest to what the student gives before it learns -> float32 [K, K].
+    """Return the orthogonal map that turns the target to the untrained student -> float32 [K, K].
 
     Procrustes (Schoenemann 1966) of the unit vectors. No cosine of the target changes. A student that learns directions need
     not first learn on which axes its teachers happen to write what it knows too.
@@ -79,8 +78,9 @@ def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
 
 
 def agreement(vectors: Sequence[np.ndarray]) -> list[float]:
-    """How well each teacher's cosines of all pairs of texts rank them as each other teacher's do: the mean Spearman
-    correlation with the others; 0 where it is below. 1 for one that is alone.
+    """Return how well each teacher's cosines rank all pairs of texts as the others' do.
+
+    The mean Spearman correlation with the others: 0 if negative, 1 for a single teacher.
     """
     ranks = []
     for of_teacher in vectors:

@@ -29,8 +29,7 @@ class Gaussians(NamedTuple):
 
 
 class Triplets(NamedTuple):
-    """Premises, hypotheses that they entail, and hypotheses that contradict them (none where the loss has no use for
-    them)."""
+    """Premises, hypotheses that they entail, and hypotheses that contradict them (None if the loss needs none)."""
 
     premise: Gaussians
     hypothesis: Gaussians
@@ -38,18 +37,18 @@ class Triplets(NamedTuple):
 
 
 def kl_divergence(a: Gaussians, b: Gaussians) -> Tensor:
-    """KL(a || b) of every dimension in closed form -> [..., D]; rows correspond or broadcast (equation 2)."""
+    """Return KL(a || b) of every dimension in closed form -> [..., D] (equation 2)."""
     return _twice_kl(a.mu - b.mu, a.log_var, a.log_var.exp(), b.log_var, b.log_var.neg().exp()) / 2
 
 
 def similarity(a: Gaussians, b: Gaussians, kind: Kind = "per_dimension") -> Tensor:
-    """sim(a || b) of corresponding rows -> [B], in (0, 1] (equation 3). Not symmetric: largest where a lies within b."""
+    """Return sim(a || b) of rows -> [B], in (0, 1], largest where a lies within b (equation 3)."""
     kl_BD = kl_divergence(a, b)
     return (1 + kl_BD).reciprocal().mean(-1) if kind == "per_dimension" else (1 + kl_BD.sum(-1)).reciprocal()
 
 
 def similarity_matrix(candidates: Gaussians, given: Gaussians, kind: Kind = "per_dimension") -> Tensor:
-    """S[i, j] = sim(candidates_j || given_i) -> [B, K] for [K, D] candidates and [B, D] given.
+    """Return S[i, j] = sim(candidates_j || given_i) of [K, D] and [B, D] -> [B, K].
 
     Neither forward nor backward holds B x K x D numbers: both go through blocks of rows of ``given``, and backward
     computes a block's divergences again.
@@ -65,15 +64,18 @@ def contrastive(
     temperature: float,
     kind: Kind = "per_dimension",
 ) -> Tensor:
-    """-log(exp(E[i, i] / t) / sum over the sets' entries of exp(. / t)) of every row -> [B] (equation 4).
+    """Return -log(exp(E[i, i] / t) / sum of exp(entry / t) over the sets) -> [B] (equation 4).
 
     The entries of row i are E[i, j] = sim(hypothesis_j || premise_i), with ``con`` C[i, j] = sim(contradiction_j ||
     premise_i), with ``rev`` R[i, j] = sim(premise_j || hypothesis_i).
 
     Args:
-        candidates: what each is compared with; ``own`` is among them.
+        own: the triplets of this process.
+        candidates: the triplets of all processes.
         counts: bool by set, which candidates it has, [K], or for each row [B, K]; the others (fillers) are no negatives.
         loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
+        temperature: t, above 0.
+        kind: the similarity of two Gaussians, as :func:`similarity` takes it.
     """
     pairs = {
         "ent": (candidates.hypothesis, own.premise),
@@ -90,7 +92,7 @@ def contrastive(
 
 
 def _twice_kl(difference: Tensor, log_var_a: Tensor, var_a: Tensor, log_var_b: Tensor, precision_b: Tensor) -> Tensor:
-    """2 KL_d = (var_a + (mu_a - mu_b)^2) / var_b - log var_a + log var_b - 1."""
+    """Return 2 KL_d = (var_a + (mu_a - mu_b)^2) / var_b - log var_a + log var_b - 1."""
     return (difference.square() + var_a) * precision_b - log_var_a + (log_var_b - 1)
 
 

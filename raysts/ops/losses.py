@@ -10,36 +10,43 @@ from torch import Tensor
 
 
 def nli_features(u_BD: Tensor, v_BD: Tensor) -> Tensor:
-    """[u; v; |u - v|] of premise and hypothesis embeddings -> [B, 3D] (Sentence-BERT, section 3, classification)."""
+    """Return [u; v; |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1)
 
 
 def softmax_cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
-    """-log softmax(logits)[label] per example -> [B], in float32 or better."""
+    """Return -log softmax(logits)[label] per example -> [B], in float32 or better."""
     return F.cross_entropy(_at_least_float32(logits_BC), labels_B, reduction="none")
 
 
 def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tensor:
-    """Binary cross-entropy of the dot product of the two encoders' embeddings -> [B] (SED B.2; CT paper, section 3).
-    ``identical_B``: 1 where both encoders read the same sentence, else 0."""
+    """Return the binary cross-entropy of the dot product of two encoders' embeddings -> [B].
+
+    SED B.2, and section 3 of the CT paper. ``identical_B``: 1 where both encoders read the same sentence, else 0.
+    """
     logits_B = (_at_least_float32(a_BD) * _at_least_float32(b_BD)).sum(-1)
     return F.binary_cross_entropy_with_logits(logits_B, identical_B.to(logits_B.dtype), reduction="none")
 
 
 def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: float) -> Tensor:
-    """(cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B] (SED 5.5; Sentence-BERT, regression). ``scores_B``:
-    gold similarity, 0 to 5. ``lower_bound``: l, the target of a pair that scores 0; in [0, 1)."""
+    """Return (cos(u, v) - target)^2 with target = l + (1 - l) * score / 5 -> [B].
+
+    SED 5.5, and the regression of Sentence-BERT. ``scores_B``: gold similarity, 0 to 5. ``lower_bound``: l, the target of
+    a pair that scores 0, in [0, 1).
+    """
     cosine_B = F.cosine_similarity(_at_least_float32(u_BD), _at_least_float32(v_BD), dim=-1)
     target_B = lower_bound + (1.0 - lower_bound) * scores_B.to(cosine_B.dtype) / 5.0
     return (cosine_B - target_B).square()
 
 
 def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor, temperature: float) -> Tensor:
-    """cos(anchor, candidate) / temperature -> [B, N], in float32 or better; with ``softmax_cross_entropy`` InfoNCE.
+    """Return cos(anchor, candidate) / temperature -> [B, N], in float32 or better.
 
-    Candidate i is the positive of anchor i, all others are its negatives (SimCSE, equations 1, 4 and 5).
+    With ``softmax_cross_entropy`` this is InfoNCE. Candidate i is the positive of anchor i, all others are its negatives
+    (SimCSE, equations 1, 4 and 5).
 
     Args:
+        anchors_BD: embeddings.
         candidates_ND: embeddings, the B positives first.
         weight_N: where it is 0 the candidate is no negative (-inf), of any anchor or with [B, N] of that one; it stays its
             own anchor's positive.
@@ -53,7 +60,7 @@ def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor,
 
 
 def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, candidate_N: Tensor) -> Tensor:
-    """Which candidates are no negatives of an anchor though they stand in its batch -> bool [B, N].
+    """Return which candidates of the batch are no negatives of an anchor -> bool [B, N].
 
     They are its own text and every positive that some example of the batch has of that text, its own among them. ``anchor_B``:
     the anchors' texts as numbers, equal where the texts are.
@@ -64,17 +71,17 @@ def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, cand
 
 
 def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
-    """Mean over dimensions of (student - teacher)^2 -> [B] (SED equation 2)."""
+    """Return the mean over dimensions of (student - teacher)^2 -> [B] (SED equation 2)."""
     return (_at_least_float32(student_BD) - _at_least_float32(teacher_BD)).square().mean(-1)
 
 
 def embedding_cosine(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
-    """1 - cos(student, teacher) -> [B]; lengths do not matter."""
+    """Return 1 - cos(student, teacher) -> [B]. Lengths do not matter."""
     return 1.0 - F.cosine_similarity(_at_least_float32(student_BD), _at_least_float32(teacher_BD), dim=-1)
 
 
 def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> Tensor:
-    """Mean over a batch's other examples of (cos of the student's vectors - cos of the teacher's)^2 -> [K].
+    """Return the mean of (student's cosine - teacher's)^2 over a batch's other examples -> [K].
 
     The two may have any widths: what is matched is the matrix of cosines (similarity-preserving distillation, Tung and Mori
     2019, with the cosines themselves instead of rows of unit length).

@@ -15,7 +15,7 @@ BLOCK = 2**22
 
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Cosine of corresponding rows -> float64 [N]; 0 where either row is zero."""
+    """Return the cosine of corresponding rows -> float64 [N], 0 where either row is zero."""
     found = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
         # One root of the product: it is exact where a is b, so that pairs of equal texts are ties.
@@ -25,7 +25,7 @@ def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Minus the Euclidean distance of corresponding rows -> float64 [N]."""
+    """Return minus the Euclidean distance of corresponding rows -> float64 [N]."""
     found = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
         found[rows] = -np.linalg.norm(a - b, axis=1)
@@ -33,7 +33,7 @@ def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Dot product of corresponding rows -> float64 [N]."""
+    """Return the dot product of corresponding rows -> float64 [N]."""
     found = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
         found[rows] = np.einsum("nd,nd->n", a, b)
@@ -41,7 +41,7 @@ def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
-    """Minus the sum of absolute differences of corresponding rows -> float64 [N]."""
+    """Return minus the sum of absolute differences of corresponding rows -> float64 [N]."""
     found = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
         found[rows] = -np.abs(a - b).sum(1)
@@ -49,7 +49,7 @@ def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
-    """Minus the Jensen-Shannon divergence (natural logarithm), mean over V -> float64 [N], from -log 2 to 0."""
+    """Return minus the Jensen-Shannon divergence, mean over V -> float64 [N], from -ln 2 to 0."""
     found = np.zeros(len(a_NVK))
     for rows, a, b in _blocks(a_NVK, b_NVK):
         middle = (a + b) / 2
@@ -58,15 +58,18 @@ def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
 
 
 def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged) -> np.ndarray:
-    """Minus the L2 distance of the densities of two Gaussian mixtures -> float64 [N] (Latte-Mix, section 2.4).
+    """Return minus the L2 distance of the densities of two Gaussian mixtures -> float64 [N].
 
-    The components of a mixture are diagonal Gaussians of equal weight. Integral (p - q)^2 = <p,p> + <q,q> - 2 <p,q>,
-    where <p,q> is the mean over components i of p and j of q of N(mu_i; mu_j, var_i + var_j); in logarithms up to the
-    last step, because densities in many dimensions are far from 1. A mixture without components has density 0.
+    Latte-Mix, section 2.4. The components of a mixture are diagonal Gaussians of equal weight. Integral (p - q)^2 =
+    <p,p> + <q,q> - 2 <p,q>, where <p,q> is the mean over components i of p and j of q of N(mu_i; mu_j, var_i + var_j). It
+    stays in logarithms up to the last step, because densities in many dimensions are far from 1. A mixture without
+    components has density 0.
 
     Args:
         mu_a: [T, D] of each first text.
+        log_var_a: [T, D] likewise, the logarithms of the variances.
         mu_b: [S, D] of each second text.
+        log_var_b: [S, D] likewise.
     """
     found = np.zeros(len(mu_a))
     for row, (m, v, n, w) in enumerate(zip(mu_a, log_var_a, mu_b, log_var_b, strict=True)):
@@ -91,12 +94,12 @@ def _log_overlap(mu_TD: np.ndarray, var_TD: np.ndarray, mu_SD: np.ndarray, var_S
 
 
 def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """p log(p / q) of every element, 0 where p is."""
+    """Return p log(p / q) of every element, 0 where p is 0."""
     return p * np.log(np.divide(p, q, out=np.ones_like(p), where=p > 0))
 
 
 def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """(rows, a, b) of as many rows at a time as ``BLOCK`` allows, in float64."""
+    """Yield (rows, a, b) of as many rows at a time as ``BLOCK`` allows, in float64."""
     step = max(1, BLOCK // max(1, a[:1].size))
     for first in range(0, len(a), step):
         rows = slice(first, first + step)
@@ -108,22 +111,22 @@ Similarity = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], np.n
 
 
 def cosine_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Cosine of ``vectors``."""
+    """Return the cosine of ``vectors``."""
     return cosine(a["vectors"], b["vectors"])
 
 
 def l2_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Negated Euclidean distance of ``vectors``."""
+    """Return minus the Euclidean distance of ``vectors``."""
     return l2(a["vectors"], b["vectors"])
 
 
 def dot_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Dot product of ``vectors``."""
+    """Return the dot product of ``vectors``."""
     return dot(a["vectors"], b["vectors"])
 
 
 def manhattan_of_vectors(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Negated Manhattan distance of ``vectors``."""
+    """Return minus the Manhattan distance of ``vectors``."""
     return manhattan(a["vectors"], b["vectors"])
 
 

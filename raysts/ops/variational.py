@@ -16,34 +16,39 @@ FreeBits = Literal["total", "per_latent"]
 
 
 def gumbel_softmax(logits_NVK: Tensor, gumbel_NVK: Tensor, tau: float) -> Tensor:
-    """softmax((logits + g) / tau) -> [N, V, K] (equation 4; the logits' normaliser cancels)."""
+    """Return softmax((logits + g) / tau) -> [N, V, K] (equation 4)."""
     return torch.softmax((logits_NVK + gumbel_NVK) / tau, dim=-1)
 
 
 def gumbel(uniform: Tensor) -> Tensor:
-    """Gumbel(0, 1) from numbers in [0, 1): -log(-log(u))."""
+    """Return Gumbel(0, 1) noise from numbers in [0, 1): -log(-log(u))."""
     return uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log_().neg_().log_().neg_()  # in place: in its own copy
 
 
 def kl_to_uniform(logits_NVK: Tensor) -> Tensor:
-    """KL(softmax(logits) || uniform over K) = log K - entropy -> [N, V], in nats."""
+    """Return KL(softmax(logits) || uniform over K) = log K - entropy -> [N, V], in nats."""
     log_p_NVK = torch.log_softmax(logits_NVK, dim=-1)
     return (log_p_NVK.exp() * log_p_NVK).sum(-1) + math.log(logits_NVK.shape[-1])
 
 
 def kl_to_standard_normal(mu_NV: Tensor, log_var_NV: Tensor) -> Tensor:
-    """KL(N(mu, var) || N(0, 1)) of every dimension -> [N, V], in nats."""
+    """Return KL(N(mu, var) || N(0, 1)) of every dimension -> [N, V], in nats."""
     return (mu_NV.square() + log_var_NV.exp() - 1 - log_var_NV) / 2
 
 
 def free_bits(kl_NV: Tensor, threshold: float, of: FreeBits) -> Tensor:
-    """The divergence that is paid for -> [N]: ``total`` max(sum, threshold), ``per_latent`` sum of max(KL, threshold)."""
+    """Return the divergence that the loss counts -> [N].
+
+    ``total``: max(sum, threshold). ``per_latent``: sum of max(KL, threshold).
+    """
     return kl_NV.sum(-1).clamp_min(threshold) if of == "total" else kl_NV.clamp_min(threshold).sum(-1)
 
 
 def draw(kind: Callable[..., Tensor], seeds_B: np.ndarray, lengths_B: np.ndarray, width: int, like: Tensor) -> Tensor:
-    """Noise [N, width] of the texts' tokens one after the other, each text's from its own seed alone. ``kind``: ``torch.rand``
-    or ``torch.randn``."""
+    """Return noise of the texts' tokens in order, each text's from its seed alone -> [N, width].
+
+    ``kind``: ``torch.rand`` or ``torch.randn``.
+    """
     generator = torch.Generator(like.device)
     parts = [
         kind(length, width, generator=generator.manual_seed(seed), device=like.device)
