@@ -1,11 +1,16 @@
 """Named seeds and content ids: everything random or cached in raysts is a function of what went in."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from raysts.errors import InputError, RunFailed
 
 LATER = "later"
 """Metadata of a field that :func:`later` made."""
@@ -27,18 +32,84 @@ def content_id(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def folder_id(folder: Path, ignore: tuple[str, ...] = ("README.md", ".gitattributes", "data_config.json")) -> str:
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file, which a process reads once while its state stays the same."""
+    return _digest(path, _state(path))
+
+
+def folder_id(folder: Path) -> str:
     """16 hex digits over the files of a model folder (names and bytes; the card, checksums and what is hidden do not count: what
     git and the hub's library keep there changes while the model does not)."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        hidden = path.name.endswith(".checksum") or any(part.startswith(".") for part in name.parts)
-        if path.is_file() and path.name not in ignore and not hidden:
-            with path.open("rb") as file:
-                digest.update(str(name).encode() + b"\0")
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+    for path in _files(folder):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + file_digest(path))
     return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def unchanged(model: Path, content: str | None, content_of: Callable[[Path], str] = folder_id) -> Iterator[None]:
+    """Read a model in the block.
+
+    Args:
+        model: a folder, or a file.
+        content: content id that its files must have; None: nothing is made under one.
+        content_of: gives that id.
+
+    Raises:
+        RunFailed: they have another one, or change in the block.
+    """
+    before, failure = _states(model), None
+    try:
+        yield
+    except Exception as error:  # the change may be the reason
+        failure = error
+    after = _states(model)
+    if content is not None and (after != before or _content(model, content_of) != content):
+        changed_last = max(after, key=lambda path: after[path][-1], default=model)
+        raise RunFailed(
+            f"{changed_last} (on {os.uname().nodename}): model '{model}' was changed after its id was made; leave it as it is "
+            f"while it is used, and run the same command again: what is made of another model has other ids"
+        ) from failure
+    if failure is not None:
+        raise failure
+
+
+def _files(model: Path) -> list[Path]:
+    """The files of a model that count."""
+    ignored = ("README.md", ".gitattributes", "data_config.json")
+    return [
+        path
+        for path in (sorted(model.rglob("*")) if model.is_dir() else [model])
+        if path.is_file()
+        and path.name not in ignored
+        and not path.name.endswith(".checksum")
+        and not any(part.startswith(".") for part in path.relative_to(model).parts)
+    ]
+
+
+def _states(model: Path) -> dict[Path, tuple[int, ...]]:
+    with contextlib.suppress(OSError):
+        return {path: _state(path) for path in _files(model)}
+    return {}
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with the content of a file."""
+    now = path.stat()
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(path: Path, state: tuple[int, ...]) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _content(model: Path, content_of: Callable[[Path], str]) -> str | None:
+    """The content id of a model; None of what is none any more."""
+    with contextlib.suppress(OSError, InputError):
+        return content_of(model)
+    return None
 
 
 @functools.cache

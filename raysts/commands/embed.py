@@ -76,14 +76,15 @@ def embed(
     source, target = (on_this_machine(*of).absolute() for of in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
-    loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu")
+    content = folder_id(path)
+    loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
     compression.check(loaded, dims, dtype)
     whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     measured = measuring(loaded, whole, dtype, data, dev, say)
     beside = FolderStore(target.parent)
     beside.check(writes=True, option="--output")
     with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
-        spec = {"model": folder_id(path), "input": str(source), "column": column, "layers": loaded.layers}
+        spec = {"model": content, "input": str(source), "column": column, "layers": loaded.layers}
         if prefix := loaded.prompts.resolve():
             spec["prompt"] = prefix
         spec |= {"dims": dims} if dims else {}
@@ -97,7 +98,7 @@ def embed(
         cost = measured(ranges)
         if waiting:
             with executor(address) as chosen:
-                began, args = time.monotonic(), (path, layers, column, prefix, dims, dtype, ranges, precision)
+                began, args = time.monotonic(), (path, content, layers, column, prefix, dims, dtype, ranges, precision)
                 written = chosen.map(bulk.EmbedFile, args, waiting, Resources(), say)
                 for done, _ in enumerate(written, start=1):
                     rate = sum(unit.rows for unit, _ in waiting[:done]) / (time.monotonic() - began)

@@ -128,20 +128,21 @@ def evaluate(
             raise InputError(problems)
     if mteb is not None:
         FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
-    loaded = pretrained.load(path, pooling=pooling, layers=None if layers == EVERY_LAYER else layers, prompt=prompt)
     record, content = record_of(path), folder_id(path)
+    at = None if layers == EVERY_LAYER else layers
+    loaded = pretrained.load(path, pooling=pooling, layers=at, prompt=prompt, content=content)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.OfTwo = loaded
     asked = [] if prompt is None else [loaded.prompts.resolve()]
     by = _similarities(loaded, similarity)
     if teacher is not None:
-        measured = retrieval.OfTwo(loaded, pretrained.load(teacher))
+        asked.append(folder_id(teacher))
+        measured = retrieval.OfTwo(loaded, pretrained.load(teacher, content=asked[-1]))
         if problems := measured.problems():
             raise InputError(problems)
         by = by if similarity is not None else measured.similarities
         context["system"] = f"{context['system']}, documents by {documents_by}"
-        asked.append(folder_id(teacher))
     if probe not in (None, PROBE):
         asked.append(str(probe))
     if mteb is not None and "cosine" not in by:

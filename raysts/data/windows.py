@@ -209,7 +209,10 @@ class Windows:
         self.storage = Store.of(folder)
         manifest = self.storage.read_json(folder / "manifest.json")
         if manifest is None:
-            raise RuntimeError(f"{folder} is no finished token store: it has no manifest.json")
+            raise RunFailed(
+                f"{folder}: there is no finished token store there any more; leave the storage where it is, and what models read "
+                f"as it is, while they are used, and run the same command again"
+            )
         for part in manifest["parts"]:
             check_inside(part["file"], f"{folder / 'manifest.json'}", folders=False)
         # The matrix by its name: this object travels to whoever reads for it.

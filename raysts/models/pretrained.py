@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError
-from raysts.ids import content_id
+from raysts.ids import content_id, unchanged
 from raysts.models import static, vector_files
 from raysts.models.families import FAMILIES, class_of, family_of, without_pooler
 from raysts.models.layers import Layers, layer_indices, pooling_modes
@@ -52,6 +52,7 @@ def load(
     device: str | torch.device | None = None,
     heads: bool = True,
     precision: Precision = "fp32",
+    content: str | None = None,
 ) -> SentenceModel:
     """Load a MODEL.
 
@@ -69,8 +70,10 @@ def load(
         device: default: the first GPU if there is one.
         heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
         precision: what it embeds in; where that is bf16 weights of the backbone are too, and the model cannot be saved.
+        content: content id that its files must have; None: nothing is made under one.
 
     Raises:
+        RunFailed: its files have another content id, or change while they are read.
         InputError: nothing is there, it is not an encoder that raysts knows, it has no such prompt, texts would have no
             token, or there is no such precision.
     """
@@ -85,11 +88,12 @@ def load(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     computes = resolve(precision, place)
     folder = find(model)
-    asked = describe(folder)
-    prompts = asked.prompts.with_default(prompt)
-    backbone, tokenizer = load_backbone(folder)
+    with unchanged(folder, content):
+        asked = describe(folder)
+        prompts = asked.prompts.with_default(prompt)
+        backbone, tokenizer = load_backbone(folder)
+        kept = [head_of(kind, path) for kind, path in asked.heads] if heads else []
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
-    kept = [head_of(kind, path) for kind, path in asked.heads] if heads else []
     if kept:
         pooling, layers = asked.pooling, asked.layers
     try:
@@ -429,6 +433,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below
+            disable_mmap=True,  # a file that is overwritten would end the process, or change the weights
             **without_pooler(kind),
         )
         wrong = sorted([*loaded["missing_keys"], *(key[0] for key in loaded["mismatched_keys"])])

@@ -351,7 +351,8 @@ def write_model(plan: Plan, outcome: Outcome) -> tuple[Path | None, Model | None
     target = store.path(f"runs/{chosen.pooled_id}/model" if model else f"backbones/pooled-{chosen.pooled_id}")
     if not store.get_dir(target, fresh=True):
         remove_drafts(target.parent, of="model" if model else target.name)
-        pooled = pretrained.load(folder, pooling=chosen.pooling, layers=chosen.layers, device="cpu")  # type: ignore[arg-type]
+        how = {"pooling": chosen.pooling, "layers": chosen.layers, "content": plan.contents.get(folder)}
+        pooled = pretrained.load(folder, device="cpu", **how)  # type: ignore[arg-type]
         with store.put_dir(target) as draft:
             pooled.save(draft)
         if model and (record := record_of(folder)):

@@ -208,6 +208,7 @@ class EmbedFile:
         self,
         device: str | None,
         model: Path,
+        content: str,
         layers: Layers | None,
         column: str,
         prompt: str,
@@ -216,7 +217,8 @@ class EmbedFile:
         ranges: np.ndarray | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        self.path, self.model = model, load(model, layers=layers, prompt=prompt, device=device, precision=precision)
+        how: dict[str, Any] = {"device": device, "precision": precision, "content": content}
+        self.path, self.model = model, load(model, layers=layers, prompt=prompt, **how)
         self.column = column
         self.model.truncate_dim = dims or self.model.truncate_dim
         self.dtype, self.ranges, self.read = dtype, ranges, Reader()

@@ -27,7 +27,7 @@ from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
 from raysts.evaluation.dev import Dev, load_dev
-from raysts.ids import content_id, derive_seed, folder_id
+from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.layers import Layers, pooling_modes
 from raysts.models.modules import describe, pooled_by
@@ -113,6 +113,12 @@ class Inputs:
             return content_id([TINY, WORLD_VERSION, self._tiny_seed])
         return folder_id(self.backbone)
 
+    @cached_property
+    def contents(self) -> dict[Path, str]:
+        """Content ids of the models from elsewhere: whoever loads one for what is named by them reads what has that id."""
+        found = {folder: teachers.content_of(folder) for folder in self.teacher_folders}
+        return found if self.pipeline.backbone == TINY else found | {self.backbone: self.backbone_id}
+
     @property
     def _tiny_seed(self) -> int:
         return derive_seed(self.pipeline.seed, "backbone")
@@ -131,14 +137,18 @@ class Inputs:
 
     def write_backbone(self) -> None:
         """Write the tiny backbone, if that is what the pipeline starts from and it is not there, or the copy of another."""
-        if self.start.parent != self.storage / "backbones" or self.store.get_dir(self.start, fresh=True):
+        if self.start.parent != self.storage / "backbones":
+            return
+        there, copied = self.store.get_dir(self.start, fresh=True), self.backbone != self.start
+        if there and (not copied or _is_copy(there, self.backbone)):
             return
         with self.store.put_dir(self.start) as draft:
-            if self.pipeline.backbone == TINY:
+            if not copied:
                 write_tiny_backbone(draft, self._tiny_seed)
             else:
                 unread = shutil.ignore_patterns(*OTHER_FORMATS)
-                shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
+                with unchanged(self.backbone, self.backbone_id):
+                    shutil.copytree(self.backbone, draft, ignore=unread, dirs_exist_ok=True)
 
     @cached_property
     def teacher_folders(self) -> list[Path]:
@@ -149,7 +159,12 @@ class Inputs:
         """The folder of what makes the tokens of a token store: the backbone, or a teacher that reads others."""
         if spec.tokenizer == self.tokenizer_id:
             return self.start
-        return next(path for path in self.teacher_folders if teachers.tokenizer_id(path) == spec.tokenizer)
+        return next(path for path, tokenizer in self.teacher_tokenizers.items() if tokenizer == spec.tokenizer)
+
+    @cached_property
+    def teacher_tokenizers(self) -> dict[Path, str]:
+        """Content ids of what makes the teachers' tokens."""
+        return {path: teachers.tokenizer_id(path) for path in self.teacher_folders}
 
     @property
     def distilled(self) -> DistillationSettings | None:
@@ -276,7 +291,7 @@ class Inputs:
         """The token stores that the teachers read a distillation's rows from: each one's tokens, behind its prompt."""
         own, asked = self.store_spec(recipe), self.pipeline.teacher_prompt
         return [
-            replace(own, tokenizer=teachers.tokenizer_id(path), prompt=teachers.prompt_of(path, asked))
+            replace(own, tokenizer=self.teacher_tokenizers[path], prompt=teachers.prompt_of(path, asked))
             for path in self.teacher_folders
         ]
 
@@ -343,6 +358,12 @@ class Inputs:
         problems = self.contamination(keep=False).refuse(self.pipeline.name)
         if problems:
             raise InputError(problems)
+
+
+def _is_copy(copy: Path, folder: Path) -> bool:
+    """Whether the files of a copy are those of the folder, which may hold more."""
+    files = [path.relative_to(copy) for path in copy.rglob("*") if path.is_file()]
+    return all((folder / name).is_file() and file_digest(copy / name) == file_digest(folder / name) for name in files)
 
 
 def _keys(table: pa.Table) -> list[frozenset[str]]:

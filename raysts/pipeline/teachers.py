@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from raysts.data.shards import open_shard, pages, type_rule
 from raysts.errors import InputError, RunFailed
-from raysts.ids import content_id, folder_id
+from raysts.ids import content_id, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
@@ -28,7 +28,6 @@ from raysts.models.precision import Precision
 from raysts.models.tokens import Tokens, tokenize
 from raysts.ops.ensemble import unit
 from raysts.schema import Column
-from raysts.storage.checksums import checksum
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +61,7 @@ def graph(folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def content(path: Path) -> str:
+def content_of(path: Path) -> str:
     """Content id of a teacher."""
     return PrecomputedVectors(path).id if kind(path) == "vectors" else folder_id(path)
 
@@ -84,7 +83,11 @@ def tokenizer_id(path: Path) -> str:
 
 def load_tokenizer(path: Path) -> Any:
     """What makes its tokens; it is called as Hugging Face's tokenizers are."""
-    return PrecomputedVectors(path).rows_of if kind(path) == "vectors" else pretrained.load_tokenizer(path)
+    if kind(path) != "vectors":
+        return pretrained.load_tokenizer(path)
+    vectors = PrecomputedVectors(path)
+    vectors.numbers  # noqa: B018 (reads the texts)
+    return vectors.rows_of
 
 
 def prompt_of(path: Path, asked: str | None) -> str:
@@ -127,7 +130,7 @@ def check(path: Path) -> None:
 
 def load(
     path: Path, *, pooling: str | None = None, layers: Layers | None = None, prompt: str | None = None,
-    device: str | None = None, precision: Precision = "fp32",
+    device: str | None = None, precision: Precision = "fp32", content: str | None = None,
 ) -> Teacher:  # fmt: skip
     """The teacher at ``path``.
 
@@ -135,13 +138,17 @@ def load(
         path: a model directory, or Parquet.
         pooling: of an encoder's token vectors; None: as its directory says.
         precision: what an encoder computes in; ONNX does as its graph says.
+        content: as of :func:`raysts.models.pretrained.load`.
     """
-    if kind(path) == "vectors":
-        return PrecomputedVectors(path)
-    if kind(path) == "onnx":
-        return OnnxTeacher(path, prompt, device)
     how = {"pooling": pooling, "layers": layers, "prompt": prompt, "device": device, "precision": precision}
-    return EncoderTeacher(path, **how)
+    with unchanged(path, content, content_of):
+        if kind(path) == "encoder":
+            return EncoderTeacher(path, **how)
+        if kind(path) == "onnx":
+            return OnnxTeacher(path, prompt, device)
+        vectors = PrecomputedVectors(path)
+        vectors.numbers, vectors.table_RD  # noqa: B018 (reads them)
+        return vectors
 
 
 def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
@@ -272,7 +279,7 @@ class PrecomputedVectors:
 
     @cached_property
     def id(self) -> str:
-        return content_id([self.column, *map(checksum, self.files)])
+        return content_id([self.column, *(file_digest(path).hex() for path in self.files)])
 
     @cached_property
     def numbers(self) -> dict[str, int]:

@@ -42,14 +42,15 @@ from raysts.training.metrics import read_metrics
 
 
 class ScoreBackbone:
-    """The scores of a backbone on a development set, as a recipe pools it; the unit is its folder."""
+    """The scores of a backbone on a development set, as a recipe pools it; the unit is its folder and its content id."""
 
     def __init__(self, device: str | None, dev: Dev, recipe: Recipe, prompt: str | None) -> None:
         self.device, self.dev, self.recipe, self.prompt = device, dev, recipe, prompt
 
-    def __call__(self, folder: Path) -> dict[str, float | None]:
+    def __call__(self, unit: tuple[Path, str | None]) -> dict[str, float | None]:
         """None of one that has no such score."""
-        how = {"pooling": self.recipe.pooling, "layers": self.recipe.layers, "prompt": self.prompt}
+        folder, content = unit
+        how = {"pooling": self.recipe.pooling, "layers": self.recipe.layers, "prompt": self.prompt, "content": content}
         try:
             return dict(self.dev.scores(pretrained.load(folder, device=self.device, **how)))  # type: ignore[arg-type]
         except UndefinedCorrelationError:
@@ -187,7 +188,9 @@ class Study:
         if self.dev is None or search.metric == LOSS or self.untrained is not None:
             return
         args = (self.dev, plan.resolved(search.pipeline.stages[search.stage]), search.pipeline.prompt)
-        (found,) = executor.map(ScoreBackbone, args, [plan.start], search.pipeline.resources, say)
+        (found,) = executor.map(
+            ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
+        )
         self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": found[search.metric]})
 
     @property

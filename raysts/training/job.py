@@ -21,6 +21,7 @@ class Job:
     """One training run: everything ``train`` needs, picklable.
 
     Attributes:
+        content: content id of what it starts from; None: the model of another run.
         prompt: what stands before every text there, and before every text that the trained model reads.
         teacher: folder of teacher means, for distillation.
         to_target: the map of them to what is learnt, as :class:`raysts.data.windows.Windows` takes it.
@@ -35,6 +36,7 @@ class Job:
     seed: int
     folder: Path
     parent: Path
+    content: str | None = None
     store: Path
     prompt: str = ""
     teacher: Path | None = None

@@ -188,6 +188,7 @@ class Run:
             prompt=job.prompt,
             device=device,
             heads=self.kind.post == "pooled",
+            content=job.content,
         )
         if recipe.train.init == "random":
             randomise(model.encoder, derive_seed(job.seed, "weights"))

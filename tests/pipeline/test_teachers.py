@@ -51,7 +51,7 @@ def test_vectors_are_found_by_their_texts(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="no vector of 'a mouse'"):
         teacher.tokenize(["a cat", "a mouse"])
     write_vectors(tmp_path / "vectors.parquet", TEXTS, vectors[::-1])
-    assert teachers.content(path) != teachers.content(write_vectors(tmp_path / "b.parquet", TEXTS, vectors))
+    assert teachers.content_of(path) != teachers.content_of(write_vectors(tmp_path / "b.parquet", TEXTS, vectors))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ OWN = "own"
 
 
 class EmbedHeldOut:
-    """The cosines of held-out texts with each other, as a model pools them; units are model folders and where vectors are kept.
+    """The cosines of held-out texts with each other, as a model pools them; units are model folders, their content ids (None: of
+    a model of a run) and where vectors are kept.
 
     Gives one float32 [N / 2, N / 2] for each half of the texts. ``layers``: other choices of layers at which vectors are kept.
     """
@@ -42,9 +43,9 @@ class EmbedHeldOut:
     def __init__(self, device: str | None, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None) -> None:
         self.device, self.texts, self.layers, self.prompt = device, texts, layers, prompt
 
-    def __call__(self, work: tuple[Path, Path]) -> list[np.ndarray]:
-        model, kept = work
-        teacher = teachers.load(model, prompt=self.prompt, device=self.device)
+    def __call__(self, work: tuple[Path, str | None, Path]) -> list[np.ndarray]:
+        model, content, kept = work
+        teacher = teachers.load(model, prompt=self.prompt, device=self.device, content=content)
         keep: dict[str, Any]
         if isinstance(teacher, teachers.EncoderTeacher):
             pooling, own = teacher.model.pooling, teacher.model.layers
@@ -134,7 +135,10 @@ class AgreementNode(Node):
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         pipeline, half = self.inputs.pipeline, len(self.texts) // 2
         halves = self.texts[:half], self.texts[half:]
-        units = [(member.model, self.kept(member)) for member in selected(self.members, pipeline.select_top)]
+        units = [
+            (member.model, self.inputs.contents.get(member.model), self.kept(member))
+            for member in selected(self.members, pipeline.select_top)
+        ]
         args = (self.texts, pipeline.measured, pipeline.teacher_prompt)
         sums: list[Any] = [np.float32(0), np.float32(0)]
         for found in executor.map(EmbedHeldOut, args, units, pipeline.resources, say):

@@ -73,8 +73,8 @@ class Subject:
 class EmbedTexts:
     """Represents the texts of an evaluation at several choices of layers.
 
-    Units are model folders, their pooling, and where their vectors of held-out texts are kept, if they are. ``held_out``: those
-    of the texts of which vectors may be kept.
+    Units are model folders, their content ids (None: of a model of a run), their pooling, and where their vectors of held-out
+    texts are kept, if they are. ``held_out``: those of the texts of which vectors may be kept.
     """
 
     device: str | None
@@ -83,14 +83,14 @@ class EmbedTexts:
     prompt: str | None
     held_out: Sequence[str] = ()
 
-    def __call__(self, unit: tuple[Path, str, Path | None]) -> dict[Layers, Representation]:
+    def __call__(self, unit: tuple[Path, str | None, str, Path | None]) -> dict[Layers, Representation]:
         """None for vectors that are there, where they are not of all of the texts."""
-        model, pooling, kept = unit
+        model, content, pooling, kept = unit
         held_out, known = {*self.held_out}, kept_vectors(kept, pooling, self.layers) if kept else {}
         if not known:
-            return self._embed(model, pooling, self.texts)
+            return self._embed(model, content, pooling, self.texts)
         left = [text for text in self.texts if text not in held_out]
-        found = self._embed(model, pooling, left) if left else {}
+        found = self._embed(model, content, pooling, left) if left else {}
         if left and not found:
             return {}
         row_of = {text: row for row, text in enumerate(self.texts)}
@@ -101,13 +101,16 @@ class EmbedTexts:
             whole[choice] = {"vectors": np.concatenate(parts)[order]}
         return whole
 
-    def _embed(self, model: Path, pooling: str, texts: Sequence[str]) -> dict[Layers, Representation]:
+    def _embed(
+        self, model: Path, content: str | None, pooling: str, texts: Sequence[str]
+    ) -> dict[Layers, Representation]:
         if teachers.kind(model) != "encoder":  # it pools as it does
-            other = teachers.load(model, prompt=self.prompt, device=self.device)
+            other = teachers.load(model, prompt=self.prompt, device=self.device, content=content)
             if isinstance(other, teachers.PrecomputedVectors) and other.missing(texts) is not None:
                 return {}
             return {self.layers[0]: {"vectors": other.vectors(other.tokenize(texts))}}
-        loaded = pretrained.load(model, pooling=pooling, prompt=self.prompt, device=self.device)
+        how = {"pooling": pooling, "prompt": self.prompt, "device": self.device, "content": content}
+        loaded = pretrained.load(model, **how)  # type: ignore[arg-type]
         return loaded.represent_layers(texts, self.layers)
 
 
@@ -223,7 +226,8 @@ class EvaluateNode(Node):
             held = self.agreement if self.role == "member" and not clean_alone else None
             units = [
                 (
-                    each.model.model if each.model else inputs.start,
+                    folder := each.model.model if each.model else inputs.start,
+                    inputs.contents.get(folder),
                     each.pooling,
                     held.kept(each.model) if held and each.model else None,
                 )

@@ -65,7 +65,7 @@ class ModelNode(Node):
     @classmethod
     def of(cls, inputs: Inputs, name: str, folder: Path) -> ModelNode:
         return cls(
-            id=teachers.content(folder),
+            id=inputs.contents[folder],
             title=f"model {name}",
             needs=(),
             resources={"workers": 0, "cpus": 0, "gpus": 0},

@@ -68,6 +68,7 @@ class Source(NamedTuple):
         tokens: token store of the student's sentences as it reads them, behind its prompt.
         pooling: of the token vectors; None: the model's own.
         layers: which layers are pooled; None: the model's own.
+        content: content id of a model from elsewhere.
     """
 
     model: Path
@@ -76,6 +77,7 @@ class Source(NamedTuple):
     layers: Layers | None
     prompt: str
     precision: Precision = "fp32"
+    content: str | None = None
 
     def load(self, device: str | None) -> teachers.Teacher:
         return teachers.load(self.model, device=device, **self._how)
@@ -86,7 +88,7 @@ class Source(NamedTuple):
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision")}
+        return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision", "content")}
 
 
 class EmbedTeachers:
@@ -333,7 +335,8 @@ class TeacherNode(Node):
         """A model that reads as the student does, or from another token store, and pools as the recipe says, or by itself."""
         inputs, spec = self.inputs, spec or self.inputs.store_spec(self.recipe)
         pooling, layers = (self.recipe.pooling, self.recipe.layers) if as_trained else (None, None)
-        return Source(model, inputs.store_folder(spec), pooling, layers, spec.prompt, inputs.pipeline.precision)
+        tokens, content = inputs.store_folder(spec), inputs.contents.get(model)
+        return Source(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         inputs, settings, resources = self.inputs, self.settings, self.inputs.pipeline.resources

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raysts.data.windows import Group, StoreSpec, finish_store, tokenize_group
+from raysts.ids import unchanged
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -17,10 +18,12 @@ from raysts.storage.store import Store
 
 
 class TokenizeGroup:
-    """Writes file ``number`` of a token store; units are (number, row group)."""
+    """Writes file ``number`` of a token store; units are (number, row group). ``content``: of the tokenizer; None: ours."""
 
-    def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, folder: Path) -> None:
-        self.spec, self.tokenizer, self.folder = spec, teachers.load_tokenizer(tokenizer), folder
+    def __init__(self, device: str | None, spec: StoreSpec, tokenizer: Path, content: str | None, folder: Path) -> None:
+        with unchanged(tokenizer, content, teachers.tokenizer_id):
+            self.tokenizer = teachers.load_tokenizer(tokenizer)
+        self.spec, self.folder = spec, folder
 
     def __call__(self, unit: tuple[int, Group]) -> dict[str, Any]:
         number, group = unit
@@ -61,7 +64,8 @@ class TokenizeNode(Node):
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         remove_drafts(self.folder)
         self.inputs.corpus.write_derived(self.spec.table)
-        args = (self.spec, self.inputs.tokenizer_of(self.spec), self.folder)
+        tokenizer = self.inputs.tokenizer_of(self.spec)
+        args = (self.spec, tokenizer, self.spec.tokenizer if tokenizer in self.inputs.contents else None, self.folder)
         units = list(enumerate(self.inputs.groups(self.spec)))
         parts = list(executor.map(TokenizeGroup, args, units, Resources(cpus=1, gpus=0), say))
         self.inputs.corpus.check_unchanged([self.spec.table])

@@ -114,6 +114,7 @@ class TrainNode(RunNode):
                 seed=seed,
                 folder=inputs.storage / "runs" / run_id,
                 parent=parent[0],
+                content=inputs.contents.get(parent[0]),
                 store=inputs.store_folder(spec),
                 prompt=spec.prompt,
                 teacher=teacher.folder if teacher else None,
