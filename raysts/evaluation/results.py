@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,16 +93,28 @@ def _part(path: Path) -> pa.Table:
 
 
 def git_commit() -> str:
-    """What ran: the commit of the source tree raysts runs from, or ``$RAYSTS_COMMIT``; without either (clusters get copies
+    """What ran: ``$RAYSTS_COMMIT``, or the commit of the source tree raysts runs from; without either (clusters get copies
     of the tree) ``sources-`` and the digest that ``raysts --version`` shows."""
-    root = Path(__file__).parents[2]
-    if (root / ".git").exists():
-        found = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        )
-        if found.stdout.strip():
-            return found.stdout.strip()
-    return os.environ.get("RAYSTS_COMMIT") or f"sources-{sources()}"
+    return os.environ.get("RAYSTS_COMMIT") or commit_of(Path(__file__).parents[2]) or f"sources-{sources()}"
+
+
+def commit_of(tree: Path) -> str | None:
+    """Return the commit that a source tree is at, read from its ``.git``; None where that does not say."""
+    folder = tree / ".git"
+    try:
+        if folder.is_file():  # of a worktree
+            folder = tree / folder.read_text().removeprefix("gitdir:").strip()
+        common = folder / (folder / "commondir").read_text().strip() if (folder / "commondir").is_file() else folder
+        head = (folder / "HEAD").read_text().strip()
+        name = head.removeprefix("ref: ")
+        if name != head and (common / name).is_file():
+            head = (common / name).read_text().strip()
+        elif name != head:
+            packed = (line.split(" ") for line in (common / "packed-refs").read_text().splitlines())
+            head = next((commit for commit, *names in packed if names == [name]), "")
+    except (OSError, ValueError):
+        return None
+    return head if re.fullmatch(r"[0-9a-f]{40,64}", head) else None
 
 
 @dataclass(frozen=True, slots=True)

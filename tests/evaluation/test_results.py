@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,36 @@ def test_metrics_without_aggregation_have_tables_of_their_own() -> None:
         "a       member  mean     2       -           80.00  90.00",
     ]
     assert results.format_results([]) == results.format_table(results.summary([]))
+
+
+@pytest.mark.parametrize("kind", ["branch", "packed", "detached", "worktree"])
+def test_the_commit_is_read_without_git(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git says it, from what a clone of any kind holds; a machine that runs it may have no git."""
+    tree = tmp_path / "tree"
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=tree, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    tree.mkdir()
+    git("init", "-q", "-b", "some/branch")
+    assert results.commit_of(tree) is None
+    for number in "12":
+        git("commit", "-q", "--allow-empty", "-m", number)
+    if kind == "packed":
+        git("branch", "other", "HEAD~1")
+        git("pack-refs", "--all")
+    if kind == "detached":
+        git("checkout", "-q", "HEAD~1")
+    if kind == "worktree":
+        git("worktree", "add", "-q", "-b", "beside", str(tmp_path / "beside"), "HEAD~1")
+        tree = tmp_path / "beside"
+    commit = git("rev-parse", "HEAD")
+    monkeypatch.setenv("PATH", "")
+    assert results.commit_of(tree) == commit
+    monkeypatch.delenv("RAYSTS_COMMIT", raising=False)
+    assert re.fullmatch(r"[0-9a-f]{40}|sources-[0-9a-f]{12}", results.git_commit())
+    monkeypatch.setenv("RAYSTS_COMMIT", "said")
+    assert results.git_commit() == "said"
