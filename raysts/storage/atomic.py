@@ -3,8 +3,12 @@
 import contextlib
 import errno
 import fcntl
+import fnmatch
+import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,8 +26,14 @@ ASIDE = ".aside-"
 REPLACED = ".replaced"
 """Ends the name under which a folder stands while another one takes its place."""
 
+DRAFT = re.compile(rf"{re.escape(ASIDE)}(.+)\.([0-9a-f]{{12}})\.(\d+)\.(\d*)\.\d+({re.escape(REPLACED)})?")
+"""The name of a draft: what it becomes, the place of its writer (:func:`place`), the writer's number and its start."""
+
+os.umask(UMASK := os.umask(0o077))
+"""What others may not do with new files; asked for once, for that sets it."""
+
 ABANDONED = 24 * 3600.0
-"""Seconds after which a draft of another machine, on which nobody wrote since, counts as left behind."""
+"""Seconds after which a draft of another place, on which nobody wrote since, counts as left behind."""
 
 
 @contextlib.contextmanager
@@ -39,8 +49,11 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
     replaced = draft.with_name(f"{draft.name}{REPLACED}")
     try:
         yield draft
-        if synced:
-            for written in (*draft.rglob("*"), draft):
+        for written in (*draft.rglob("*"), draft):
+            if written.is_file() and (mode := written.stat().st_mode) != (usual := mode | 0o666 & ~UMASK):
+                with contextlib.suppress(OSError):  # not every file system has modes
+                    written.chmod(usual)  # safetensors lets nobody else read
+            if synced:
                 _sync(written)
         if draft.is_dir() and path.exists():
             path.replace(replaced)
@@ -58,10 +71,11 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
 
 
 def _take_away(draft: Path, name: str) -> None:
-    """Remove a draft of what is called ``name`` (empty: another machine knows). What nothing has replaced, for its writer came no
-    further, goes back."""
+    """Remove a draft of what is called ``name`` (empty: nobody knows). What nothing has replaced, for its writer came no further,
+    goes back."""
     if name and draft.name.endswith(REPLACED) and draft.exists() and not draft.with_name(name).exists():
-        draft.replace(draft.with_name(name))
+        with contextlib.suppress(FileNotFoundError):  # somebody else did
+            draft.replace(draft.with_name(name))
     elif draft.is_dir():
         shutil.rmtree(draft, ignore_errors=True)
     else:
@@ -70,7 +84,20 @@ def _take_away(draft: Path, name: str) -> None:
 
 def draft_name(name: str) -> str:
     """A name that says whose it is: :func:`remove_drafts` takes it away when that process is gone."""
-    return f"{ASIDE}{name}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
+    return f"{ASIDE}{name}.{_place_id()}.{os.getpid()}.{start_of(os.getpid()) or ''}.{time.monotonic_ns()}"
+
+
+def place() -> str:
+    """Where process numbers mean what they mean here: this boot of this machine, and the container's own numbering."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return os.uname().nodename
+
+
+def _place_id() -> str:
+    return hashlib.sha256(place().encode()).hexdigest()[:12]
 
 
 def _sync(path: Path) -> None:
@@ -104,17 +131,18 @@ def write_json(path: Path, value: Any) -> None:
 def remove_drafts(folder: Path, of: str | None = None) -> None:
     """Remove what killed writers left beside their targets; the drafts of live processes stay. ``folder``: with all that is
     below it. ``of``: only what was to become a file or folder of this name (``*``: any), in the folder itself."""
-    for path in list(folder.rglob(f"{ASIDE}*") if of is None else folder.glob(f"{ASIDE}{of}.*")):
-        if not _may_live(path):
-            _take_away(path, path.name.removeprefix(ASIDE).rpartition(f".{os.uname().nodename}.")[0])
+    # Folders may go while they are looked through, which os.walk does not mind.
+    for where, folders, files in itertools.islice(os.walk(folder), None if of is None else 1):
+        for name in fnmatch.filter([*folders, *files], f"{ASIDE}*" if of is None else f"{ASIDE}{of}.*"):
+            if not _may_live(path := Path(where, name)):
+                _take_away(path, named[1] if (named := DRAFT.fullmatch(name)) else "")
 
 
 def _may_live(draft: Path) -> bool:
-    """Whether the writer of a draft may still be at work: it is, or it is on another machine and wrote not long ago."""
-    _, here, rest = draft.name.rpartition(f".{os.uname().nodename}.")
-    number = rest.split(".")[0]
-    if here and number.isdigit():
-        return process_lives(int(number))
+    """Whether the writer of a draft may still be at work: it is, or it is in another place and wrote not long ago."""
+    named = DRAFT.fullmatch(draft.name)
+    if named and named[2] == _place_id():
+        return process_lives(int(named[3]), named[4] or None)
     try:
         return time.time() - max(path.stat().st_mtime for path in (draft, *draft.rglob("*"))) < ABANDONED
     except OSError:  # it is being renamed

@@ -1,6 +1,7 @@
 """Files that others wrote: read when they are ordinary files of a size that can be right, and hold what they should."""
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ def check_ordinary(path: Path, most: int | None = None) -> None:
         return
     except (OSError, ValueError) as error:  # a name with a zero byte, or too long
         raise InputError(f"{str(path)!r:.200}: cannot be read ({error})") from None
+    if not os.access(path, os.R_OK):
+        raise InputError(
+            f"{path}: you have no permission to read it; ask its owner for it, or take a copy that you may read"
+        )
     if not stat.S_ISREG(found.st_mode):
         raise InputError(f"{path}: is a folder, a pipe or a device; it must be an ordinary file")
     if most is not None and found.st_size > most:

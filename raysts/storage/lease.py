@@ -17,11 +17,11 @@ import random
 import secrets
 import threading
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from raysts.errors import InputError, RunFailed, StoreFailed
-from raysts.storage.atomic import process_lives, start_of
+from raysts.storage.atomic import place, process_lives, start_of
 from raysts.storage.bucket import Bucket, short
 
 BEAT = 10.0
@@ -184,15 +184,6 @@ def epochs_of(key: str) -> str:
     """The folder of what was written under a lock whose epoch was raised, or of the epochs of a lock: the last name counts."""
     path = PurePosixPath(key)
     return str(path.with_name(".epochs") / path.name)
-
-
-def place() -> str:
-    """Where process numbers mean what they mean here: this boot of this machine, and the container's own numbering."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return os.uname().nodename
 
 
 def _claim(content: bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.nodes import teacher
 from raysts.pipeline.plan import Plan
 from raysts.recipes.recipe import Resources
-from raysts.storage.atomic import ASIDE
+from raysts.storage.atomic import ASIDE, draft_name
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_means_by_actors_are_those_made_here_though_an_actor_is_killed(
         """An actor that is killed in the middle of writing a shard."""
 
         def __call__(self, window: int) -> None:
-            half = there / f"{ASIDE}{shard_name(7)}.{os.uname().nodename}.{os.getpid()}.1"
+            half = there / draft_name(shard_name(7))
             if window == 7 and not list(there.glob(f"{ASIDE}{shard_name(7)}*")):
                 half.write_bytes(b"half a shard")
                 os.kill(os.getpid(), signal.SIGKILL)

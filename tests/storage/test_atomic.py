@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raysts.errors import InputError, nearest
-from raysts.storage.atomic import ASIDE, atomic_write, lock, remove_drafts, writable, write_json
+from raysts.storage.atomic import ASIDE, atomic_write, draft_name, lock, remove_drafts, start_of, writable, write_json
 from raysts.storage.foreign import read_json
 
 
@@ -116,12 +117,23 @@ def test_drafts_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / "sub").mkdir()
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    host, dead, live = os.uname().nodename, ended.pid, os.getpid()
-    (tmp_path / "sub" / f"{ASIDE}x.{host}.{dead}.34").touch()
-    (tmp_path / f"{ASIDE}model.{host}.{dead}.2").mkdir()
-    (tmp_path / f"{ASIDE}model.{host}.{dead}.2" / "weights").touch()
+
+    def of_the_dead(name: str) -> str:
+        return draft_name(name).replace(f".{os.getpid()}.", f".{ended.pid}.")
+
+    (tmp_path / "sub" / of_the_dead("x")).touch()
+    model = tmp_path / of_the_dead("model")
+    model.mkdir()
+    (model / "weights").touch()
+    earlier = tmp_path / draft_name("x").replace(f".{start_of(os.getpid())}.", ".1.")  # whose number is ours now
+    earlier.touch()
     (tmp_path / "keep").touch()
-    others = [f"{ASIDE}y.{host}.{live}.1", f"{ASIDE}y.another-{host}-machine.{dead}.1"]
+    elsewhere = re.sub(r"\.[0-9a-f]{12}\.", ".0123456789ab.", of_the_dead("y"))
+    others = [
+        draft_name("y"),
+        elsewhere,
+        f"{ASIDE}y.{os.uname().nodename}.{ended.pid}.1",
+    ]  # the last one of an older version
     for name in others:
         (tmp_path / name).touch()
     remove_drafts(tmp_path)
@@ -142,7 +154,8 @@ def test_drafts_of_another_machine_are_removed_when_nobody_has_written_for_a_day
 
 def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-    draft = tmp_path / f"{ASIDE}x.{os.uname().nodename}.{killed.pid}.1"
+    name = draft_name("x").replace(f".{start_of(os.getpid())}.", f".{start_of(killed.pid)}.")
+    draft = tmp_path / name.replace(f".{os.getpid()}.", f".{killed.pid}.")
     draft.touch()
     remove_drafts(tmp_path)
     assert draft.exists()
@@ -151,6 +164,75 @@ def test_drafts_of_a_killed_process_that_nobody_waited_for(tmp_path: Path) -> No
     remove_drafts(tmp_path)
     assert not draft.exists()
     killed.communicate()
+
+
+def test_a_draft_of_another_container_with_our_host_name_stays(tmp_path: Path) -> None:
+    """Its writer's number is nobody's here."""
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to make a PID namespace")
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    write = """
+import os, sys
+from pathlib import Path
+from raysts.storage.atomic import atomic_write
+
+Path("/proc/sys/kernel/ns_last_pid").write_text(str(int(sys.argv[2]) - 1))
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with atomic_write(Path(sys.argv[1])) as draft:
+    draft.write_text("whole")
+    print(draft, flush=True)
+    input()
+"""
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", write, tmp_path / "file", str(ended.pid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        draft = Path(writer.stdout.readline().strip())
+        assert draft.exists()
+        remove_drafts(tmp_path)
+        assert draft.exists()
+        writer.communicate("\n")
+    assert writer.returncode == 0 and (tmp_path / "file").read_text() == "whole"
+
+
+def test_a_sweep_beside_a_writer_raises_nothing(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(400):
+            with atomic_write(tmp_path / "model", synced=False) as draft:
+                for part in "abcd":
+                    (draft / part / str(number)).mkdir(parents=True)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        remove_drafts(tmp_path)
+    writer.join()
+    assert len(list((tmp_path / "model").iterdir())) == 4
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_what_is_written_follows_the_umask(umask: int, tmp_path: Path) -> None:
+    """Also weights, which safetensors lets nobody else read."""
+    write = """
+import sys
+from pathlib import Path
+import numpy as np
+from raysts.storage.atomic import atomic_write
+from safetensors.numpy import save_file
+
+with atomic_write(Path(sys.argv[1])) as draft:
+    draft.mkdir()
+    (draft / "plain").touch()
+    save_file({"x": np.zeros(3)}, draft / "model.safetensors")
+with atomic_write(Path(sys.argv[1]) / "alone.safetensors") as draft:
+    save_file({"x": np.zeros(3)}, draft)
+"""
+    subprocess.run([sys.executable, "-c", write, tmp_path / "model"], check=True, umask=umask)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o666 & ~umask}
 
 
 def test_json_round_trip(tmp_path: Path) -> None:
