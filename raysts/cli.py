@@ -10,11 +10,11 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from raysts.commands.options import Command, Result
 from raysts.commands.parser import parse
-from raysts.errors import InputError, RunFailed, without_secrets
+from raysts.errors import InputError, RunFailed, limit_reached, without_secrets
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 """Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
@@ -23,16 +23,63 @@ MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point of the console script; the exit code says how it ended (0, 2, 3 or 130)."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # its caller has closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    sys.stderr = Lenient(sys.stderr)  # type: ignore[assignment]
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = execute(given)
+        code: Any = execute(given)
+    except SystemExit as ended:  # argparse
+        code = ended.code
     except KeyboardInterrupt:
         print(
             f"raysts: interrupted; finished work is kept. To go on: {written_down(given)}", file=sys.stderr, flush=True
         )
         os._exit(130)  # threads that wait on a Ray run never return after the shutdown: do not wait for them
+    if not _shown(sys.stdout):
+        code = 3
+    _shown(sys.stderr)
     gc.freeze()  # Python looks through all that is left when it ends: a second, for nothing
     sys.exit(code)
+
+
+class Lenient:
+    """A stream that drops what cannot be written: a run does not end because nobody can read what it says."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+def _shown(stream: Any, text: str | None = None) -> bool:
+    """Return False, and say so, if a text, or what a stream holds, cannot be written; Python would try once more when it ends."""
+    stream = getattr(stream, "_stream", stream)
+    try:
+        if text is not None:
+            print(text, file=stream)
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):  # else whoever reads, as in `| head`, has enough
+            print(
+                f"raysts: the result cannot be written to stdout ({error.strerror}); what was made is kept. Give stdout "
+                f"another place and run the same command again",
+                file=sys.stderr,
+            )
+            return False
+    return True
 
 
 def execute(arguments: list[str]) -> int:
@@ -43,7 +90,7 @@ def execute(arguments: list[str]) -> int:
     except InputError as error:
         return _refuse(error)
     if command is None:  # help or the version was asked for, and printed
-        return 0
+        return 0 if _shown(sys.stdout) else 3
     # Models and data named on the command line are local unless they are hub names; nothing phones home.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -61,12 +108,20 @@ def execute(arguments: list[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
             return 2
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            print(
+                f"raysts: {error.filename}: you have no permission for what was to be done there ({error.strerror}); ask its "
+                f"owner for it, or name another place",
+                file=sys.stderr,
+            )
+            return 2
+        if limit := limit_reached(error):
+            print(f"raysts: {without_secrets(limit)}", file=sys.stderr)
+            return 3
         print(f"raysts: {_unexpected(error, line)}", file=sys.stderr)
         return 3
-    try:
-        print(json.dumps(result, default=str) if as_json else text, flush=True)
-    except BrokenPipeError:  # whoever reads, as in `| head`, has enough; Python flushes once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not _shown(sys.stdout, json.dumps(result, default=str) if as_json else text):
+        return 3
     return 2 if result.get("problems") else 0
 
 

@@ -1,6 +1,7 @@
 """The two ways a raysts command ends badly: the user's input is wrong, or a run failed."""
 
 import difflib
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -30,6 +31,41 @@ class RunFailed(RuntimeError):  # noqa: N818
 
 class StoreFailed(RunFailed):
     """An object store did not answer, or refused, for longer than is worth waiting."""
+
+
+LIMITS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full: your quota is used up",
+    errno.EFBIG: "a file would be larger than this process may write (see ulimit -f)",
+    errno.EMFILE: "this process may have no more files open (see ulimit -n)",
+    errno.EAGAIN: "this user may have no more processes or threads (see ulimit -u, and the limit of the container)",
+    errno.ENOMEM: "this process may have no more memory (see ulimit -v, and the limit of the container)",
+}
+"""What an error of the system says that the machine has no more of."""
+
+LIMIT_WORDS = {
+    **{os.strerror(number): number for number in LIMITS},
+    "start new thread": errno.EAGAIN,
+    "failed to map segment": errno.ENOMEM,
+}
+"""How libraries say the same without the number."""
+
+
+def limit_of(error: BaseException) -> int | None:
+    """Return the number of the limit of the machine that an error is about; None of any other error."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in LIMITS else None
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    return next((number for words, number in LIMIT_WORDS.items() if words in str(error)), None)
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Return what the machine has no more of, and the remedy; None of an error that is about something else."""
+    number = limit_of(error)
+    if number is None:
+        return None
+    return f"{LIMITS[number]} ({error}); make room there and run the same command again: it goes on where it stopped"
 
 
 def without_secrets(text: str) -> str:

@@ -241,12 +241,12 @@ def main(arguments: list[str]) -> None:
     if before is not None and (more := {name: text for name, text in above(before, now).items() if name not in raised}):
         lines = [f"{name} is {text}; make it less, or add: --raise '{name}'" for name, text in more.items()]
         sys.exit("\n".join(lines))
+    CEILINGS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
     for kind, numbers in now.items():
         for name, number in numbers.items():
             old = number if before is None else before.get(kind, {}).get(name, 0)
             if old != number:
                 print(f"{kind}: {name} {old:,} -> {number:,}")
-    CEILINGS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

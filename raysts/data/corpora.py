@@ -332,7 +332,7 @@ class Corpus:
             if sha256 is None:
                 digest = hashlib.sha256()
                 for path in self.files(name):
-                    self.store.get(path, fresh=True)
+                    self.store.bring(path)
                     with path.open("rb") as file:
                         digest.update(hashlib.file_digest(file, "sha256").digest())
                 sha256 = digest.hexdigest()

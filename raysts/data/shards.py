@@ -73,7 +73,7 @@ def open_shard(path: Path | str, remedy: str) -> pq.ParquetFile:
     Raises:
         ShardError: it is no Parquet file, or not a whole one.
     """
-    Store.of(Path(path)).get(Path(path), fresh=True)
+    Store.of(Path(path)).bring(Path(path))
     check_ordinary(Path(path))
     try:
         file = pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)

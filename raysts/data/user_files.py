@@ -112,6 +112,7 @@ def rows_of(path: Path, choose: Choose) -> Iterator[Row]:
         ".jsonl": _jsonl,
         LINES: _lines,
     }
+    check_ordinary(path)
     return readers[format_of(path)](path, choose)
 
 

@@ -74,6 +74,8 @@ def describe(folder: Path) -> Description:
     modules = foreign.read_json(file, list)
     if modules is None and _is_decoder(config_of(folder / "config.json") or {}):
         found["pooling"] = "lasttoken"  # as sentence-transformers pools one that comes without modules
+    if modules == []:
+        raise InputError(f"{file}: lists no module; get the model again, or remove the file from a bare encoder")
     for module, path in _modules(file, modules or []):
         kind = module.rsplit(".", 1)[-1]
         config = config_of(path / "config.json") or {}

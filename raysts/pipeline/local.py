@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raysts.errors import InputError, RunFailed, StoreFailed, without_secrets
+from raysts.errors import InputError, RunFailed, StoreFailed, limit_reached, without_secrets
 from raysts.recipes.recipe import Resources
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
@@ -101,9 +101,8 @@ def train_chain(chain: Sequence[Job], runtime: Callable[[Job], Runtime]) -> str 
 
 def fail(job: Job, error: BaseException) -> str:
     """Put on record that a run failed, and why; the reason as people read it."""
-    reason = str(error) if isinstance(error, (InputError, RunFailed)) else f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno == 28:
-        reason = f"the disk is full: {error}; free space in {job.folder.parent} and run the same command again"
+    ours = isinstance(error, (InputError, RunFailed))
+    reason = str(error) if ours else limit_reached(error) or f"{type(error).__name__}: {error}"
     reason, log = without_secrets(reason), job.folder / "error.log"
     try:
         job.folder.mkdir(parents=True, exist_ok=True)

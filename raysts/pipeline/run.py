@@ -1,7 +1,6 @@
 """Runs a plan: every node that is not done, in order, on an executor; killed anywhere and run again, it goes on."""
 
 import contextlib
-import errno
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysts.data.shards import skipped_line
-from raysts.errors import InputError, RunFailed
+from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
 from raysts.pipeline.deliver import Delivered, cautions, delivered, write_model
 from raysts.pipeline.local import Executor, Say
@@ -46,12 +45,9 @@ def run(
         with plan.store.lock(f"locks/{name}.lock", f"raysts run {name}", of=record):
             return _Driver(plan, executor, name, command, say, report).run()
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if (limit := limit_reached(error)) is None:
             raise
-        raise RunFailed(
-            f"the disk is full ({error}); free space in {plan.storage} and run the same command again: it goes on where "
-            f"it stopped"
-        ) from error
+        raise RunFailed(limit) from error
 
 
 SWEPT = (

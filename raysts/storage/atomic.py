@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raysts.errors import InputError
+from raysts.errors import InputError, RunFailed, limit_of
 
 FULL = 2**20
 """Free bytes below which a disk counts as full."""
@@ -61,9 +61,12 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
         if synced:
             _sync(path.parent)
     except Exception as error:
-        # Writers in C++ (torch, Arrow) report a full disk in words of their own.
-        if not isinstance(error, OSError) and shutil.disk_usage(path.parent).free < FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        # Writers in C++ and Rust (torch, Arrow, safetensors) report a full disk in words of their own, or in none.
+        limit = limit_of(error)
+        if limit is None and not isinstance(error, OSError) and shutil.disk_usage(path.parent).free < FULL:
+            limit = errno.ENOSPC
+        if limit and getattr(error, "filename", None) is None and not isinstance(error, (InputError, RunFailed)):
+            raise OSError(limit, os.strerror(limit), str(path)) from error
         raise
     finally:
         for leftover in (replaced, draft):

@@ -64,9 +64,9 @@ def checked_write(path: Path) -> Iterator[Path]:
             beside.write_text("\n".join([*lines][:REMEMBERED]), encoding="utf-8")
 
 
-def intact(path: Path, deep: bool = True) -> bool:
-    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside. ``deep``: by content; else by
-    sizes alone."""
+def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
+    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside, where ``aside`` says so.
+    ``deep``: by content; else by sizes alone."""
     if path.is_dir():
         sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
         return sound or set_aside(path)
@@ -78,7 +78,7 @@ def intact(path: Path, deep: bool = True) -> bool:
         if any(line.endswith(found) for line in lines):
             return True
         if _state(path) == state:
-            return set_aside(path)
+            return aside and set_aside(path)
     return False
 
 

@@ -130,6 +130,14 @@ class Store(abc.ABC):
         """The files below a folder as they are now, in order; with patterns those whose last parts match one."""
 
     @abc.abstractmethod
+    def bring(self, key: Key) -> None:
+        """Bring a file of the user's own here as it is in the store now; one in a folder is never set aside.
+
+        Raises:
+            InputError: it is not what raysts wrote there.
+        """
+
+    @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none. ``fresh``: as it is in the store
         now; else what is here and whole is taken as it is.
@@ -227,6 +235,14 @@ class FolderStore(Store):
         path = self.path(key)
         return path if path.is_file() and intact(path) else None
 
+    def bring(self, key: Key) -> None:
+        path = self.path(key)
+        if path.is_file() and not intact(path, aside=False):
+            raise InputError(
+                f"{path}: is not what raysts wrote there: it was replaced, or is damaged; to take it as it is remove "
+                f".{path.name}{CHECKSUM} beside it, otherwise import it again"
+            )
+
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         return [path for path in self.list(folder, recursive=True) if _matches(path, patterns)]
 
@@ -313,6 +329,9 @@ class BucketStore(Store):
         name = self.now(key)
         entry = self.bucket.entry(name)
         return self._get_now(path, name, entry) if entry else None
+
+    def bring(self, key: Key) -> None:
+        self.get(key, fresh=True)
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         base, objects = self.path(folder), self.bucket.listed(self.key(folder), recursive=True)

@@ -53,7 +53,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     **{
         f"modules.json {str(value)[:30]}": write("modules.json", value)
         for value in (
-            {}, "null", "3", [3], [{}], [None], DEEP, "\0" * 50, "",
+            {}, [], "null", "3", [3], [{}], [None], DEEP, "\0" * 50, "",
             module(path=None), module(path=3), module(path="../.."), module(path="/etc"), module(path="a\0b"),
             module(type=None), module(type=["x"]), module(type="Unknown"),
         )

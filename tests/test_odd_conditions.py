@@ -1,0 +1,137 @@
+"""What the machine, its owner or whoever reads the output may do to a command: one message, one of the known exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_commands import EVALUATION, TINY, overrides, raysts
+
+COMMAND = (sys.executable, "-m", "raysts")
+RIGHTS = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
+
+
+def ended(*arguments: object, before: tuple[str, ...] = (), **how: Any) -> subprocess.CompletedProcess[str]:
+    """A command as a process that has come to its end, in words and without a traceback."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | how
+    done = subprocess.run([*before, *COMMAND, *map(str, arguments)], text=True, check=False, **streams)
+    assert "Traceback" not in f"{done.stdout}{done.stderr}"
+    return done
+
+
+def small_run(small_world: Path, storage: Path) -> list[object]:
+    options = overrides(TINY, EVALUATION, {"members": 1})
+    return ["run", "nli", "--data", small_world, "--storage", storage, "--address", "none", *options]
+
+
+# -- output that cannot be written -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["recipes"], ["recipes", "--json"], ["show", "nli"]])
+def test_a_result_that_cannot_be_written(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = ended(*arguments, stdout=full)
+    assert done.returncode == 3 and done.stderr.startswith(
+        "raysts: the result cannot be written to stdout (No space left"
+    )
+    with Path("/dev/full").open("w") as full:
+        assert ended(*arguments, stdout=full, stderr=full).returncode == 3
+        assert ended("nonsense", stderr=full).returncode == 2
+
+
+def test_a_run_whose_progress_cannot_be_written(small_world: Path, tmp_path: Path) -> None:
+    """It goes on to its end, on a full disk and where the reader of a pipe has gone."""
+    with Path("/dev/full").open("w") as full:
+        done = ended(*small_run(small_world, tmp_path / "full"), "--json", stderr=full)
+    assert done.returncode == 0 and json.loads(done.stdout)["status"] == "done"
+    command = [*COMMAND, *map(str, small_run(small_world, tmp_path / "pipe")), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stderr.readline()
+        process.stderr.close()
+        result = process.stdout.read()
+    assert process.returncode == 0 and json.loads(result)["status"] == "done"
+
+
+def test_ctrl_c_while_modules_are_imported() -> None:
+    """The pipe is small, so that the process waits among its imports until it is interrupted."""
+    command = [sys.executable, "-X", "importtime", "-m", "raysts", "plan", "nli"]
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    with subprocess.Popen(command, stderr=write, stdout=subprocess.DEVNULL) as process, os.fdopen(read) as lines:
+        os.close(write)
+        next(line for line in lines if "raysts.errors" in line)
+        process.send_signal(signal.SIGINT)
+        left = lines.read()
+    assert process.returncode == 130 and "Traceback" not in left and "raysts: interrupted" in left
+
+
+# -- what may not be read, or not be written -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forbidden() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command while a path may not be read; root takes its rights away first."""
+    before = RIGHTS if os.geteuid() == 0 else ()
+    if before and (shutil.which(before[0]) is None or subprocess.run([*before, "true"], check=False).returncode):
+        pytest.skip("root keeps its rights here")
+
+    def run(path: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        mode = path.stat().st_mode
+        path.chmod(0)
+        try:
+            return ended(*arguments, before=before, env=os.environ | environment)
+        finally:
+            path.chmod(mode)
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["storage", "model", "weights", "config", "text", "data", "plan"])
+def test_what_may_not_be_read(
+    what: str, forbidden: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """Exit code 2 and one line that says permission; no file with a traceback."""
+    model, storage, text = tmp_path / "model", tmp_path / "storage", tmp_path / "text.txt"
+    shutil.copytree(tiny_backbone, model)
+    shutil.copytree(small_world, tmp_path / "data")
+    (storage / "pipelines").mkdir(parents=True)
+    text.write_text("a dog\n" * 30)
+    (tmp_path / "logs").mkdir()
+    plan = ("plan", "ct", "--data", tmp_path / "data", "--storage", storage, *overrides({"backbone": model}))
+    embed = ("embed", model, "--input", text, "--column", "text", "--output", tmp_path / "out", "--address", "none")
+    path, arguments = {
+        "storage": (storage, ("report", "--storage", storage)),
+        "plan": (storage, plan),
+        "model": (model, embed),
+        "weights": (model / "model.safetensors", plan),
+        "config": (model / "config.json", plan),
+        "text": (text, embed),
+        "data": (tmp_path / "data", plan),
+    }[what]
+    done = forbidden(path, *arguments, TMPDIR=str(tmp_path / "logs"))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and "no permission" in line and str(path) in line, line
+    assert not [*(tmp_path / "logs").iterdir()]
+
+
+# -- limits of the machine ------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_on_file_sizes(small_world: Path, tmp_path: Path) -> None:
+    limited = ended(
+        *small_run(small_world, tmp_path / "s"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert limited.returncode == 3 and "ulimit -f" in limited.stderr and "run the same command again" in limited.stderr
+    assert raysts(*small_run(small_world, tmp_path / "s")).code == 0
