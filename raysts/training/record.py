@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from raysts.errors import RunFailed
 from raysts.models import native
 from raysts.models.precision import resolve
 from raysts.recipes.tree import to_plain
@@ -30,6 +31,11 @@ def begin(job: Job, runtime: Runtime) -> dict[str, Any]:
     known = record.get("layout", {})
     if known.get("world_size") == runtime.world:
         layout |= known
+        if layout.get("fused_layers") and native.library() is None:
+            raise RunFailed(
+                f"run {job.id} began with compiled layers, and here there are none: it would end as another model. "
+                f"{native.REMEDY}, and run the same command again; or remove {job.folder} to begin it anew"
+            )
         if runtime.device.type == "cpu":
             torch.set_num_threads(layout["threads"])
     record |= {

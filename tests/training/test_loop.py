@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed, StoreFailed
+from raysts.models import native
 from raysts.models.pretrained import load
 from raysts.objectives.objective import LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chain
@@ -269,6 +270,35 @@ def test_checkpoints_are_bounded(stage: Stage, tmp_path: Path) -> None:
     train(stage.job("sts", tmp_path / "run", eval_every=2, checkpoint_every=1, epochs=2.0), Watched(read=read))
     assert len(seen) >= 8 and all(names.count(".pt") <= 1 and names.count(".safetensors") <= 1 for names in seen)
     assert [".pt", ".safetensors"] in seen
+
+
+@pytest.mark.parametrize("gone", ["compiler", "cache"])
+def test_a_run_that_began_with_compiled_layers_does_not_go_on_without(
+    gone: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With them again it ends as one that was never interrupted; that there are none is said once."""
+    if native.library() is None:
+        pytest.skip("there is no compiler here")
+    job = stage.job("nli", tmp_path / "run", checkpoint_every=2, dev=False, epochs=1.0)
+    with pytest.raises(Interrupted):
+        train(job, Watched(threads=1, read=interrupted_at(4)))
+    native.library.cache_clear()
+    with monkeypatch.context() as without:
+        if gone == "compiler":
+            without.setenv("CXX", "no-such-compiler")
+        else:
+            (tmp_path / "file").touch()
+            without.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        for _ in range(2):
+            with pytest.raises(RunFailed, match="began with compiled layers.*Install g"):
+                train(job, Watched(threads=1))
+    assert len([line for line in caplog.messages if "layers are not compiled here" in line]) == 1
+    native.library.cache_clear()
+    train(job, Watched(threads=1))
+    whole = replace(job, folder=tmp_path / "whole")
+    train(whole, Watched(threads=1))
+    weights = [(of.folder / "model/model.safetensors").read_bytes() for of in (job, whole)]
+    assert weights[0] == weights[1]
 
 
 def test_the_layout_of_a_run_is_kept_on_resume(stage: Stage, tmp_path: Path) -> None:
