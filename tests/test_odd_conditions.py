@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from run_commands import EVALUATION, TINY, overrides, raysts
+from safetensors.torch import load_file, save_file
 
 COMMAND = (sys.executable, "-m", "raysts")
 RIGHTS = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
@@ -135,3 +137,35 @@ def test_a_limit_on_file_sizes(small_world: Path, tmp_path: Path) -> None:
     )
     assert limited.returncode == 3 and "ulimit -f" in limited.stderr and "run the same command again" in limited.stderr
     assert raysts(*small_run(small_world, tmp_path / "s")).code == 0
+
+
+# -- weights that are no numbers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e30])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_student_whose_weights_are_no_numbers(
+    number: float, kind: torch.dtype, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """It is refused before anything is embedded, by file and tensor."""
+    student, text = tmp_path / "student", tmp_path / "text.txt"
+    weights = load_file(shutil.copytree(tiny_backbone, student) / "model.safetensors")
+    weights = {name: value.to(kind) for name, value in weights.items()}
+    weights["encoder.layer.1.output.dense.weight"][3, 5] = number
+    save_file(weights, student / "model.safetensors", metadata={"format": "pt"})
+    text.write_text("".join(f"the dog number {number} runs\n" for number in range(300)))
+    options = (
+        "--text",
+        text,
+        "--storage",
+        tmp_path / "storage",
+        "--address",
+        "none",
+        *overrides({"backbone": student}),
+    )
+    done = raysts("distill", tiny_backbone, *options)
+    (line,) = done.err.splitlines()
+    assert (
+        done.code == 2 and str(student / "model.safetensors") in line and "encoder.layer.1.output.dense.weight" in line
+    )
+    assert not (tmp_path / "storage").exists()

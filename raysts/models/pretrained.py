@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import zipfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from raysts.errors import InputError
@@ -34,6 +37,15 @@ _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokeni
 
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*_Dense/*.bin", "*_WeightedLayerPooling/*.bin")
 """What is taken of a hub model: weights of the small modules may be pickled tensors, which are unpickled as such."""
+
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""Types of numbers in safetensors that may be no number, as numpy reads them."""
+
+HUGE = 1e18
+"""Of larger weights not even the square is a float32 number."""
+
+BLOCK = 1 << 24
+"""Bytes of weights that are looked at at once."""
 
 INNER = ("intermediate_size", "hidden_dim", "d_ff")
 """Keys of config.json, one of them in each family's, for the width of the inner layers."""
@@ -192,6 +204,8 @@ def check(folder: Path) -> dict[str, Any]:
     if missing := [key for key in (family.width, family.depth) if key not in config]:
         raise InputError(f"{folder / 'config.json'}: '{missing[0]}' is missing; get the model again")
     refuse_code(folder)
+    for path in _weights(folder):
+        _check_values(path, path.stat().st_mtime_ns)
     tokenizer_id(folder)
     describe(folder)
     return config
@@ -215,6 +229,29 @@ def _shapes(folder: Path) -> list[list[int]]:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
     return found
+
+
+@cache
+def _check_values(path: Path, changed: int) -> None:
+    """Refuse weights of which nothing but NaN or infinite numbers comes. ``changed``: when the file was, for the cache."""
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        for name, entry in json.loads(file.read(start - 8)).items():
+            kind = FLOATS.get(entry.get("dtype"))
+            if kind is None or not entry["shape"]:  # a single number may stand for a mask
+                continue
+            first, end = entry["data_offsets"]
+            file.seek(start + first)
+            for part in range(first, end, BLOCK):
+                values = np.frombuffer(file.read(min(BLOCK, end - part)), kind)
+                if kind == FLOATS["BF16"]:  # numpy has no such numbers: they are the upper halves of float32
+                    values = (values.astype("<u4") << 16).view("<f4")
+                if not (np.abs(values) < HUGE).all():
+                    bad = float(values[~(np.abs(values) < HUGE)][0])
+                    raise InputError(
+                        f"{path}: tensor '{name}' holds {bad:g}; weights must be finite and below {HUGE:g}: take an earlier "
+                        f"checkpoint, or get the model again"
+                    )
 
 
 def refuse_code(folder: Path) -> None:
