@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from raysts.commands.options import Command, Result
 from raysts.commands.parser import parse
-from raysts.errors import InputError, RunFailed, limit_reached, without_secrets
+from raysts.errors import FORBIDDEN, InputError, RunFailed, limit_of, limit_reached, without_secrets
 
 MOST_PROBLEMS, LONGEST_PROBLEM = 50, 4_000
 """Lines that say what is wrong with the input, and their characters: a file may be wrong everywhere."""
@@ -29,9 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stderr = Lenient(sys.stderr)  # type: ignore[assignment]
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code: Any = execute(given)
-    except SystemExit as ended:  # argparse
-        code = ended.code
+        code = execute(given)
     except KeyboardInterrupt:
         print(
             f"raysts: interrupted; finished work is kept. To go on: {written_down(given)}", file=sys.stderr, flush=True
@@ -64,20 +62,17 @@ class Lenient:
 
 
 def _shown(stream: Any, text: str | None = None) -> bool:
-    """Return False, and say so, if a text, or what a stream holds, cannot be written; Python would try once more when it ends."""
+    """Return False, with a message, if a text, or what a stream holds, cannot be written."""
     stream = getattr(stream, "_stream", stream)
     try:
         if text is not None:
             print(text, file=stream)
         stream.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more when it ends
         if not isinstance(error, BrokenPipeError):  # else whoever reads, as in `| head`, has enough
-            print(
-                f"raysts: the result cannot be written to stdout ({error.strerror}); what was made is kept. Give stdout "
-                f"another place and run the same command again",
-                file=sys.stderr,
-            )
+            remedy = "what was made is kept. Give stdout another place and run the same command again"
+            print(f"raysts: the result cannot be written to stdout ({error.strerror}); {remedy}", file=sys.stderr)
             return False
     return True
 
@@ -108,18 +103,9 @@ def execute(arguments: list[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             print(f"raysts: '{error.filename!s:.60}...': the name is too long; give a shorter path", file=sys.stderr)
             return 2
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            print(
-                f"raysts: {error.filename}: you have no permission for what was to be done there ({error.strerror}); ask its "
-                f"owner for it, or name another place",
-                file=sys.stderr,
-            )
-            return 2
-        if limit := limit_reached(error):
-            print(f"raysts: {without_secrets(limit)}", file=sys.stderr)
-            return 3
-        print(f"raysts: {_unexpected(error, line)}", file=sys.stderr)
-        return 3
+        limit = limit_reached(error)
+        print(f"raysts: {without_secrets(limit) if limit else _unexpected(error, line)}", file=sys.stderr)
+        return 2 if limit_of(error) in FORBIDDEN else 3
     if not _shown(sys.stdout, json.dumps(result, default=str) if as_json else text):
         return 3
     return 2 if result.get("problems") else 0

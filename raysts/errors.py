@@ -33,7 +33,9 @@ class StoreFailed(RunFailed):
     """An object store did not answer, or refused, for longer than is worth waiting."""
 
 
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 LIMITS = {
+    **dict.fromkeys(FORBIDDEN, "you have no permission for that"),
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full: your quota is used up",
     errno.EFBIG: "a file would be larger than this process may write (see ulimit -f)",
@@ -41,10 +43,9 @@ LIMITS = {
     errno.EAGAIN: "this user may have no more processes or threads (see ulimit -u, and the limit of the container)",
     errno.ENOMEM: "this process may have no more memory (see ulimit -v, and the limit of the container)",
 }
-"""What an error of the system says that the machine has no more of."""
+"""What an error of the system says that the machine does not give."""
 
-LIMIT_WORDS = {
-    **{os.strerror(number): number for number in LIMITS},
+LIMIT_WORDS = {os.strerror(number): number for number in LIMITS} | {
     "start new thread": errno.EAGAIN,
     "failed to map segment": errno.ENOMEM,
 }
@@ -52,7 +53,7 @@ LIMIT_WORDS = {
 
 
 def limit_of(error: BaseException) -> int | None:
-    """Return the number of the limit of the machine that an error is about; None of any other error."""
+    """Return the number of the limit of the machine that an error is about."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in LIMITS else None
     if isinstance(error, MemoryError):
@@ -61,11 +62,10 @@ def limit_of(error: BaseException) -> int | None:
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return what the machine has no more of, and the remedy; None of an error that is about something else."""
-    number = limit_of(error)
-    if number is None:
+    """Return what the machine does not give, and the remedy; None of an error about something else."""
+    if (number := limit_of(error)) is None:
         return None
-    return f"{LIMITS[number]} ({error}); make room there and run the same command again: it goes on where it stopped"
+    return f"{LIMITS[number]} ({error}); see to that and run the same command again: it goes on where it stopped"
 
 
 def without_secrets(text: str) -> str:

@@ -48,15 +48,9 @@ def folder_id(folder: Path) -> str:
 
 @contextlib.contextmanager
 def unchanged(model: Path, content: str | None, content_of: Callable[[Path], str] = folder_id) -> Iterator[None]:
-    """Read a model in the block.
+    """Read the files of a model in a block, and raise a RunFailed if ``content`` (None: any) is not their content id.
 
-    Args:
-        model: a folder, or a file.
-        content: content id that its files must have; None: nothing is made under one.
-        content_of: gives that id.
-
-    Raises:
-        RunFailed: they have another one, or change in the block.
+    They may also not change in the block: what was read in between would be another model.
     """
     before, failure = _states(model), None
     try:

@@ -128,6 +128,9 @@ def _init(address: str, options: dict[str, Any]) -> str:
             f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray with --address "
             f"none"
         ) from error
+    if address == "local":  # Ray lets everybody read it
+        with contextlib.suppress(OSError):  # where the token is in the environment there is no file
+            Path("~/.ray/auth_token").expanduser().chmod(0o600)
     quiet_data()
     # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C. Set after ray.init,
     # which installs its own.

@@ -35,7 +35,7 @@ LANES = 16
 
 @cache
 def library() -> Any | None:
-    """What ``native.cpp`` compiles to on this machine, kept in its cache; None, which is said, where it cannot be.
+    """What ``native.cpp`` compiles to on this machine, kept in its cache; None, with a warning, where it cannot be.
 
     ``$CXX`` names the compiler, ``g++`` is taken without it.
     """

@@ -115,7 +115,7 @@ class Inputs:
 
     @cached_property
     def contents(self) -> dict[Path, str]:
-        """Content ids of the models from elsewhere: whoever loads one for what is named by them reads what has that id."""
+        """Content ids of the models from elsewhere, which every load of one asks for."""
         found = {folder: teachers.content_of(folder) for folder in self.teacher_folders}
         return found if self.pipeline.backbone == TINY else found | {self.backbone: self.backbone_id}
 

@@ -74,7 +74,7 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
 
 
 def _take_away(draft: Path, name: str) -> None:
-    """Remove a draft of what is called ``name`` (empty: nobody knows). What nothing has replaced, for its writer came no further,
+    """Remove a draft of what is called ``name`` (empty: unknown). What nothing has replaced, for its writer came no further,
     goes back."""
     if name and draft.name.endswith(REPLACED) and draft.exists() and not draft.with_name(name).exists():
         with contextlib.suppress(FileNotFoundError):  # somebody else did

@@ -65,7 +65,7 @@ def checked_write(path: Path) -> Iterator[Path]:
 
 
 def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
-    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside, where ``aside`` says so.
+    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside, if ``aside``.
     ``deep``: by content; else by sizes alone."""
     if path.is_dir():
         sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
