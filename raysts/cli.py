@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import inspect
+import io
 import json
 import os
 import shlex
@@ -81,11 +82,12 @@ def execute(arguments: list[str]) -> int:
     """Run one command and return its exit code: 0 done, 2 wrong input, 3 a run failed."""
     line = written_down(arguments)
     try:
-        command, options, as_json = parse(arguments)
+        with contextlib.redirect_stdout(io.StringIO()) as written:
+            command, options, as_json = parse(arguments)
     except InputError as error:
         return _refuse(error)
-    if command is None:  # help or the version was asked for, and printed
-        return 0 if _shown(sys.stdout) else 3
+    if command is None:  # help or the version was asked for
+        return 0 if _shown(sys.stdout, written.getvalue().rstrip()) else 3
     # Models and data named on the command line are local unless they are hub names; nothing phones home.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
