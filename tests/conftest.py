@@ -54,6 +54,7 @@ GROUPS = {
         "pipeline/test_teachers.py",
         "commands/test_api.py",
         "test_cli.py",
+        "golden/test_quickstart.py",
     ),
     "gloo": (
         "objectives/test_conformance.py", "ops/test_collective.py", "storage/test_remote_storage.py",
