@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from run_commands import EVALUATION, TINY, overrides, raysts
@@ -137,6 +138,30 @@ def test_a_limit_on_file_sizes(small_world: Path, tmp_path: Path) -> None:
     )
     assert limited.returncode == 3 and "ulimit -f" in limited.stderr and "run the same command again" in limited.stderr
     assert raysts(*small_run(small_world, tmp_path / "s")).code == 0
+
+
+# -- a table of the user's own that was replaced ----------------------------------------------------------------------------
+
+
+def test_a_table_that_was_replaced(tiny_backbone: Path, tmp_path: Path) -> None:
+    """It is not called damaged alone, and stays under its name; without its checksum it is read as it is."""
+    data, text = tmp_path / "data", tmp_path / "text.txt"
+    text.write_text("".join(f"the dog number {number} runs\n" for number in range(300)))
+    assert raysts("data", "import", text, "--as", "sentences", "--data", data).code == 0
+    pairs, (table,) = tmp_path / "pairs.csv", data.rglob("*.parquet")
+    pairs.write_text("sentence1,sentence2,score\n" + "".join(f"a dog,cat {number},{number}\n" for number in range(9)))
+    options = ("--data", data, "--test", f"mine={pairs}", *overrides({"backbone": tiny_backbone}))
+    before = raysts("plan", "ct", *options)
+    other = pq.read_table(table).slice(20)
+    pq.write_table(other, table)
+    replaced = raysts("plan", "ct", *options)
+    assert (
+        replaced.code == 2
+        and f"{table}: is not what raysts wrote there: it was replaced, or is damaged" in replaced.err
+    )
+    assert pq.read_table(table).equals(other) and not list(data.rglob("*.damaged"))
+    table.with_name(f".{table.name}.checksum").unlink()
+    assert raysts("plan", "ct", *options).code == before.code == 0
 
 
 # -- weights that are no numbers ------------------------------------------------------------------------------------------
