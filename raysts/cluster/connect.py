@@ -1,57 +1,60 @@
-"""The connection to a Ray cluster: the one we run in, the one that is named or running, else a private local one."""
+"""The connection to a Ray cluster: the one we run in, the one that is named or running, else a private local one.
+
+Ray is imported by what is called here and not before: it reads some of its environment then.
+"""
 
 import contextlib
+import importlib.util
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
 
-STATES = "RAY_TRAIN_ENABLE_STATE_TRACKING"
-"""The variable that makes Ray's dashboard keep the runs of Ray Train (``/api/train/v2/runs/v1``)."""
-PRESTART = "RAY_prestart_worker_first_driver"
-"""The variable whose 0 keeps a node from starting a worker process for each of its CPUs when the first driver comes, which
-waits for all of them. Ours asks for as many as it needs, most of them with an environment of their own."""
+OLDEST, HAS_TOKENS = [2, 51], [2, 52]
+"""The oldest Ray that is tried (``pyproject.toml``), and the first that knows tokens."""
+
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Dead workers are reported by us, once, with what follows from it.
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|^Task .* failed\.",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end or death of a worker is seen
-    # A member that waits for room is waiting, not failing: by default its request is dropped and repeated each minute.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1000000",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
-"""Environment of the driver, which Ray Train hands on to its processes. What the user has set stays."""
+"""Environment of the driver and what it starts. What the user has set stays."""
 
-REACHABLE_SECONDS = 3.0
-HEAD_SECONDS = 20.0
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""The variable whose 0, when Ray is imported, keeps a cluster on this machine's loopback, on every system."""
+PRIVATE = {
+    LOOPBACK: "0",
+    # A node starts a worker process for each of its CPUs when the first driver comes, which waits for all of them. Ours asks
+    # for as many as it needs, most of them with an environment of their own.
+    "RAY_prestart_worker_first_driver": "0",
+}
+"""Environment of a private cluster."""
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """The variable whose ``token`` means that a process shows a token and asks those that call it for one; ``disabled``: neither."""
-PROBE = f"""
-import os, sys, ray._raylet as r
-for mode in sys.argv[2:]:
-    os.environ["{AUTH_MODE}"] = mode
-    r.Config.initialize("")
-    try:
-        r.GcsClient(address=sys.argv[1]).internal_kv_keys(b"raysts", namespace=None)
-        sys.exit(print(mode))
-    except Exception as error:
-        print(error, file=sys.stderr)
-"""
-"""Ask a head for nothing in particular; says with which mode it first answers. In a process of its own: what is wrong with a
-token ends it, and where no head answers it waits for most of a minute."""
+CURRENT_CLUSTER = "ray_current_cluster"
+"""File in which ``ray start`` writes the cluster's address. ``ray.init(address="auto")`` reads it too, but joins any head
+that it finds among the machine's processes first."""
+
+REACHABLE_SECONDS = 3.0
+HEAD_SECONDS = 60.0
+PROBE = (
+    "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=50); print('raysts: joined', flush=True)"
+)
+"""Join a cluster and leave. In a process of its own: what is wrong with a token may end it, and where no head answers it
+waits for most of a minute."""
 
 
 @contextlib.contextmanager
@@ -62,62 +65,63 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         address: of a running cluster; none: that of the job we run in (``RAY_ADDRESS``), a cluster that
             ``ray start`` runs on this machine, else a private one on all CPUs of this machine that ends with us.
         dashboard: give a private cluster its dashboard (on loopback).
+
+    Raises:
+        InputError: there is no such cluster, or no Ray that can join it.
     """
+    _check_ray()
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    import ray
-
-    from raysts.cluster.capacity import may_grow
-    from raysts.cluster.ray_internals import (
-        apart_from_signals,
-        keep_statistics_here,
-        on_loopback,
-        set_auth_mode,
-        without_helpers,
-    )
-
-    if ray.is_initialized():
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         yield False
         return
-    mode, cluster = os.environ.get(AUTH_MODE), find_cluster(address)
-    private = cluster == "local"
-    if private:
-        # Two actor processes less per training run; on a real cluster a notice of preemption is worth them.
-        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-        os.environ.setdefault(PRESTART, "0")
-    reaper = _start_reaper() if private else None
-    loopback = contextlib.ExitStack()
+    before = {name: os.environ.get(name) for name in (AUTH_MODE, *PRIVATE)}
     try:
-        if private:
-            loopback.enter_context(on_loopback())
-            loopback.enter_context(apart_from_signals())
-            loopback.enter_context(without_helpers(dashboard))
-        shown = _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
+        cluster = find_cluster(address)
+        private = cluster == "local"
+        for name, value in PRIVATE.items() if private else ():
+            os.environ.setdefault(name, value)
+        _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
         if not private:
-            # For the dashboard, which a private cluster does not have; 0.1 GB of the head. Where there is none the actor that
-            # keeps them looks for it for 40 seconds, in which every member waits for that actor.
-            if shown:
-                os.environ.setdefault(STATES, "1")
-            if may_grow():
-                keep_statistics_here()
+            _keep_statistics_here()
         yield private
     finally:
-        started = ray.is_initialized()
-        ray.shutdown()
-        loopback.close()
-        if os.environ.get(AUTH_MODE) != mode:  # was set for this cluster, and the next may ask for no token
-            set_auth_mode(mode)
-        if reaper is not None and started:  # what did not start well may leave something for it to do
-            reaper.kill()
-            reaper.wait()
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
+        for name, old in before.items():
+            os.environ.pop(name, None)
+            if old is not None:
+                os.environ[name] = old
 
 
-def _init(address: str, options: dict[str, Any]) -> str:
-    """The address of the cluster's dashboard; empty: it has none."""
-    import ray
+def _check_ray() -> None:
+    install = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
+    if importlib.util.find_spec("ray") is None:
+        raise InputError(f"Ray is not installed here; {install}")
+    if _release() < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InputError(
+            f"Ray {version('ray')} is installed here, and Ray {oldest} is the oldest that can be used; {install}"
+        )
 
+
+def _release() -> list[int]:
+    """Return the first two numbers of the version of Ray that is installed."""
+    return [int(number) for number in re.findall(r"\d+", version("ray"))[:2]]
+
+
+def _init(address: str, options: dict[str, Any]) -> None:
     try:
-        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        import ray.data
+        import ray.train
+        import ray.tune
+    except ImportError as error:
+        raise InputError(
+            f"a part of Ray {version('ray')} is missing here ({error}); install it with pip install "
+            f"'ray[default,data,train,tune]=={version('ray')}', or run in this process with --address none"
+        ) from error
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except OSError as error:
@@ -136,31 +140,24 @@ def _init(address: str, options: dict[str, Any]) -> str:
     # which installs its own.
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return context.dashboard_url or ""
 
 
-def _start_reaper() -> subprocess.Popen[bytes] | None:
-    """The process that cleans up after us, should we be killed; started first, to know of our end at any moment."""
-    from raysts.cluster.ray_internals import CHILDREN_OF_A_RAYLET, RAYLET
+def _keep_statistics_here() -> None:
+    """Have Ray Data's statistics on our node, which stays.
 
-    if not Path("/proc/self/stat").exists():
-        return None  # then two agents need a minute to see that they are orphans
-    reaper = subprocess.Popen(
-        [sys.executable, "-S", "-E", str(Path(__file__).with_name("reaper.py")), str(os.getsid(0))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert reaper.stdin is not None
-    # Not as arguments: then its own command line would look like that of a worker.
-    reaper.stdin.write("\t".join([RAYLET, *CHILDREN_OF_A_RAYLET]).encode() + b"\n")
-    reaper.stdin.flush()
-    return reaper
+    They are kept by a detached actor on the node of the process that first reads data, one for the life of the cluster.
+    On a node that an autoscaler has started for training, that node would never again be idle, and paid for ever.
+    """
+    from raysts.cluster.capacity import may_grow
+
+    if may_grow():
+        import ray.data
+
+        ray.data.range(1).materialize()
 
 
 def quiet_data() -> None:
-    """Ray Data without progress bars and chatter, here and in what this process starts."""
+    """Have Ray Data without progress bars and chatter, here and in what this process starts."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -171,16 +168,14 @@ def quiet_data() -> None:
 
 
 def find_cluster(address: str | None) -> str:
-    """Address of the cluster to join; ``local`` when there is none.
+    """Return the address of the cluster to join; ``local`` when there is none.
 
     ``ray.init(address="auto")`` would join any head it finds among the processes of this machine, private ones of other
     runs included; this looks only where ``ray start`` says where it is.
 
     Raises:
-        InputError: an address was given (or ``RAY_ADDRESS`` is set) and nothing answers there.
+        InputError: an address was given (or ``RAY_ADDRESS`` is set) and this process cannot join what answers there.
     """
-    from raysts.cluster.ray_internals import CURRENT_CLUSTER
-
     given = address or os.environ.get("RAY_ADDRESS")
     if given == "local":
         return given
@@ -193,9 +188,9 @@ def find_cluster(address: str | None) -> str:
         if not _answers(given):
             raise InputError(
                 f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
-                f"running head (6379 unless said otherwise), or leave the option out to use this machine"
+                f"running head (6379 unless said otherwise), or no --address to use this machine"
             )
-        _check_head(given, f"--address '{given}'", os.environ.get(AUTH_MODE, "disabled").lower())
+        _check_head(given, f"--address '{given}'", _modes([""]))
         return given
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     try:
@@ -204,40 +199,62 @@ def find_cluster(address: str | None) -> str:
         return "local"
     if not _answers(started):
         return "local"
-    mode = _check_head(started, f"the cluster of this machine, {started}", os.environ.get(AUTH_MODE, "").lower())
-    if mode == "token":
-        from raysts.cluster.ray_internals import set_auth_mode
-
-        set_auth_mode(mode)
+    # The token of this machine opens a cluster of this machine, as Ray has it.
+    _check_head(started, f"the cluster of this machine, {started}", _modes(["", "token"]))
     return started
 
 
-def _check_head(address: str, what: str, mode: str) -> str:
-    """Refuse what is no head, one that wants another token, and one that wants none where we do; the mode in which it answers.
+def _modes(unset: list[str]) -> list[str]:
+    """Return the modes in which to ask a head: where one is set that one, after the mode that shows whether it has tokens."""
+    mode = os.environ.get(AUTH_MODE, "")
+    if mode == "token" and _release() >= HAS_TOKENS:
+        return ["disabled", "token"]
+    return [mode] if mode else unset
 
-    ``mode``: ours; empty: that of the head, as Ray has it of a cluster that it finds itself.
-    """
-    modes = ["disabled"] if mode == "disabled" else ["disabled", "token"]
-    command = [sys.executable, "-c", PROBE, address, *modes]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise InputError(
-            f"{what}: something listens there, but no Ray head answered within {HEAD_SECONDS:g} s; give host:port of a "
-            f"running head (6379 unless said otherwise)"
-        ) from None
-    found = asked.stdout.strip()
-    if not found and "auth" in asked.stderr.lower():
+
+def _check_head(address: str, what: str, modes: list[str]) -> None:
+    """Take the first mode of ``RAY_AUTH_MODE`` (empty: unset) in which the head lets us in; refuse a head that lets us in in
+    none of them, one of another version, and what is no head."""
+    stderr = ""
+    for mode in modes:
+        environment = {name: value for name, value in os.environ.items() if name != AUTH_MODE}
+        if mode:
+            environment[AUTH_MODE] = mode
+        command = [sys.executable, "-c", PROBE, address]
+        try:
+            probe = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        if "raysts: joined" in probe.stdout:
+            if os.environ.get(AUTH_MODE) == "token" != mode:
+                raise InputError(
+                    f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; "
+                    f"unset {AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
+                )
+            if mode:
+                os.environ[AUTH_MODE] = mode
+            return
+        stderr = probe.stderr
+        versions = re.findall(r"started with:\s+Ray: (\S+)\s+Python: (\S+)", stderr)
+        if len(versions) == 2:
+            (their_ray, their_python), (our_ray, our_python) = versions
+            raise InputError(
+                f"{what}: the cluster runs Ray {their_ray} with Python {their_python}, and this process has Ray {our_ray} with "
+                f"Python {our_python}; they must be the same: pip install 'ray[default,data,train,tune]=={their_ray}' here, or "
+                f"run the command in the environment of the cluster"
+            )
+    if "auth" in stderr.lower():
         raise InputError(
             f"{what}: the cluster asks for a token, and none or another one was shown; set {AUTH_MODE}=token, and have the "
             f"cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
-    if found == "disabled" and mode == "token":
-        raise InputError(
-            f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; unset "
-            f"{AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
-        )
-    return found
+    last = stderr.strip().splitlines()[-1:] or [f"it has not answered for {HEAD_SECONDS:g} s"]
+    raise InputError(
+        f"{what}: something listens there, but no Ray head that lets this process in ({last[0]}); give host:port of a running "
+        f"head (6379 unless said otherwise)"
+    )
 
 
 def _answers(address: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from raysts.cluster import capacity
+from raysts.cluster import capacity, compat
 from raysts.cluster.members import train_members
 from raysts.cluster.preflight import Seen
 from raysts.cluster.units import UNFIT, UnitActor
@@ -133,31 +133,31 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
 
 
 def with_gpus(resources: Resources) -> Resources:
-    """The resources with their GPUs decided: one per worker where the cluster has or may start nodes with GPUs, or where a kind
-    of GPU is asked for, unless the recipe says."""
+    """Return the resources with their GPUs decided: one per worker where the cluster has GPUs, or where a kind of GPU is asked
+    for, unless the recipe says."""
     if resources.gpus is not None:
         return resources
-    return replace(resources, gpus=1.0 if resources.accelerator_type or capacity.reachable("GPU") else 0.0)
+    return replace(resources, gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
 
 
 def check_resources(resources: Resources, private: bool) -> None:
-    """Refuse workers that the nodes of this cluster cannot hold, however it grows.
+    """Refuse workers that this Ray, or the nodes of this cluster, cannot have, however it grows.
 
     Where nobody can tell whether it grows, it is waited for.
 
     Raises:
-        InputError: no node, and no kind of node that may be started, has that many CPUs or GPUs, or too few have.
+        InputError: no node has that many CPUs or GPUs, or too few have.
     """
-    resources, kinds = with_gpus(resources), capacity.node_types()
+    if problems := compat.lacks(resources):
+        raise InputError(problems)
+    resources = with_gpus(resources)
     holds = capacity.holds(resources)
-    if holds >= resources.least or not (private or kinds or not capacity.may_grow()):
+    if holds >= resources.least or not (private or not capacity.may_grow()):
         return
-    more = f"; its autoscaler may start: {', '.join(map(str, kinds))}" if kinds else ""
     short = "no node can hold such a worker"
     if holds:
         short = f"a run of {resources.least} workers (resources.workers) has no room, the cluster holds {holds} of them"
     raise InputError(
         f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: {short} ({capacity.needs(resources)}); the "
-        f"cluster's nodes have: {capacity.describe_nodes()}{more}; ask for less, or connect to a larger cluster with "
-        f"--address"
+        f"cluster's nodes have: {capacity.describe_nodes()}; ask for less, or connect to a larger cluster with --address"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -25,11 +26,10 @@ from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from raysts.cluster.capacity import at_once, describe_nodes, node_types
+from raysts.cluster.capacity import at_once, describe_nodes, holds, may_grow
 from raysts.cluster.connect import quiet_data
 from raysts.cluster.executor import with_gpus
 from raysts.cluster.metrics import show_line
-from raysts.cluster.ray_internals import actor_of, killed_actor, uncounted_callbacks
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
@@ -52,11 +52,21 @@ METRIC = "metric"
 FRACTION = "fraction"
 """Part of its steps that a trial has trained, in a result: what early stopping goes by, for trials differ in steps."""
 
+ACTOR = "actor"
+"""Id of the process that trains a trial, in its first result: Ray's memory monitor names a process that it has killed by it."""
+
+KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
+"""Where the text of a kill for want of memory names the actor; the error itself does not."""
+
 DEATHS = 3
 """Deaths of its process that a trial survives, each from its last checkpoint."""
 
 MEMORY_KILLS = 2
 """Kills for want of memory after which a point is infeasible: the first may have been a neighbour's fault."""
+
+SAMPLED = 8
+"""Trials of a sampler that are asked for at once where the cluster may grow, unless ``concurrency`` says: it learns from those
+that have ended."""
 
 WAIT = 30.0
 """Seconds without any running trial after which we say what is waited for."""
@@ -131,8 +141,15 @@ class RaystsTrial(ray.tune.Trainable):
         self._begin(new_config)
         return True
 
+    told: bool
+    results: SimpleQueue[dict[str, Any]]
+    going_on: threading.Event
+
     def step(self) -> dict[str, Any]:
         """Wait for the next value, or for the end. That we are called says that the trial goes on."""
+        if not self.told:
+            self.told = True
+            return {ACTOR: ray.get_runtime_context().get_actor_id()}
         self.going_on.set()
         return self.results.get()
 
@@ -141,7 +158,8 @@ class RaystsTrial(ray.tune.Trainable):
         self.jobs.put(None)
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self.results: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self.results = SimpleQueue()
+        self.told = False
         self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
         self.jobs.put(replace(config["run"].job, dev=self.dev))
 
@@ -205,7 +223,8 @@ def run_on_ray(
             # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
                 raise
-            run_id = watch.actors.get(killed_actor(error) or "", "")
+            match = KILLED_FOR_MEMORY.search(str(error))
+            run_id = watch.actors.get(match.group(1), "") if match else ""
             kills[run_id] += 1
             if kills[run_id] == MEMORY_KILLS and run_id in queue.running:
                 reason = f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
@@ -225,17 +244,21 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch, loggers: Sequen
         "waits": search.asha is not None,
         "study": study.name,
     }
+    selector = {"bundle_label_selector": [resources.selector]} if resources.selector else {}
     trainable = ray.tune.with_resources(
         ray.tune.with_parameters(RaystsTrial, **shared),
-        ray.tune.PlacementGroupFactory([resources.bundle], bundle_label_selector=[resources.selector]),
+        ray.tune.PlacementGroupFactory([resources.bundle], **selector),
     )
     trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
     # What an autoscaler is to see is asked for at once. A sampler is asked as late as can be: one trial ahead of the room.
-    room, grows = at_once(resources), bool(node_types())
-    pending = room if grows or search.num_samples is None else 1
-    searcher = _Trials(queue, most=None if search.num_samples is None else room + 1)
+    grid = search.num_samples is None
+    room = at_once(resources)
+    if not grid:
+        room = max(1, holds(resources), SAMPLED * may_grow())
+    pending = room if grid or may_grow() else 1
+    searcher = _Trials(queue, most=None if grid else room + 1)
     watch.trials = searcher.trials
-    with _settings(pending), uncounted_callbacks(), study.store.scratch(study.folder / "tune") as folder:
+    with _settings(pending), study.store.scratch(study.folder / "tune") as folder:
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
@@ -289,7 +312,8 @@ class _Trials(Searcher):
         return f"{self.queue.study.name} {text_of(trial.point)} seed {trial.seed}"
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.queue.report(self.trials[trial_id].id, result[METRIC], result["step"])
+        if METRIC in result:
+            self.queue.report(self.trials[trial_id].id, result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The end of a training run; without an outcome of its own it was stopped."""
@@ -355,8 +379,11 @@ class _Watch(ray.tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.actors[actor_of(trial)] = self.trials[trial.trial_id].id
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if ACTOR in result:
+            self.actors[result[ACTOR]] = self.trials[trial.trial_id].id
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if any(trial.status == "RUNNING" for trial in trials):

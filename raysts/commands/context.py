@@ -191,13 +191,13 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 @contextlib.contextmanager
 def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
     """Make sure that every node of a cluster that is not ours alone sees what the plans read and write."""
-    from raysts.cluster.capacity import node_types, nodes
+    from raysts.cluster.capacity import may_grow, nodes
     from raysts.cluster.preflight import checked
 
     if private or not plans:
         yield None
         return
-    if _home_storage.cache_info().currsize and (len(nodes()) > 1 or node_types()):
+    if _home_storage.cache_info().currsize and (len(nodes()) > 1 or may_grow()):
         raise InputError(
             f"--storage is missing: the home folder of this job, {plans[0].storage}, is that of one node, and the cluster "
             f"has {len(nodes())} and may have more; give --storage with a bucket (s3://..., gs://...), or with a folder of "
@@ -212,13 +212,7 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
 @contextlib.contextmanager
 def on_ray(address: str | None) -> Iterator[bool]:
     """Ray, for the length of the block; whether it was started for it alone."""
-    try:
-        from raysts.cluster.connect import connected
-        from raysts.cluster.executor import RayExecutor as _  # noqa: F401 (imports Ray)
-    except ImportError as error:
-        raise InputError(
-            f"Ray is not installed here ({error}); install it with pip install 'ray[default,data,train,tune]', or run in "
-            f"this process with --address none"
-        ) from None
+    from raysts.cluster.connect import connected
+
     with connected(address) as private:
         yield private

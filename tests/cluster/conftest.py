@@ -11,15 +11,13 @@ import pytest
 import s3_server
 from processes import Command, wait_until
 
-from raysts.cluster.connect import AUTH_MODE, PRESTART, SETTINGS
+from raysts.cluster.connect import PRIVATE, SETTINGS
 from raysts.commands.plan import plan as plan_recipe
 from raysts.pipeline.plan import Plan
 
 # Before anything imports Ray, which reads some of them then.
-for _name, _value in SETTINGS.items():
+for _name, _value in {**SETTINGS, **PRIVATE}.items():
     os.environ.setdefault(_name, _value)
-for _name in ("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", PRESTART):
-    os.environ.setdefault(_name, "0")
 # By default workers stand behind everything else that runs on the machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -54,10 +52,6 @@ def commands(own_nodes: None) -> Iterator[list[Command]]:
         command.sweep()
 
 
-_until_the_end = contextlib.ExitStack()
-"""What holds as long as the cluster of :func:`cluster`."""
-
-
 @pytest.fixture(scope="session")
 def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Callable[[], None]:
     """Starts the cluster of :func:`cluster`, unless it runs: for what is made before it."""
@@ -67,12 +61,7 @@ def start_cluster(s3_endpoint: str, mirrors: Path, cluster_is_up: Path) -> Calla
 
         if ray.is_initialized():
             return
-        from raysts.cluster.ray_internals import on_loopback, set_auth_mode, without_helpers
-
-        # Ray asks for a token from here on, which the cluster of a later test may not.
-        _until_the_end.callback(set_auth_mode, os.environ.get(AUTH_MODE))
-        _until_the_end.enter_context(on_loopback())
-        with pytest.MonkeyPatch.context() as patch, without_helpers(dashboard=False):
+        with pytest.MonkeyPatch.context() as patch:
             s3_server.environment(s3_endpoint, mirrors, patch.setenv)
             try:
                 ray.init(
@@ -103,7 +92,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         import ray
 
         ray.shutdown()
-        _until_the_end.close()
 
 
 PlanMaker = Callable[..., Plan]

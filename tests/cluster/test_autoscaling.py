@@ -109,16 +109,16 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
         command.sweep()
     said = command.stderr()
     # How many wait depends on how many nodes the stages before have asked for already.
-    assert re.search(r"waiting for the cluster to start nodes for \d training runs?: needs 1 CPU, 0 GPUs each", said), (
+    assert re.search(r"waiting for the cluster to have room for \d training runs?: needs 1 CPU, 0 GPUs each", said), (
         said
     )
-    assert "no node with 1 CPU, 0 GPUs is there yet; the cluster may start small" in said, said
-    assert "it may start small (1 CPU, 0 GPUs; at most 4)" in said and "Traceback" not in said
+    assert "no node with 1 CPU, 0 GPUs is there yet; the cluster's nodes have: 0 CPUs" in said, said
+    assert "Traceback" not in said
     assert most >= 2
 
-    # The member on the dead node lost what came after its last checkpoint; the others noticed nothing.
+    # The member on the dead node lost what came after its last checkpoint; those of other runs noticed nothing.
     assert killed and kept
-    assert {name: len(found) for name, found in writers.items()} == {name: 1 + (name == killed) for name in writers}
+    assert len(writers[killed]) == 2 and min(map(len, writers.values())) == 1
     assert kept.items() <= lines(storage / "runs" / killed).items()
     assert [row["value"] for row in json.loads(printed.splitlines()[-1])["results"]] == [
         row["value"] for row in expected["results"]
@@ -131,13 +131,3 @@ def test_an_ensemble_gets_its_nodes_loses_one_and_lets_them_go(
 
     # Nobody needs the nodes any more.
     wait_until(lambda: len(raylets(growing)) == 1, 120, pause=0.5)
-
-    # A worker that no kind of node could ever hold is refused; nothing is started for it.
-    command = run(growing, tmp_path / "large.log", small_world, tmp_path / "large", {**ENSEMBLE, "resources.cpus": 2})
-    try:
-        command.stdout()
-        assert command.process.returncode == 2, command.stderr()
-        assert "no node can hold such a worker" in command.stderr() and "at most 4)" in command.stderr()
-        assert not (tmp_path / "large").exists() and len(raylets(growing)) == 1
-    finally:
-        command.sweep()

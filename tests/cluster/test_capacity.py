@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +8,13 @@ import pytest
 from raysts.errors import InputError
 from raysts.recipes.recipe import Resources
 
-KINDS = {
-    "head": {"resources": {"CPU": 8}},
-    "small": {"resources": {"CPU": 4, "GPU": 1}, "max_workers": 3},
-    "large": {"resources": {"CPU": 48, "GPU": 4}},
-    "none": {"resources": {"CPU": 96}, "max_workers": 0},
-}
 
-
-@pytest.fixture
-def autoscaler(cluster: None, tmp_path: Path) -> Iterator[Any]:
-    """A process with the command line of the cluster's autoscaler."""
-    import ray
-
-    file = tmp_path / "cluster file.yaml"
-    file.write_text(json.dumps({"max_workers": 5, "head_node_type": "head", "available_node_types": KINDS}))
-    script = tmp_path / "monitor.py"
-    script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
-    started = []
-
-    def start(address: str | None = None) -> None:
-        gcs = address or ray.get_runtime_context().gcs_address
-        words = [sys.executable, script, f"--gcs-address={gcs}", f"--autoscaling-config={file}"]
-        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout is not None and started[-1].stdout.readline() == "ready\n"
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler: Any) -> None:
-    from raysts.cluster.capacity import node_types, reachable
+def test_a_private_cluster_does_not_grow(cluster: None) -> None:
+    from raysts.cluster.capacity import at_once, may_grow
     from raysts.cluster.executor import check_resources, with_gpus
 
-    autoscaler("127.0.0.1:1")  # that of another cluster
-    assert node_types() == [] and reachable("CPU") == 2 and with_gpus(Resources()).gpus == 0
+    assert not may_grow() and with_gpus(Resources()).gpus == 0
+    assert at_once(Resources(gpus=0)) == 2 and at_once(Resources(gpus=1)) == 1  # what fits nowhere counts as one
     check_resources(Resources(cpus=2), private=True)
     check_resources(Resources(workers=3, min_workers=2), private=True)
     for resources, said in (
@@ -60,105 +26,116 @@ def test_a_cluster_without_an_autoscaler_does_not_grow(cluster: None, autoscaler
             check_resources(resources, private=True)
 
 
-def test_kinds_of_nodes_that_may_come_count(autoscaler: Any) -> None:
-    from raysts.cluster.capacity import announce, at_once, node_types, reachable
-    from raysts.cluster.executor import check_resources, with_gpus
+@pytest.fixture
+def growing(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of which nobody can tell how far it grows."""
+    from raysts.cluster import capacity, executor, members, tune
 
-    autoscaler()
-    assert list(map(str, node_types())) == ["small (4 CPUs, 1 GPU; at most 3)", "large (48 CPUs, 4 GPUs; at most 5)"]
-    assert reachable("GPU") == 3 * 1 + 5 * 4 and with_gpus(Resources()).gpus == 1
-    assert at_once(Resources(gpus=0.5)) == 5 * 8, "five nodes at most"
+    for module in (capacity, members, tune):
+        monkeypatch.setattr(module, "may_grow", lambda: True)
+    assert executor.capacity is capacity
+
+
+def test_where_a_cluster_may_grow_what_has_no_room_is_asked_for_and_waits(growing: None) -> None:
+    from raysts.cluster.capacity import UNKNOWN, announce, at_once
+    from raysts.cluster.executor import check_resources
+
+    assert at_once(Resources(gpus=0)) == at_once(Resources(cpus=48, gpus=4)) == UNKNOWN
     check_resources(Resources(cpus=48, gpus=4), private=False)
     said: list[str] = []
     announce(Resources(cpus=2, gpus=0), said.append)
     assert said == []
     announce(Resources(cpus=3, gpus=0), said.append)
-    assert len(said) == 1 and said[0].startswith(
-        "no node with 3 CPUs, 0 GPUs is there yet; the cluster may start small"
-    )
-    for resources in (Resources(cpus=49), Resources(gpus=5)):
-        with pytest.raises(InputError, match=r"no node can hold.*may start: small \(4 CPUs, 1 GPU; at most 3\), large"):
-            check_resources(resources, private=False)
+    assert said == ["no node with 3 CPUs, 0 GPUs is there yet; the cluster's nodes have: 2 CPUs, 0 GPUs; it may grow"]
 
 
-def test_who_waits_for_a_node_is_said_once(autoscaler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-    from processes import wait_until
+def test_a_run_per_node_and_wider_ones_for_what_may_come(
+    cluster: None, growing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysts.cluster import members
+    from raysts.cluster.capacity import Present
 
+    def placed(cpus: list[int], count: int, grows: bool = True, **asked: Any) -> list[tuple[str | None, int]]:
+        there = [Present(str(number), "10.0.0.1", {"CPU": float(has)}, {}) for number, has in enumerate(cpus)]
+        monkeypatch.setattr(members, "nodes", lambda: there)
+        monkeypatch.setattr(members, "may_grow", lambda: grows)
+        monkeypatch.setattr(members, "at_once", lambda resources: sum(node.slots(resources) for node in there))
+        found = members.placements(Resources(gpus=0, **asked), count)
+        return [(place and place.id, width) for place, width in found]
+
+    assert placed([0, 4, 2], 20, grows=False) == [("1", 4), ("2", 2)]
+    assert placed([0, 4, 2], 5, grows=False) == [("1", 4), ("2", 1)]
+    assert placed([0, 4], 4) == [("1", 4)]
+    assert placed([0, 4], 12) == [("1", 4), (None, 1), (None, 1), (None, 2), (None, 4)]
+    assert placed([0], 9, grows=False) == [(None, 1)]  # it waits, and says so
+    assert placed([0], 1000) == [(None, width) for width in (1, 1, 2, 4, 8, 16, 32)]
+    many = placed([8] * 40, 1000, grows=False)
+    assert len(many) == members.MOST_RUNS and sum(width for _, width in many) == 320
+    assert {place for place, _ in many} == {None} and max(width for _, width in many) == 20
+    assert placed([4, 4], 5, grows=False, workers=2) == [(None, 2)] * 4
+    assert placed([4, 4], 3, grows=False, workers=4, min_workers=2) == [(None, 4)] * 3
+
+
+def test_who_waits_is_said_once(cluster: None, growing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import capacity
 
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
-    autoscaler()
     said: list[str] = []
-    waiting = capacity.PendingReporter(Resources(cpus=3, gpus=0), said.append)
-    groups = [ray.util.placement_group([{"CPU": cpus}]) for cpus in (3, 3, 2, 5)]
-    wait_until(lambda: waiting._pending_groups() == 2, 60)
+    runs = [2]
+    waiting = capacity.PendingReporter(Resources(cpus=3, gpus=0), said.append, lambda: runs[0])
     for _ in range(4):
-        waiting.update(unfinished=4)
+        waiting.update()
     assert said == [
-        "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; it may start "
-        "small (4 CPUs, 1 GPU; at most 3), large (48 CPUs, 4 GPUs; at most 5)"
+        "waiting for the cluster to have room for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: 2 CPUs, 0 GPUs"
     ]
-    ray.util.remove_placement_group(groups[0])
-    wait_until(lambda: waiting._pending_groups() == 1, 60)
-    for _ in range(3):
-        waiting.update(unfinished=4)
+    for runs[0] in (1, 0):
+        for _ in range(3):
+            waiting.update()
     assert len(said) == 2 and "for 1 training run:" in said[1]
-    for group in groups:
-        ray.util.remove_placement_group(group)
-    wait_until(lambda: not waiting._pending_groups(), 60)
-    for _ in range(3):
-        waiting.update(unfinished=4)
-    assert len(said) == 2
 
 
-def test_without_kinds_only_what_no_node_can_hold_is_said(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-    from processes import wait_until
-
+def test_what_has_no_room_now_and_gets_it_is_not_said(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster import capacity
 
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
     said: list[str] = []
-    for asked, pending in (
-        (Resources(cpus=2), 1),
-        (Resources(cpus=3), 2),
-        (Resources(workers=4, min_workers=3), 2),
-    ):
-        groups = [ray.util.placement_group([{"CPU": asked.cpus}] * asked.least) for _ in range(2)]
-        waiting = capacity.PendingReporter(asked, said.append)
-        wait_until(lambda w=waiting, n=pending: w._pending_groups() == n, 60)  # type: ignore[misc]
+    for asked in (Resources(cpus=2), Resources(cpus=3), Resources(workers=4, min_workers=3)):
+        waiting = capacity.PendingReporter(asked, said.append, lambda: 1)
         for _ in range(3):
-            waiting.update(unfinished=2)
-        for group in groups:
-            ray.util.remove_placement_group(group)
-    assert said == [
-        "waiting for the cluster to start nodes for 2 training runs: needs 3 CPUs, 0 GPUs each; its nodes have: "
-        "2 CPUs, 0 GPUs",
-        "waiting for the cluster to start nodes for 2 training runs: needs 4 workers with 1 CPU, 0 GPUs each; its nodes "
-        "have: 2 CPUs, 0 GPUs",
-    ]
+            waiting.update()
+    assert [text.partition("needs ")[2].partition(" each")[0] for text in said] == [
+        "3 CPUs, 0 GPUs", "4 workers with 1 CPU, 0 GPUs"
+    ]  # fmt: skip
+
+
+def test_requests_for_room_are_told_apart_and_taken_back(cluster: None) -> None:
+    """Ours, by their shape, from those of a driver that calls us; the id of a group ends with that of its job."""
+    import ray
+    from processes import wait_until
+
+    from raysts.cluster import runs
+
+    three = Resources(cpus=3, gpus=0)
+    groups = [ray.util.placement_group([{"CPU": cpus}] * 2) for cpus in (3, 3, 5)]
+    wait_until(lambda: sorted(runs.groups(three).values()) == ["PENDING"] * 2, 60)
+    assert runs.groups(three).keys() == {group.id.hex() for group in groups[:2]}
+    runs.give_back(runs.groups(three))
+    wait_until(lambda: not runs.groups(three), 60)
+    assert len(runs.groups(Resources(cpus=5, gpus=0))) == 1
+    runs.give_back([group.id.hex() for group in groups])  # what is gone already is no error
 
 
 def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
-    autoscaler: Any, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    growing: None, small_world: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many requests at once as the cluster would hold when grown: those it cannot meet yet are what makes it grow."""
+    """What has no room yet is what makes the cluster grow; a sampler is not asked far ahead of what it can learn from."""
     import ray.tune
 
     from raysts.cluster import executor, tune
-    from raysts.cluster.capacity import at_once
     from raysts.commands.options import RunOptions
     from raysts.commands.study import planned as planned_study
     from raysts.pipeline.nodes.teacher import EmbedTeachers
     from raysts.search.queue import TrialQueue
-
-    one, gpu = Resources(cpus=1, gpus=0), Resources(cpus=2, gpus=0.5)
-    assert at_once(one) == 2 and at_once(gpu) == 1  # the head alone; what fits nowhere counts as one
-    autoscaler()
-    # Five nodes at most, the large ones first: 5 x 48, and the head's two CPUs.
-    assert at_once(one) == 5 * 48 + 2 and at_once(Resources(cpus=4, gpus=0)) == 5 * 12
-    assert at_once(gpu) == 5 * 8 and at_once(Resources(cpus=49, gpus=0)) == 1
 
     asked: dict[str, Any] = {}
 
@@ -176,26 +153,29 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
             raise Looked
 
     monkeypatch.setattr(ray.tune, "Tuner", Tuner)
-    wide = Resources(cpus=16, gpus=0)  # 3 a large node
-    for more, most in (({}, None), ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 40}, 16)):
+    wide = Resources(cpus=16, gpus=0)
+    for more, pending, most in (
+        ({}, 64, 80),
+        ({"space.optim.lr": "log(1e-6,1e-3)", "num_samples": 80}, 8, 9),
+    ):
         given = {"backbone": str(tiny_backbone), "seeds": 2, **more}
         study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path / str(most)))
         study.open("raysts tune")
         tasks = TrialQueue(study)
         with pytest.raises(Looked):
             tune._fit(tasks, wide, tune._Watch(tasks, None, wide))  # type: ignore[arg-type]
-        assert asked["pending"] == 15
+        assert asked["pending"] == pending
         handed = 0
-        while handed < 40 and isinstance(asked["searcher"].suggest(str(handed)), dict):
+        while handed < most and isinstance(asked["searcher"].suggest(str(handed)), dict):
             handed += 1
-        assert handed == (most or 40)  # a sampler is never asked further ahead than the room there may be
+        assert asked["searcher"].suggest("more") is None or handed < most or not more, handed
 
     def looked(worker: Any, count: int, resources: Resources, seen: Any) -> None:
         asked["actors"] = count
         raise Looked
 
     monkeypatch.setattr(executor, "start_actors", looked)
-    for count, expected in ((4, 4), (100, 15)):
+    for count, expected in ((4, 4), (100, 64)):
         with pytest.raises(Looked):
             list(executor.RayExecutor().map(EmbedTeachers, (), range(count), wide, lambda text: None))
         assert asked["actors"] == expected
@@ -240,6 +220,7 @@ def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
 ) -> None:
     from types import SimpleNamespace
 
+    from raysts.cluster import members
     from raysts.cluster.capacity import nodes
     from raysts.cluster.executor import check_resources
     from raysts.cluster.members import _with_memory
@@ -248,12 +229,13 @@ def test_a_memory_that_no_node_has_is_refused_and_an_estimate_is_not(
         check_resources(Resources(memory=9999.0), private=True)
     with pytest.raises(InputError, match=r"zone=moon"):
         check_resources(Resources(label_selector=("zone=moon",)), private=True)
-    job: Any = SimpleNamespace(parent=tiny_backbone)
-    assert 1.3 <= (_with_memory(Resources(), [[job]]).memory or 1.4) < 2.0
-    assert _with_memory(Resources(memory=3.0), [[job]]).memory == 3.0
+
+    def asked(resources: Resources, parent: Path = tiny_backbone) -> float | None:
+        return _with_memory(resources, [[SimpleNamespace(parent=parent)]]).memory  # type: ignore[list-item]
+
+    assert 1.3 <= (asked(Resources()) or 1.4) < 2.0
+    assert asked(Resources(memory=3.0)) == 3.0
     has = nodes()[0].has["memory"] / 1e9
-    monkeypatch.setattr("raysts.models.memory.PROCESS", 2e9 * has)
-    assert _with_memory(Resources(), [[job]]).memory is None
-    monkeypatch.setattr("raysts.models.memory.PROCESS", 0.6e9 * has)
-    assert _with_memory(Resources(), [[job]]).memory
-    assert _with_memory(Resources(workers=2), [[job]]).memory is None, "two would have no room"
+    for gigabytes, workers, expected in ((0.6 * has, 1, 0.6 * has), (0.6 * has, 2, None), (1.1 * has, 1, None)):
+        monkeypatch.setattr(members, "worker_gigabytes", lambda model, on_gpu, size=gigabytes: size)
+        assert asked(Resources(workers=workers)) == expected, "of two that have no room together none is asked for"

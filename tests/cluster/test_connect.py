@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import psutil
 import pytest
 import ray
 
+from raysts.cluster import connect
 from raysts.cluster.capacity import may_grow
+from raysts.cluster.connect import LOOPBACK as SWITCH
 from raysts.cluster.connect import connected
-from raysts.cluster.ray_internals import LOOPBACK_SWITCH, set_auth_mode
-from raysts.errors import RunFailed
+from raysts.errors import InputError
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -32,9 +35,8 @@ def listening() -> dict[str, set[str]]:
 def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
     own_nodes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(LOOPBACK_SWITCH, raising=False)
-    constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
+    """As in a process that has not imported Ray: the tests have set the variable before they did (conftest.py)."""
+    monkeypatch.setenv(SWITCH, "0")
 
     @ray.remote(num_cpus=1)
     def worker() -> int:
@@ -42,10 +44,9 @@ def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
 
     with connected("local", dashboard=True) as private:
         assert private
-        # What nobody asks for is not started: workers before there is work, lines for drivers, looks at an autoscaler.
+        # Workers are not started before there is work.
         words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
-        unasked = re.compile(r".*(default_worker|monitor)\.py|ray::IDLE.*")
-        assert not [word for word in words if unasked.fullmatch(word)]
+        assert not [word for word in words if re.fullmatch(r".*default_worker\.py|ray::IDLE.*", word)]
         at_work = ray.get(worker.remote())
         assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
         found = listening()
@@ -53,14 +54,45 @@ def test_nothing_of_a_private_cluster_listens_beyond_this_machine(
     for name in ("gcs_server", "raylet", "dashboard", str(at_work), str(os.getpid())):
         assert any(name in process for process in found), (name, found)
     assert {process: addresses for process, addresses in found.items() if addresses - LOOPBACK} == {}
-    # The next cluster may be a real one.
-    assert LOOPBACK_SWITCH not in os.environ and constants.ENABLE_RAY_CLUSTER is before
 
 
-def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray keeps the token of a private cluster there."""
-    monkeypatch.setenv("HOME", "/proc")
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    set_auth_mode(None)
-    with pytest.raises(RunFailed, match=r"cannot be started .*/proc/\.ray.*HOME.*--address none"), connected("local"):
+def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:
+    """This Ray keeps the token of a private cluster there, unless this process has it already: so in another one."""
+    if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):
+        pytest.skip("this Ray has no tokens")
+    code = "from raysts.cluster.connect import connected\nwith connected('local'): pass"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    asked = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, "HOME": "/proc"}, capture_output=True, text=True, check=False
+    )
+    assert re.search(r"RunFailed: .*cannot be started .*/proc/\.ray.*HOME.*--address none", asked.stderr), asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (None, "^Ray is not installed here; install"),
+        ("2.46.0", "^Ray 2.46.0 is installed here, and Ray 2.51 is the oldest"),
+    ],
+)
+def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if installed is None:
+        monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)
+    else:
+        monkeypatch.setattr(connect, "version", lambda name: installed)
+    with pytest.raises(InputError, match=said), connected("local"):
         pass
+
+
+def test_a_cluster_of_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are Ray's; a cluster of 2.51.2 and a process of 2.60.0 (docs/cluster.md says what was tried for real)."""
+    raised = (
+        "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.51.2\n    Python: 3.11.7\n"
+        "This process on node 192.0.2.2 was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
+    )
+    monkeypatch.setattr(connect, "_answers", lambda address: True)
+    monkeypatch.setattr(connect, "PROBE", f"raise SystemExit({raised!r})")
+    with pytest.raises(
+        InputError, match=r"runs Ray 2.51.2 with Python 3.11.7, and this process has Ray 2.60.0 .*==2.51.2"
+    ):
+        connect.find_cluster("192.0.2.2:6379")

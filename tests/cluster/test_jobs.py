@@ -16,6 +16,7 @@ import pytest
 from heads import TOKEN, Head, running_head
 from processes import standing_still, wait_until, writer_of
 
+from raysts.cluster.connect import LOOPBACK
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
@@ -68,9 +69,9 @@ def test_without_the_token_nothing_is_answered(head: Head) -> None:
 
 def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raysts.cluster.connect import find_cluster
-    from raysts.cluster.ray_internals import set_auth_mode
 
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(LOOPBACK, "1")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     for given in ({}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"}):
         for name, value in given.items():
@@ -86,12 +87,12 @@ def test_a_command_without_the_token_is_told_so(head: Head, tmp_path: Path, monk
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name)
-    try:  # a cluster of this machine is joined with the token of this machine, as by Ray
-        assert find_cluster(None) == head.gcs and os.environ["RAY_AUTH_MODE"] == "token"
-    finally:
-        set_auth_mode(None)
+    # A cluster of this machine is joined with the token of this machine, as by Ray.
+    assert find_cluster(None) == head.gcs and os.environ["RAY_AUTH_MODE"] == "token"
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # for the end of the test to take back
 
 
+@pytest.mark.anyray
 def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     head: Head, small_world: Path, planned: Callable[..., Plan]
 ) -> None:

@@ -4,8 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -31,13 +29,6 @@ from raysts.training.job import Job
 from raysts.training.metrics import read_metrics
 
 SHORT = {"train.max_steps": 10, "train.checkpoint_every": 5, "train.max_length": 24, "batch": 16, "members": 1}
-
-
-def named_actors() -> set[str]:
-    """Those of everybody."""
-    import ray
-
-    return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
 
 
 def _made(planned: Callable[..., Plan], storage: Path | str, system: str, overrides: dict[str, Any]) -> Plan:
@@ -98,25 +89,16 @@ class _Watch(threading.Thread):
         return pid
 
 
-def test_members_train_at_once_die_alone_and_come_back(
+@pytest.mark.anyray
+def test_members_train_at_once_and_come_back_whoever_dies(
     planned, tmp_path: Path, cluster: None, s3_endpoint: str, mirrors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers of one Ray Train run train members of two stages. One is killed: it is replaced alone, and the other has
-    noticed nothing. One is told to end, which saves first, and later fails for a reason of its own, which is not tried again.
-    Others wait until there is room; their storage is in a bucket, from which their worker brings what they need, and to which
-    it sends what it made. All are where their labels say and end as in a process of their own; Ray's dashboard knows each of
-    them by its name."""
-    import ray
-    from ray.train.v2._internal.state.state_actor import get_state_actor
+    """Two workers of one Ray Train run. One is told to end, which saves first; its member later fails for a reason of its own,
+    which is not tried again. The other is killed. Each time the run begins again, and both members go on from where they
+    stood. Others wait until there is room; their storage is in a bucket, from which their worker brings what they need, and to
+    which it sends what it made. All end as in a process of their own, and no room is held any more."""
+    from raysts.cluster import compat, members, runs
 
-    from raysts.cluster import members
-    from raysts.cluster.connect import STATES
-
-    monkeypatch.setenv(STATES, "1")
-    # Ray looks whether the controllers of what it shows are alive, and asks the dashboard, which this cluster lacks.
-    monkeypatch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
-    monkeypatch.setattr(members, "widths", lambda slots: [slots])
-    # There is time to kill it.
     long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20}
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
     told = {**long, "seed": 5, "nli.train.checkpoint_every": 10_000, "ct.optim.lr": 1e30}
@@ -138,11 +120,11 @@ def test_members_train_at_once_die_alone_and_come_back(
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
-    killed, (ended, failing) = there[0][0], there[1]
-    watch, said = _Watch(folders, killed.job.folder, ended.job.folder), []
-    actors = named_actors()
+    victim, (ended, failing) = there[0][0].job.folder, there[1]
+    watch, said = _Watch(folders, victim, ended.job.folder), []
     watch.start()
-    outcomes = members.train_members(chains, Resources(label_selector=(_label_of_the_node(),)), said.append)
+    labels = (_label_of_the_node(),) if compat.scales_with("label_selector") else ()
+    outcomes = members.train_members(chains, Resources(label_selector=labels, gpus=0), said.append)
     watch.stop.set()
     watch.join()
     assert (remote.root / "backbones").is_dir() and list(remote.root.glob("tokens/*/part-*"))
@@ -159,9 +141,7 @@ def test_members_train_at_once_die_alone_and_come_back(
     assert Path(outcomes[1].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
 
     assert watch.killed and watch.ended and watch.saved, "told to end, it saved and ended"
-    assert {folder: len(found) for folder, found in watch.writers.items()} == {
-        folder: 2 if folder in (watch.victim, watch.told) else 1 for folder in folders
-    }
+    assert all(len(watch.writers[folder]) > 1 for folder in (victim, watch.told)), watch.writers
     # What the C library reads when a process begins.
     assert all(b"MALLOC_ARENA_MAX=1" in found for found in watch.environments.values()), watch.environments
     both = zip(
@@ -175,21 +155,11 @@ def test_members_train_at_once_die_alone_and_come_back(
         assert {**one.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0} == {
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
-    # From its first process to its last, deaths between included: with two places for four chains, two overlap.
-    times = [sorted(when for job in chain for when in watch.seen[job.folder]) for chain in chains]
-    spans = [(found[0], found[-1]) for found in times]
-    assert any(a[0] < b[1] and b[0] < a[1] for i, a in enumerate(spans) for b in spans[:i]), spans
-
-    shown = {run.name: run for run in ray.get(get_state_actor().get_train_runs.remote()).values()}
-    of_members = [
-        shown[f"{chain[0].job.facts['system']}-member-{chain[0].job.facts['member']}-{chain[0].id[:6]}"]
-        for chain in there
-    ]
-    assert [run.status for run in of_members] == ["FINISHED", "ERRORED", "FINISHED", "FINISHED"]
-    assert of_members[1].status_detail == outcomes[1]
-    assert named_actors() - actors == {"train_v2_state_actor"}, "nothing that waits for an autoscaler"
+    assert watch.seen[victim][0] < watch.seen[watch.told][-1] and watch.seen[watch.told][0] < watch.seen[victim][-1]
+    assert runs.groups(Resources(gpus=0)) == {}
 
 
+@pytest.mark.anyray
 def test_two_workers_train_the_member_of_one_and_fail_together(planned, tmp_path: Path, cluster: None) -> None:
     """Of a failure the other worker, which waits in a collective, learns; the reason reaches the user, in one line. A controller
     that dies is replaced, and the room that it held is free for the next."""
@@ -308,29 +278,31 @@ def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
     assert not ray.is_initialized()
 
 
-def test_what_a_dashboard_shows_is_not_kept_where_there_is_none(cluster: None) -> None:
-    import ray
-
-    driver = (
-        "import os, sys; from raysts.cluster.connect import STATES, connected\n"
-        "with connected(sys.argv[1]) as private: print(private, STATES in os.environ)"
-    )
-    command = [sys.executable, "-c", driver, ray.get_runtime_context().gcs_address]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert asked.stdout.split() == ["False", "False"], asked.stderr
-
-
 def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, tmp_path: Path) -> None:
     import ray
 
-    from raysts.cluster.members import WorkQueue, _Slots
+    from raysts.cluster.members import MemberQueue, _Runs
 
     job = stage.job("nli", tmp_path)
-    runs = _Slots([[replace(job, facts={**job.facts, "system": "nli"})]], Resources(gpus=0), None)
-    runs.queue = ray.remote(WorkQueue).options(num_cpus=0).remote(1)
-    assert ray.get(runs.queue.state.remote()).waiting == 1
-    ray.kill(runs.queue)
+    started = _Runs([[replace(job, facts={**job.facts, "system": "nli"})]], Resources(gpus=0), None)
+    started.queue = ray.remote(MemberQueue).options(num_cpus=0).remote(1)
+    assert ray.get(started.queue.state.remote()).waiting == 1
+    ray.kill(started.queue)
     with contextlib.suppress(ray.exceptions.RayActorError):  # the kill only asks for its end: until then it answers
-        wait_until(lambda: not ray.get(runs.queue.state.remote()), 60)
+        wait_until(lambda: not ray.get(started.queue.state.remote()), 60)
     with pytest.raises(RunFailed, match="hands out the members of nli-nli-.* has died.*goes on from there"):
-        runs.state()
+        started.look()
+
+
+def test_a_run_that_never_begins_a_member_is_given_up(
+    cluster: None, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends its workers at once, as a part that cannot be imported does; the reason reaches the user."""
+    from raysts.cluster import members
+
+    monkeypatch.setattr(members, "DEATHS", 1)
+    job = stage.job("nli", tmp_path)
+    job = replace(job, facts={**job.facts, "system": "nli", "role": "member"})
+    monkeypatch.setattr(members.runs, "environment", lambda resources: {"RAY_TRAIN_CALLBACKS": "no.such.Callback"})
+    (reason,) = members.train_members([[job]], Resources(gpus=0), lambda text: None)
+    assert reason is not None and "its workers do not start: " in reason and "no.such" in reason, reason

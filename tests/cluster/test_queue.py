@@ -1,62 +1,55 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from raysts.cluster.queue import Piece, WorkQueue, widths
+from raysts.cluster.queue import MemberQueue, Progress
 
 
-def test_pieces_are_handed_out_once_and_in_order() -> None:
-    queue = WorkQueue(3)
-    assert [queue.take((run, 0)) for run in (0, 1)] == [(0, Piece()), (1, Piece())]
+def test_members_are_handed_out_once_and_in_order() -> None:
+    queue = MemberQueue(3)
+    assert [queue.take((run, 0)) for run in (0, 1)] == [(0, Progress()), (1, Progress())]
     assert queue.state() == ([], [0, 1], 1, 0, ())
-    queue.end((1, 0), ["it cannot be learned"])
-    assert queue.take((1, 0)) == (2, Piece()) and queue.take((2, 0)) is None
-    queue.end((0, 0), [None])
-    assert queue.state() == ([(1, ["it cannot be learned"]), (0, [None])], [2], 0, 0, ())
+    queue.end((1, 0), "it cannot be learned")
+    assert queue.take((1, 0)) == (2, Progress()) and queue.take((2, 0)) is None
+    queue.end((0, 0), None)
+    assert queue.state() == ([(1, "it cannot be learned"), (0, None)], [2], 0, 0, ())
     assert queue.state() == ([], [2], 0, 0, ())  # what ended is told once
 
 
 def test_what_a_dead_worker_had_is_next_and_its_deaths_are_counted() -> None:
-    queue = WorkQueue(3)
-    for rank in (0, 1):
-        queue.take((0, rank))
-    queue.begin((0, 1), Piece(stand="step 5"))
-    queue.died((0, 1), "out of memory", preempted=False)
-    assert queue.take((1, 0)) == (1, Piece("step 5", 1, "out of memory"))  # whoever is free first
-    queue.begin((1, 0), Piece("step 5", 1, "out of memory"))
-    queue.died((1, 0), "", preempted=True)
-    assert queue.take((0, 1)) == (1, Piece("step 5", 1, "out of memory"))
+    queue = MemberQueue(4)
+    for slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        queue.take(slot)
+    queue.begin((0, 1), Progress("step 5"))
+    deaths = {1: ("out of memory", False), 2: ("", True)}
+    assert queue.release(0, deaths, "") == (True, 3) and queue.release(2, {}, "") == (True, 0)
+    # Who was ended with it, or with its node, has nothing on its account.
+    assert [queue.take((0, rank)) for rank in range(3)] == [
+        (0, Progress()), (1, Progress("step 5", 1, "out of memory")), (2, Progress())
+    ]  # fmt: skip
     assert queue.state().restarts == 2
-    queue.end((1, 0), [None])  # it lived after all; another has its piece
-    assert queue.state().ended == []
+    queue.end((0, 1), None)
+    assert queue.state().ended == [(1, None)]
 
 
-def test_what_the_workers_of_a_run_had_goes_back() -> None:
-    queue = WorkQueue(4)
+def test_a_run_that_is_gone_without_a_word_counts_for_all_its_members() -> None:
+    queue = MemberQueue(3)
     for slot in ((0, 0), (1, 0), (1, 1)):
         queue.take(slot)
-    assert queue.release(1) == (True, 2) and queue.release(2) == (True, 0)
-    assert sorted(queue.waiting) == [1, 2, 3] and queue.taken == {(0, 0): 0}
-    assert queue.take((0, 0)) is not None and 0 in {*queue.waiting, *queue.taken.values()}
-    assert WorkQueue(0).release(0) == (False, 0)
+    queue.hold(1, "its room")
+    assert queue.release(1, None, "the node died") == (True, 2) and queue.rooms() == {}
+    assert queue.taken == {(0, 0): 0} and list(queue.waiting) == [1, 2]
+    assert queue.take((0, 0)) == (0, Progress())  # a worker that died before anybody could say so
+    assert queue.take((2, 0)) == (1, Progress(None, 1, "the node died"))
+    queue.begin((9, 9), Progress())  # who has nothing changes nothing
+    queue.end((9, 9), None)
+    assert queue.state().ended == [] and MemberQueue(0).release(0, {}, "") == (False, 0)
 
 
-@pytest.mark.parametrize(
-    ("slots", "expected"),
-    [(0, [1]), (1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (8, [1, 1, 2, 4]), (14, [1, 1, 2, 4, 6])],
-)
-def test_widths(slots: int, expected: list[int]) -> None:
-    assert widths(slots) == expected
-
-
-def test_few_runs_hold_many_slots_and_half_of_what_is_there_works() -> None:
-    for slots in range(1, 1001):
-        found = widths(slots)
-        assert sum(found) == slots and len(found) <= 1 + math.ceil(math.log2(slots))
-        for there in range(1, slots + 1):  # nodes come one by one, and the narrowest run that still waits begins
-            working = 0
-            for width in found:
-                working += width if working + width <= there else 0
-            assert 2 * working >= there, (slots, there)
+@pytest.mark.parametrize("deaths", [{0: ("killed", False)}, {0: ("killed", True)}])
+def test_a_node_that_was_taken_away_is_nobodys_fault(deaths: dict[int, tuple[str, bool]]) -> None:
+    queue = MemberQueue(1)
+    queue.take((0, 0))
+    queue.release(0, deaths, "")
+    taken = queue.take((0, 0))
+    assert taken is not None and taken[1].deaths == (0 if deaths[0][1] else 1)

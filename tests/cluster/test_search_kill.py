@@ -64,6 +64,7 @@ class Search:
         assert not [path for path in self.storage.rglob(f"{ASIDE}*") if "locks" not in path.parts]
 
 
+@pytest.mark.anyray
 def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, commands: list[Command]
 ) -> None:

@@ -28,15 +28,6 @@ ALL_BUT_CLASSES = [
 FOUR = {**SHORT, "space.lower_bound": "0,0.6", "seeds": 2}
 
 
-def processes_shown() -> list[tuple[str, str]]:
-    """Class and name of every living actor, as Ray's dashboard has them (which reads them here too)."""
-    from ray._private.state import state
-    from ray.core.generated.gcs_pb2 import ActorTableData
-
-    table = state._connect_and_get_accessor().get_actor_table(None, "ALIVE")
-    return [(actor.class_name, actor.repr_name) for actor in map(ActorTableData.FromString, table)]
-
-
 def quiet(text: str) -> None:
     """Says nothing."""
 
@@ -52,14 +43,7 @@ def test_trials_on_ray_are_those_of_a_plain_loop_and_what_does_not_fit_is_infeas
     }  # fmt: skip
     here = run_search("latte-mix", overrides, small_world, tmp_path / "here", address="none", say=quiet)
     shutil.copytree(tmp_path / "here/tokens", tmp_path / "there/tokens")  # an actor less, of which others are the tests
-    names: set[tuple[str, str]] = set()
-
-    def look(text: str) -> None:
-        if text.startswith("1/6"):
-            names.update(processes_shown())
-
-    there = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=look)
-    assert ("RaystsTrial", "trials of latte-mix") in names, names  # what Ray's dashboard shows
+    there = run_search("latte-mix", overrides, small_world, tmp_path / "there", say=quiet)
     classes = "latte.settings.classes"
     status = [(point["overrides"][classes], point["seed"], point["status"]) for point in there["points"]]
     assert sorted(status) == [(4, 0, "finished"), (4, 1, "finished"), (8, 0, "finished"), (8, 1, "finished"),
@@ -117,6 +101,7 @@ def test_mlflow_gets_a_run_per_trial_and_when_it_fails_the_search_goes_on(
 
 
 @pytest.mark.slow  # samplers and early stopping go the same way without Ray, in search/test_metric.py
+@pytest.mark.anyray
 def test_early_stopping_stops_some_and_says_so(
     small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None
 ) -> None:
