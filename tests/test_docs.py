@@ -66,7 +66,7 @@ def test_the_messages_of_the_table_are_in_the_code() -> None:
     ours = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "raysts").rglob("*.py"))
     ours = re.sub(r"\{[^{}]*\}", "N", ours)
     for message in (
-        "waiting for the cluster to start nodes for", "no node can hold such a worker", "no Ray cluster answers there",
+        "waiting for the cluster to have room for", "no node can hold such a worker", "no Ray cluster answers there",
         "its processes died", "one driver at a time", "auto_map",
     ):  # fmt: skip
         assert message in TEXT and message in ours, message
