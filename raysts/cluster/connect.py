@@ -19,8 +19,8 @@ from typing import Any
 
 from raysts.errors import InputError, RunFailed
 
-OLDEST, HAS_TOKENS = [2, 51], [2, 52]
-"""The oldest Ray that is tried (``pyproject.toml``), and the first that knows tokens."""
+OLDEST = [2, 51]
+"""The oldest Ray that is tried (``pyproject.toml``)."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,11 +50,20 @@ that it finds among the machine's processes first."""
 
 REACHABLE_SECONDS = 3.0
 HEAD_SECONDS = 60.0
-PROBE = (
-    "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level=50); print('raysts: joined', flush=True)"
-)
-"""Join a cluster and leave. In a process of its own: what is wrong with a token may end it, and where no head answers it
-waits for most of a minute."""
+PROBE = """
+import os, sys, ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level=50)
+if os.environ.get("RAY_AUTH_MODE") == "token":
+    actor = ray.remote(num_cpus=0)(type("Probe", (), {"answer": lambda self: 1})).remote()
+    try:
+        ray.get(actor.answer.remote(), timeout=30)
+    except ray.exceptions.RayActorError:
+        sys.exit("raysts: refused")
+print("raysts: joined", flush=True)
+"""
+"""Join a cluster and leave. A cluster that has no token lets one in that shows one, and its actors die of it.
+
+In a process of its own: what is wrong with a token may end it, and where no head answers it waits for most of a minute."""
 
 
 @contextlib.contextmanager
@@ -98,16 +107,11 @@ def _check_ray() -> None:
     install = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
     if importlib.util.find_spec("ray") is None:
         raise InputError(f"Ray is not installed here; {install}")
-    if _release() < OLDEST:
+    if [int(number) for number in re.findall(r"\d+", version("ray"))[:2]] < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise InputError(
             f"Ray {version('ray')} is installed here, and Ray {oldest} is the oldest that can be used; {install}"
         )
-
-
-def _release() -> list[int]:
-    """Return the first two numbers of the version of Ray that is installed."""
-    return [int(number) for number in re.findall(r"\d+", version("ray"))[:2]]
 
 
 def _init(address: str, options: dict[str, Any]) -> None:
@@ -190,7 +194,7 @@ def find_cluster(address: str | None) -> str:
                 f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
                 f"running head (6379 unless said otherwise), or no --address to use this machine"
             )
-        _check_head(given, f"--address '{given}'", _modes([""]))
+        _check_head(given, f"--address '{given}'", [os.environ.get(AUTH_MODE, "")])
         return given
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     try:
@@ -200,16 +204,9 @@ def find_cluster(address: str | None) -> str:
     if not _answers(started):
         return "local"
     # The token of this machine opens a cluster of this machine, as Ray has it.
-    _check_head(started, f"the cluster of this machine, {started}", _modes(["", "token"]))
-    return started
-
-
-def _modes(unset: list[str]) -> list[str]:
-    """Return the modes in which to ask a head: where one is set that one, after the mode that shows whether it has tokens."""
     mode = os.environ.get(AUTH_MODE, "")
-    if mode == "token" and _release() >= HAS_TOKENS:
-        return ["disabled", "token"]
-    return [mode] if mode else unset
+    _check_head(started, f"the cluster of this machine, {started}", [mode] if mode else ["", "token"])
+    return started
 
 
 def _check_head(address: str, what: str, modes: list[str]) -> None:
@@ -228,15 +225,15 @@ def _check_head(address: str, what: str, modes: list[str]) -> None:
         except subprocess.TimeoutExpired:
             continue
         if "raysts: joined" in probe.stdout:
-            if os.environ.get(AUTH_MODE) == "token" != mode:
-                raise InputError(
-                    f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; "
-                    f"unset {AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
-                )
             if mode:
                 os.environ[AUTH_MODE] = mode
             return
         stderr = probe.stderr
+        if "raysts: refused" in stderr:
+            raise InputError(
+                f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; unset "
+                f"{AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
+            )
         versions = re.findall(r"started with:\s+Ray: (\S+)\s+Python: (\S+)", stderr)
         if len(versions) == 2:
             (their_ray, their_python), (our_ray, our_python) = versions

@@ -163,7 +163,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
         study.open("raysts tune")
         tasks = TrialQueue(study)
         with pytest.raises(Looked):
-            tune._fit(tasks, wide, tune._Watch(tasks, None, wide))  # type: ignore[arg-type]
+            tune._fit(tasks, wide, tune._Watch(tasks, None, wide), [])  # type: ignore[arg-type]
         assert asked["pending"] == pending
         handed = 0
         while handed < most and isinstance(asked["searcher"].suggest(str(handed)), dict):
