@@ -1,4 +1,4 @@
-"""Where the CPU time of a training step goes, and what the code gains that is compiled for CPUs (``raysts/models/native.cpp``).
+"""Where the CPU time of a training step goes, and what the code gains that is compiled for CPUs (``raysts/cpu/native.cpp``).
 
     python benchmarks/anatomy.py --data DATA --runs sed:bf16,nli:bf16,nli:fp32
 
@@ -21,7 +21,7 @@ import torch
 import workload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raysts.models import native
+from raysts.cpu import native
 from raysts.models.encoder import Encoder
 from raysts.models.packing import pack
 from raysts.training import optim

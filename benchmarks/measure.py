@@ -128,7 +128,7 @@ def peak(precision: str, threads: int, device: str = "cpu") -> float:
     threads as a side has: one that waits for the others takes CPU time too."""
     import torch
 
-    from raysts.models import kernels
+    from raysts.cpu import kernels
     from raysts.models.precision import autocast
 
     torch.set_num_threads(threads)

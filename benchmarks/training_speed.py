@@ -42,7 +42,8 @@ class Raysts:
     def __init__(
         self, objective: str, work: dict[str, Any], model: Path, device: str, precision: str, groups: bool
     ) -> None:
-        from raysts.models import native, packing
+        from raysts.cpu import native
+        from raysts.models import packing
 
         if not groups:
             packing.GROUP_OVERHEAD["cpu"], native.library = 10**9, lambda: None  # the fused layer has no padding

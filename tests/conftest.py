@@ -70,7 +70,7 @@ SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "proce
 """The group of the tests that take a fixture."""
 
 UNITS = (
-    "ops/", "storage/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
+    "ops/", "storage/", "cpu/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
     "report/",
 )  # fmt: skip
 """Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
@@ -79,7 +79,7 @@ WHOLE = (
     "objectives/test_conformance.py", "objectives/test_flow.py::test_training",
     "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_families.py::test_training", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
-    "models/test_kernels.py::test_large_blocks",
+    "cpu/test_kernels.py::test_large_blocks",
     "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",
     "objectives/test_matryoshka.py::test_loss_and_gradients_are", "pipeline/test_teachers.py::test_a_graph",
     "pipeline/test_teachers.py::test_what_is_taken", "evaluation/test_transfer.py", "evaluation/test_senteval.py",
@@ -90,7 +90,7 @@ WHOLE = (
     "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
-    "training/test_optim.py::test_an_update_by_rows", "recipes/test_experiment_points.py",
+    "cpu/test_rowwise.py::test_an_update_by_rows", "recipes/test_experiment_points.py",
     "training/test_checkpoint_policy.py", "training/test_lora.py", "training/test_damaged_checkpoints.py",
     "pipeline/test_prompts.py", "objectives/test_whiten.py::test_a_run_writes",
     "models/shipped/test_latent.py::test_a_saved_model_gives",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from raysts.models import fused, kernels
+from raysts.cpu.accelerate import accelerate, needs_no_padding
 from raysts.models.families import family_of
 from raysts.models.head import Head
 from raysts.models.layers import Layers, layer_indices, layer_weights, pooling_modes
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
 
     Attributes:
         attention_dropout: whether training drops weights of attention (of packed families).
-        fused: whether a CPU computes layers by ``raysts.models.fused`` where it can.
+        fused: whether a CPU computes layers by ``raysts.cpu.fused`` where it can.
     """
 
     backbone: Any
@@ -66,11 +66,8 @@ class Encoder(nn.Module):
         elif self.family.packed:
             AttentionInterface.register(ATTENTION, attend)
             backbone.set_attn_implementation(ATTENTION)
-        if self.family.kernels:
-            kernels.install(backbone)
         self.backbone = backbone
-        if self.family.packed:
-            fused.install(self.layer_list())
+        accelerate(self)
         self.pad_id = pad_id
         self.modes = pooling_modes(pooling)
         self.pooling, self.skipped = pooling, skipped
@@ -196,16 +193,8 @@ class Encoder(nn.Module):
     def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
         # Where every group is a pass of its own, groups cost more than the padding that they save.
-        here = self._fusible(ids_BT.device)
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=here)
-
-    def _fusible(self, device: torch.device) -> bool:
-        """Whether every layer can be computed by ``raysts.models.fused`` as things are."""
-        if not (self.fused and self.family.packed and self.family.kernels and device.type == "cpu"):
-            return False
-        autocast = torch.is_autocast_enabled("cpu")
-        dtype = torch.get_autocast_dtype("cpu") if autocast else next(self.backbone.parameters()).dtype
-        return fused.can(self.layer_list(), dtype)
+        unpadded = needs_no_padding(self, ids_BT.device)
+        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=unpadded)
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         """Packed token vectors [N, H] for each choice of layers, from one pass."""

@@ -17,7 +17,7 @@ class Family:
         packed: many texts in one row give each text what it gets alone: positions come from ``position_ids`` alone, and
             nothing but transformers' attention function looks from one token to another. Otherwise texts are padded and
             masked.
-        kernels: the layers of ``raysts.models.kernels`` may stand for torch's: nothing changes in place what they return.
+        kernels: the layers of ``raysts.cpu.kernels`` may stand for torch's: nothing changes in place what they return.
         positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
         width: key of config.json for the dimensions of a token vector.
         depth: its key for the number of layers.

@@ -1,6 +1,6 @@
 """Many texts as one row of tokens: every layer sees all tokens at once, only attention looks at one text at a time.
 
-Where a kernel for texts of any lengths is there (on GPUs, and on CPUs where ``raysts.models.fused`` can), the row holds the
+Where a kernel for texts of any lengths is there (on GPUs, and on CPUs where ``raysts.cpu.fused`` can), the row holds the
 texts' tokens and nothing else. On other CPUs texts of similar length stand in groups and are padded to the longest of their
 group, so that little of the work is padding and no kernel runs once per group but those of attention. What shapes are made of
 is known to the host: it never waits for a GPU.
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysts.models import kernels
+from raysts.cpu.kernels import dropout as fast_dropout
 
 ATTENTION = "raysts-packed"
 """Name under which transformers knows ``attend``."""
@@ -114,7 +114,7 @@ def pack(
         position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
         split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
         known: the lengths as the host knows them, [B]; None: they are read from the device, which is waited for.
-        fused: whether layers are ``raysts.models.fused``'s, which need no padding on a CPU either.
+        fused: whether layers are ``raysts.cpu.fused``'s, which need no padding on a CPU either.
     """
     device = ids_BT.device
     ascending_B = (lengths_B.sort().values if known is None else np.sort(known)).tolist()
@@ -235,7 +235,7 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
         scores_ARTT = (q_ARTE @ k_ARTE.transpose(-1, -2)) * scaling
         if group.mask_RT is not None:
             scores_ARTT = scores_ARTT.masked_fill(~group.mask_RT[:, None], float("-inf"))
-        mixed_ARTE = kernels.dropout(torch.softmax(scores_ARTT, -1), dropout) @ v_ARTE
+        mixed_ARTE = fast_dropout(torch.softmax(scores_ARTT, -1), dropout) @ v_ARTE
     return mixed_ARTE.flatten(1, 2).to(q.dtype)
 
 

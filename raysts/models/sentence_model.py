@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from raysts.cpu.kernels import keep_memory
 from raysts.errors import InputError
-from raysts.models import kernels, static, word_vectors
+from raysts.models import static, word_vectors
 from raysts.models.encoder import Encoder
 from raysts.models.head import similarities_of
 from raysts.models.layers import Layers, layer_indices
@@ -342,7 +343,7 @@ def represent_tokens(
     device = next(encoder.parameters()).device
     computes = resolve(precision, device)
     if device.type == "cpu":
-        kernels.keep_memory()
+        keep_memory()
     results: list[Representation] = [{} for _ in layers]
     lengths = tokens.lengths
     order = np.argsort(-lengths, kind="stable")

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raysts.cpu.kernels import Linear
 from raysts.models.encoder import Encoder
-from raysts.models.kernels import Linear
 from raysts.objectives.kinds.mlm import MLMKind, MLMSettings
 from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
 from raysts.ops import collective, losses

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysts.cpu.kernels import keep_memory
+from raysts.cpu.rowwise import clip
 from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.ids import derive_seed
-from raysts.models import kernels, lora
+from raysts.models import lora
 from raysts.models.encoder import Encoder
 from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
@@ -91,7 +93,7 @@ def update(run: Run, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     if loss.requires_grad:  # what is fitted in closed form has no gradient
         loss.backward()
     if recipe.optim.clip is not None:
-        optim.clip(run.objective.parameters(), recipe.optim.clip)
+        clip(run.objective.parameters(), recipe.optim.clip)
     for group in run.optimizer.param_groups:
         group["lr"] = run.rate(run.state.step)
     run.optimizer.step()
@@ -118,7 +120,7 @@ class Run:
         self.precision = self.record["layout"]["precision"]
 
         if device.type == "cpu":
-            kernels.keep_memory()
+            keep_memory()
         begun_on = torch.device("cpu") if runtime.shards else device  # whole it may not fit on a GPU
         self.model = self._loaded(begun_on)
         if (  # else the texts are padded for it; the record says so

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from raysts.cpu import native
 from raysts.errors import RunFailed
-from raysts.models import native
 from raysts.models.precision import resolve
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts

@@ -10,7 +10,8 @@ import torch
 from small_runs import tiny_encoder, write_backbone
 from torch import Tensor
 
-from raysts.models import fused, native, packing, sentence_model
+from raysts.cpu import fused, native
+from raysts.models import packing, sentence_model
 from raysts.models.encoder import Encoder, pool
 from raysts.models.families import FAMILIES, without_pooler
 from raysts.models.packing import cut, pack, to_device

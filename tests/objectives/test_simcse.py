@@ -10,8 +10,8 @@ import torch
 from small_runs import share_of, tiny_encoder
 from torch import Tensor, nn
 
+from raysts.cpu.kernels import Dropout
 from raysts.errors import InputError
-from raysts.models.kernels import Dropout
 from raysts.models.tokens import Tokens
 from raysts.objectives.kinds.simcse import SimCSESettings
 from raysts.objectives.objective import Batch

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from raysts.models import kernels, native
-from raysts.models.packing import Row
+from raysts.cpu import kernels, native
 
 
 def install(layers: Iterable[Any]) -> None:
@@ -86,9 +85,9 @@ class _Fused:
         return _made_again, (type(self).__mro__[2],), self.__dict__
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
-        row, layer = cast(Any, kwargs.get("groups")), cast(Any, self)
+        layer, starts = cast(Any, self), getattr(kwargs.get("groups"), "starts", None)  # of a ``Row``
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
-        here = isinstance(row, Row) and x_1NH.device.type == "cpu" and _can_in(dtype)
+        here = starts is not None and x_1NH.device.type == "cpu" and _can_in(dtype)
         parts = _parts(layer) if here else None
         if parts is None:
             return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
@@ -99,7 +98,7 @@ class _Fused:
         weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
         eps = tuple(norm.eps for norm in parts.norms)
         with torch.autocast("cpu", enabled=False):
-            return _Layer.apply(x_1NH, (row.starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
+            return _Layer.apply(x_1NH, (starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
 
 
 def _made_again(kind: Any) -> Any:
@@ -149,20 +148,11 @@ class _Layer(torch.autograd.Function):
             dy, _through(d_inner, wi), attended, x, g1, stats, drops[1], seed + 1
         )
         d_qkv = torch.empty_like(qkv)
-        native.call(
-            "attention_backward",
-            dtype,
-            d_qkv,
-            _through(d_attended, wo),
-            lse,
-            qkv,
-            *_texts(qkv, starts, heads, scaling, drops[0], seed),
-        )
+        texts = _texts(qkv, starts, heads, scaling, drops[0], seed)
+        native.call("attention_backward", dtype, d_qkv, _through(d_attended, wo), lse, qkv, *texts)
         db_qkv = lse.new_empty(qkv.shape[1])
         native.call("column_sums", dtype, db_qkv, d_qkv, *qkv.shape)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = dy.add_(_through(d_qkv, w_qkv))[None]
+        dx = dy.add_(_through(d_qkv, w_qkv))[None] if ctx.needs_input_grad[0] else None
         dw_qkv = _outer(d_qkv, x_low) if any(needs[0:6:2]) else None
         dwq, dwk, dwv = (None,) * 3 if dw_qkv is None else dw_qkv.chunk(3)
         dbq, dbk, dbv = db_qkv.chunk(3)
@@ -220,21 +210,8 @@ def _norm(
     y = torch.empty_like(residual)
     low = torch.empty_like(x) if lower and x.dtype != y.dtype else None
     stats = x.new_empty(len(x), 2, dtype=torch.float32)
-    native.call(
-        "norm",
-        (x.dtype, y.dtype),
-        y,
-        low,
-        stats,
-        x,
-        residual,
-        weight.float(),
-        bias.float(),
-        *x.shape,
-        eps,
-        _kept(p),
-        ctypes.c_uint64(seed),
-    )
+    parts = (y, low, stats, x, residual, weight.float(), bias.float())
+    native.call("norm", (x.dtype, y.dtype), *parts, *x.shape, eps, _kept(p), ctypes.c_uint64(seed))
     return y, y if low is None else low, stats
 
 
@@ -244,20 +221,6 @@ def _norm_backward(
     """Gradients of the residual, of x, and [3, H] of weight, bias, and the bias of what made x."""
     dresidual, dx = torch.empty_like(dy), torch.empty_like(x)
     sums = stats.new_empty(3, x.shape[1])
-    native.call(
-        "norm_backward",
-        (x.dtype, dy.dtype),
-        dresidual,
-        dx,
-        sums,
-        dy,
-        more,
-        x,
-        residual,
-        weight.float(),
-        stats,
-        *x.shape,
-        _kept(p),
-        ctypes.c_uint64(seed),
-    )
+    parts = (dresidual, dx, sums, dy, more, x, residual, weight.float(), stats)
+    native.call("norm_backward", (x.dtype, dy.dtype), *parts, *x.shape, _kept(p), ctypes.c_uint64(seed))
     return dresidual, dx, sums

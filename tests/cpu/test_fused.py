@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
-from raysts.models import fused, native
+from raysts.cpu import fused, native
 from raysts.models.packing import Row
 
 WIDTH = 64

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysts.models import kernels
+from raysts.cpu import kernels
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -71,7 +71,7 @@ def test_install_keeps_the_mode() -> None:
 
 LARGE_BLOCKS = """
 import ctypes, os
-from raysts.models import kernels
+from raysts.cpu import kernels
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

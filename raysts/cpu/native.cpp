@@ -1,6 +1,6 @@
 // What torch has no kernel for on CPUs: what a post-norm transformer layer computes between its matrix products, over texts that
-// stand one after the other without padding (raysts/models/fused.py says what each array holds), and Adam for a table of which a
-// batch has few rows (raysts/training/optim.py).
+// stand one after the other without padding (raysts/cpu/fused.py says what each array holds), and Adam for a table of which a
+// batch has few rows (raysts/cpu/rowwise.py).
 //
 // Every sum has an order that does not depend on the number of threads, and dropout draws depend on (seed, row, column) alone:
 // backward draws them again instead of reading them.

@@ -1,0 +1,1 @@
+"""What makes CPUs fast."""
