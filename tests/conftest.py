@@ -71,7 +71,7 @@ SHARED = {"cluster": "ray", "own_nodes": "nodes", "finished": "finished", "proce
 
 UNITS = (
     "ops/", "storage/", "cpu/", "models/", "objectives/", "recipes/", "data/", "evaluation/", "training/", "pipeline/", "search/",
-    "report/",
+    "report/", "papers/",
 )  # fmt: skip
 """Folders whose tests are quick, but for these, and those that take what is shared, an object store or real data."""
 WHOLE = (
@@ -90,14 +90,14 @@ WHOLE = (
     "pipeline/test_embed.py", "pipeline/nodes/test_teacher.py::test_killed", "pipeline/test_skip_bad.py",
     "pipeline/test_overlap.py", "pipeline/test_own_text.py",
     "pipeline/test_outcome.py::test_of_several_students", "pipeline/test_outcome.py::test_a_member_that",
-    "cpu/test_rowwise.py::test_an_update_by_rows", "recipes/test_experiment_points.py",
+    "cpu/test_rowwise.py::test_an_update_by_rows", "papers/test_experiments.py",
     "training/test_checkpoint_policy.py", "training/test_lora.py", "training/test_damaged_checkpoints.py",
     "pipeline/test_prompts.py", "objectives/test_whiten.py::test_a_run_writes",
     "models/shipped/test_latent.py::test_a_saved_model_gives",
     "models/shipped/test_glow.py::test_sentence_transformers", "search/test_search.py::test_killed_anywhere",
     "search/test_search.py::test_the_database", "evaluation/test_compare.py::test_false_alarms",
     "search/test_whole_search.py", "search/test_trial.py", "search/test_metric.py", "search/test_progress.py",
-    "search/test_dashboards.py", "report/paper/test_measured.py", "storage/test_remote_storage.py",
+    "search/test_dashboards.py", "papers/test_measured.py", "storage/test_remote_storage.py",
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
 library that takes seconds to import."""

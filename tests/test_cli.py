@@ -21,7 +21,7 @@ from run_commands import EVALUATION, TINY, options_of, overrides, raysts, result
 from raysts import __version__, cli
 from raysts.commands import parser
 from raysts.commands.run import text_of
-from raysts.recipes.experiments import EXPERIMENTS
+from raysts.papers.experiments import EXPERIMENTS
 from raysts.recipes.names import RECIPES
 from raysts.search.composed import COMPOSED
 from raysts.search.named import SEARCHES

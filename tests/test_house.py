@@ -15,7 +15,7 @@ FILES = house.python_files()
 
 ROOMS = (
     "ops", "storage", "cpu", "models", "objectives", "recipes", "data", "evaluation", "training", "pipeline", "search", "report",
-    "cluster", "commands",
+    "cluster", "papers", "commands",
 )  # fmt: skip
 """The folders, from the ground up: a file imports its own folder and those before it."""
 LOOSE = {"__init__", "__main__", "cli", "errors", "ids", "schema"}
@@ -59,8 +59,13 @@ def test_imports_go_down() -> None:
     assert not upward, "\n".join(sorted(upward))
 
 
-def test_the_report_and_the_cluster_do_not_know_each_other() -> None:
-    assert not {(module_of(a), module_of(b)) for a, b in edges() if {room(a), room(b)} == {"report", "cluster"}}
+def test_reports_and_papers_do_not_know_the_cluster() -> None:
+    pairs = {(module_of(a), module_of(b)) for a, b in edges() if "cluster" in (room(a), room(b))}
+    assert not {pair for pair in pairs if any(name.startswith(("raysts.report", "raysts.papers")) for name in pair)}
+
+
+def test_only_commands_know_the_papers() -> None:
+    assert {room(path) for path, other in edges() if room(other) == "papers"} == {"papers", "commands"}
 
 
 def test_no_file_imports_itself_through_others() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 from raysts.commands import options as opt
 from raysts.commands.options import Command, Result, RunOptions, option, say_on_stderr
 from raysts.errors import InputError, nearest
-from raysts.recipes.claims import CLAIMS
+from raysts.papers.claims import CLAIMS
 
 
 def claims(
@@ -34,10 +34,10 @@ def claims(
         scale: ``small``, or ``paper`` with the papers' backbones and sizes.
         plan: start nothing, and say what there is to do.
         stand_ins: hold claims whose test sets the data lack on others of the same task
-            (:data:`raysts.recipes.claims.STAND_INS`), marked as such.
+            (:data:`raysts.papers.claims.STAND_INS`), marked as such.
 
     Returns:
-        status, storage, claims (rows: :meth:`raysts.report.claims.data.Verdict.as_plain` and ``paper``), reports (paths), text;
+        status, storage, claims (rows: :meth:`raysts.papers.verdicts.Verdict.as_plain` and ``paper``), reports (paths), text;
         with ``plan`` status, storage, nodes and notes (as :func:`raysts.plan`).
 
     Raises:
@@ -45,7 +45,7 @@ def claims(
         RunFailed: some of them failed.
     """
     from raysts.commands import experiment
-    from raysts.recipes.experiments import EXPERIMENTS
+    from raysts.papers.experiments import EXPERIMENTS
 
     if paper is not None and paper not in CLAIMS:
         raise InputError(f"paper '{paper}'{nearest(paper, CLAIMS)}: must be one of {', '.join(CLAIMS)}")

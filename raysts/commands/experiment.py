@@ -11,16 +11,15 @@ from raysts.data.world import tiny_config
 from raysts.errors import InputError, RunFailed
 from raysts.models import pretrained, static
 from raysts.models.families import family_of
+from raysts.papers import claims_page, experiments
+from raysts.papers.claims import Claim
+from raysts.papers.measured import report_data
+from raysts.papers.tables import write_report
+from raysts.papers.verdicts import agenda, claims_data
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.plan import Plan, describe
-from raysts.recipes import experiments
-from raysts.recipes.claims import Claim
 from raysts.recipes.overrides import has_option
 from raysts.recipes.recipe import Pipeline
-from raysts.report.claims import page as claims
-from raysts.report.claims.data import agenda, claims_data
-from raysts.report.paper.data import report_data
-from raysts.report.paper.page import write_report
 from raysts.search import named
 from raysts.search.search import OWN
 from raysts.search.space import Point
@@ -86,7 +85,7 @@ class Planned(NamedTuple):
 
     Attributes:
         plans: by point; of an experiment about claims those alone that a claim which can be measured is about.
-        claims: of such an experiment, as :attr:`raysts.report.claims.data.Agenda.claims`.
+        claims: of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
     """
 
     plans: Mapping[str, Plan]
@@ -169,8 +168,8 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
     more = {}
     if entry.claims:
         judged = claims_data(entry.claims, checked.claims, plans, name, options.command or f"raysts run {recipe}")
-        report = claims.write_report(judged, folder)
-        more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims.text(judged)}
+        report = claims_page.write_report(judged, folder)
+        more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims_page.text(judged)}
     return {
         **more,
         "status": "done",

@@ -66,7 +66,7 @@ def described(
         status, resources, sentences, needs); of an experiment about claims notes: what cannot be measured, and is not run.
     """
     from raysts.data.own import Own
-    from raysts.recipes.experiments import is_experiment
+    from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 

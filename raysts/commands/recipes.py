@@ -19,14 +19,14 @@ def recipes() -> Result:
     Returns:
         status, recipes, tables (paper, table and the command that fills it).
     """
-    from raysts.recipes.experiments import commands
+    from raysts.papers.experiments import commands
 
     tables = [{"paper": paper, "table": number, "command": command} for (paper, number), command in commands().items()]
     return {"status": "done", "recipes": list(_entries()), "tables": tables}
 
 
 def _entries() -> dict[str, Entry]:
-    from raysts.recipes.experiments import EXPERIMENTS
+    from raysts.papers.experiments import EXPERIMENTS
     from raysts.recipes.names import RECIPES
     from raysts.search.composed import COMPOSED
 

@@ -26,19 +26,17 @@ def report(
     """Write the HTML reports of a storage again, or a paper's tables.
 
     Returns:
-        status, reports (paths); for a paper also text, and what :meth:`raysts.report.paper.data.PaperData.as_plain` says.
+        status, reports (paths); for a paper also text, and what :meth:`raysts.papers.measured.PaperData.as_plain` says.
     """
     from raysts.commands.context import run_names, store_of
-    from raysts.report.paper import data as paper_data
-    from raysts.report.paper import page as paper_page
-    from raysts.report.paper.text import format_paper
+    from raysts.papers import measured, tables
 
     store = store_of(storage)
     if paper is not None:
         store.check(writes=True)
-        shown = paper_data.report_data(paper, store.root)
-        path = paper_page.write_report(shown, store.path(f"reports/paper-{paper}"))
-        text = f"{format_paper(shown)}\n\nreport: {path}"
+        shown = measured.report_data(paper, store.root)
+        path = tables.write_report(shown, store.path(f"reports/paper-{paper}"))
+        text = f"{tables.format_paper(shown)}\n\nreport: {path}"
         return {"status": "done", "storage": store.uri, "reports": [str(path)], **shown.as_plain(), "text": text}
     runs = [name] if name else run_names(store)
     if not runs:

@@ -44,7 +44,7 @@ def run(
         is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
     """
     from raysts.data.own import Own
-    from raysts.recipes.experiments import is_experiment
+    from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 

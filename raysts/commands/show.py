@@ -10,8 +10,8 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
         status, recipe: of a recipe that begins with a search that and the system that follows, of an experiment every
         pipeline by its point; notes: what is assumed of a backbone that is not on this machine.
     """
+    from raysts.papers.experiments import is_experiment
     from raysts.recipes import names
-    from raysts.recipes.experiments import is_experiment
     from raysts.recipes.tree import to_plain
     from raysts.search.composed import is_composed
 

@@ -18,7 +18,7 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff
 
 
 def render(template: str, **values: object) -> str:
-    """A page: ``template``, a path below this folder, filled with ``values``; what is not there is an error."""
+    """Fill ``template``, a path below this folder or below the package, with ``values``; a missing value is an error."""
     return _NOT_TEXT.sub("\ufffd", _TEMPLATES.get_template(template).render(values))
 
 
@@ -54,7 +54,7 @@ def quantity(value: float | None) -> str:
 
 
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent),
+    loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1]]),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -10,7 +10,6 @@ from typing import Any
 
 from raysts.errors import InputError, nearest
 from raysts.recipes import names
-from raysts.recipes.experiments import LATTE_VARIED
 from raysts.search.search import Search, configured
 from raysts.search.space import Dimension
 
@@ -43,7 +42,7 @@ def latte_mix(scale: str = "") -> Search:
         "latte.settings.layout": "factorised",
         "latte.optim.lr": 1e-3,
     }
-    varied = [{f"latte.settings.{key}": value} for key, values in LATTE_VARIED.items() for value in values]
+    varied = [{f"latte.settings.{key}": value} for key, values in names.LATTE_VARIED.items() for value in values]
     return Search(
         name="latte-mix",
         pipeline=names.pipeline(f"latte{scale}"),

@@ -14,8 +14,8 @@ from raysts.commands.claims import claims
 from raysts.commands.plan import plan
 from raysts.errors import InputError
 from raysts.evaluation.baselines import LONGER
-from raysts.recipes.claims import CLAIMS
-from raysts.recipes.experiments import EXPERIMENTS
+from raysts.papers.claims import CLAIMS
+from raysts.papers.experiments import EXPERIMENTS
 
 QUICK: dict[str, Any] = {
     "gausscse.train.max_steps": 2, "train.max_length": 24, "data.sample": 64,

@@ -14,12 +14,12 @@ from raysts.commands.run import run as run_recipe
 from raysts.commands.show import show as show_recipe
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
+from raysts.papers import experiments
+from raysts.papers.experiments import EXPERIMENTS
+from raysts.papers.measured import report_data
+from raysts.papers.published import PAPERS
 from raysts.pipeline.plan import Plan
-from raysts.recipes import experiments
-from raysts.recipes.experiments import EXPERIMENTS
 from raysts.recipes.names import pipeline
-from raysts.report.paper.data import report_data
-from raysts.report.paper.published import PAPERS
 from raysts.search import named
 
 STS = ["sts12", "sts13", "sts14", "sts15", "sts16"]

@@ -9,10 +9,10 @@ import pytest
 
 from raysts.evaluation.statistics import METRICS
 from raysts.evaluation.sts import STS_TASKS
+from raysts.papers.published import PAPERS, STATIC, Row, Table, Value, load
 from raysts.recipes import grammar
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.tree import has_path, to_plain
-from raysts.report.paper.published import PAPERS, STATIC, Row, Table, Value, load
 
 SHAPES = {
     "sed": [(9, 6), (8, 6), (12, 3), (12, 1), (12, 6), (12, 6), (8, 12), (12, 3)],

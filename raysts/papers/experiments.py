@@ -4,13 +4,13 @@ What they train is shared by content: between the points of an experiment, betwe
 their own names.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from raysts.errors import InputError
 from raysts.recipes.grammar import POST
-from raysts.recipes.names import Entry, at_scale, papers_pooling, pipeline
+from raysts.recipes.names import LATTE_VARIED, Entry, at_scale, papers_pooling, pipeline
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import Pipeline
 
@@ -134,10 +134,6 @@ def _pooling(depth: int) -> list[Point]:
     return plain + [
         Point(system, {"flow.layers": count, **_measured_at(count)}) for system in fitted for count in counts
     ]
-
-
-LATTE_VARIED: dict[str, Sequence[float]] = {"classes": (20, 50, 200), "dims": (16, 32, 128), "tau": (0.03, 1.0, 2.0)}
-"""The settings of Latte-Mix's table 4, beside those that the paper takes."""
 
 
 def _latte_settings(depth: int) -> list[Point]:

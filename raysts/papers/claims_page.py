@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from raysts.papers.verdicts import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict
 from raysts.report import html
 from raysts.report.charts.forest import Estimate, forest_plot
-from raysts.report.claims.data import AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict
 from raysts.storage.store import Store
 
 HEADS = ("Claim", "Source", "Published", "Measured", "Difference", "p (Holm)", "Verdict")
@@ -33,7 +33,7 @@ def render(data: ClaimsData) -> str:
     ]
     chart = forest_plot("forest", f"Claims of {data.paper}: differences x 100", estimates) if estimates else None
     other = any(each.claim.in_place_of for each in data.verdicts)
-    return html.render("claims/page.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
+    return html.render("papers/claims.html", data=data, chart=chart, rows=rows(data), verdicts=VERDICTS, other=other)
 
 
 def _short(found: Verdict) -> str:

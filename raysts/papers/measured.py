@@ -15,11 +15,11 @@ from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
 from raysts.models.gaussian_head import NAMES
 from raysts.objectives import OBJECTIVES
+from raysts.papers import published
+from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
+from raysts.papers.published import Paper
 from raysts.recipes import names
 from raysts.recipes.tree import set_path
-from raysts.report.paper import published
-from raysts.report.paper.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
-from raysts.report.paper.published import Paper
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from run_commands import raysts, result
 
 from raysts.evaluation import results
-from raysts.report.paper.data import every_row
+from raysts.papers.measured import every_row
 
 
 def test_evaluate_measures_every_layer_and_the_report_finds_it(

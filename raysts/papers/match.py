@@ -15,11 +15,11 @@ from typing import Any
 
 from raysts.evaluation.results import ResultRow
 from raysts.objectives import OBJECTIVES
+from raysts.papers import published
+from raysts.papers.published import STATIC, Measure, Table, Value
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.tree import has_path, paths, to_plain
-from raysts.report.paper import published
-from raysts.report.paper.published import STATIC, Measure, Table, Value
 from raysts.report.run import scores
 
 BACKBONES = {

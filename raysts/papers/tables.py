@@ -1,19 +1,44 @@
-"""The papers' tables as text for the terminal, and the words that the page shares with it."""
+"""The papers' tables, published and measured, as text for the terminal and as a page."""
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 from raysts.evaluation.results import aligned
+from raysts.papers.match import PaperTable, Source
+from raysts.papers.measured import PaperData
+from raysts.papers.published import Paper, Row, Table, Value
+from raysts.report import html
 from raysts.report.html import hundredfold
-from raysts.report.paper.data import PaperData
-from raysts.report.paper.match import PaperTable, Source
-from raysts.report.paper.published import Paper, Row, Table, Value
 from raysts.report.run.scores import AGGREGATIONS, METRICS, pooled
 
 MARK = "†"
 """What a value with a remark carries."""
 
 _CONDITIONS = ("aggregation", "layers", "pooling", "similarity")
+
+
+def write_report(data: PaperData, folder: Path) -> Path:
+    """Write the page into ``folder`` and return its path."""
+    return html.write_page(render(data), folder)
+
+
+def render(data: PaperData) -> str:
+    """Return the page as HTML."""
+    return html.render(
+        "papers/tables.html",
+        paper=data.paper,
+        tables=data.tables,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measurements=sum(len(cell) for table in data.tables for cell in table.measured.values()),
+        mark=MARK,
+        caption=caption,
+        notes=notes,
+        printed=printed,
+        measured_cells=measured_cells,
+        system_label=system_label,
+    )
 
 
 def format_paper(data: PaperData) -> str:

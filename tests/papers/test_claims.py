@@ -14,12 +14,12 @@ from raysts.evaluation.baselines import LONGER, OVERLAP
 from raysts.evaluation.dev import DEVS
 from raysts.evaluation.entailment import InferenceTask
 from raysts.evaluation.tasks import RowScores
-from raysts.recipes.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
-from raysts.recipes.experiments import EXPERIMENTS, pipelines
-from raysts.report.claims import data as claims_data
-from raysts.report.claims.data import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
-from raysts.report.claims.page import markdown, render, text, write_report
-from raysts.report.paper.match import BACKBONES
+from raysts.papers import verdicts as claims_data
+from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
+from raysts.papers.claims_page import markdown, render, text, write_report
+from raysts.papers.experiments import EXPERIMENTS, pipelines
+from raysts.papers.match import BACKBONES
+from raysts.papers.verdicts import ALIKE, AS_NO, CONTRADICTED, NOT_SEEN, SEEN, ClaimsData, Verdict, concluded
 from raysts.schema import TEST_TABLES
 
 CLAIM = Claim("SED 5.2, Table 1", "A <is> above B", Side("ct"), Side("flow"), ("stsb",), "1.00 -> 2.00")

@@ -13,13 +13,12 @@ from raysts.cli import execute
 from raysts.commands.report import report as write_reports
 from raysts.errors import InputError
 from raysts.evaluation import results
+from raysts.papers.match import MeasuredRow, MeasuredValue, paper_tables
+from raysts.papers.measured import every_row, report_data
+from raysts.papers.tables import format_paper, render
 from raysts.pipeline.outcome import system_of
 from raysts.recipes.names import pipeline
 from raysts.recipes.tree import to_plain
-from raysts.report.paper.data import every_row, report_data
-from raysts.report.paper.match import MeasuredRow, MeasuredValue, paper_tables
-from raysts.report.paper.page import render
-from raysts.report.paper.text import format_paper
 from raysts.schema import RESULTS
 from raysts.storage.atomic import write_json
 

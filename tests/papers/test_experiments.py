@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError
-from raysts.recipes.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
+from raysts.papers.experiments import DEPTHS, EXPERIMENTS, SEARCHED, commands, is_experiment, pipelines
+from raysts.papers.match import BACKBONES
+from raysts.papers.published import Value, load
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.recipe import Pipeline
-from raysts.report.paper.match import BACKBONES
-from raysts.report.paper.published import Value, load
 from raysts.search import named
 from raysts.search.search import Search
 

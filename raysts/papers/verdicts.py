@@ -18,11 +18,11 @@ from raysts.evaluation.compare import compare_spread, compare_systems
 from raysts.evaluation.row_scores import ModelScores
 from raysts.evaluation.statistics import CORRELATIONS, holm
 from raysts.evaluation.tasks import RowScores
+from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
+from raysts.papers.match import BACKBONES
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.plan import Plan
-from raysts.recipes.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.recipes.recipe import Pipeline
-from raysts.report.paper.match import BACKBONES
 from raysts.report.run.data import environment
 from raysts.storage.store import Store
 

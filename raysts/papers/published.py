@@ -1,6 +1,6 @@
 """The tables of the papers as data: every printed value, and what a measurement must be to stand beside it.
 
-The files are ``papers/*.yaml``; values are times 100, as printed.
+The files are the YAML files beside this one; values are times 100, as printed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ class Paper:
 @lru_cache
 def load(paper: str) -> Paper:
     """The tables of a paper: ``sed``, ``gausscse`` or ``latte-mix``."""
-    text = (Path(__file__).parent / "papers" / PAPERS[paper]).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(PAPERS[paper]).read_text(encoding="utf-8")
     plain = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # ten times as fast, where libyaml is
     _expect(plain, "paper", "short", "title", "notes", "settings", "tables")
     tables = tuple(_table(table, plain.get("settings", {})) for table in plain["tables"])

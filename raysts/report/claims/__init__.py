@@ -1,1 +1,0 @@
-"""What was seen of the papers' claims."""
