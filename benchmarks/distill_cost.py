@@ -22,7 +22,7 @@ import workload
 
 from raysts.commands.context import corpus_of
 from raysts.data.own import TEXT
-from raysts.recipes import stages
+from raysts.recipes.recipe import DEFAULTS
 
 PARTS = ("raysts", "sentence-transformers")
 """Whose encoder does the least work."""
@@ -33,7 +33,7 @@ def least(whose: str, teachers: list[str], student: str, texts: list[str]) -> No
     import numpy as np
     import torch
 
-    recipe = stages.sed()
+    recipe = DEFAULTS["sed"]
     longest = recipe.train.max_length
     if whose == "raysts":
         from raysts.models.pretrained import load

@@ -147,10 +147,10 @@ class SentenceTransformers:
 
     def _columns(self, data: str | None) -> dict[str, list[Any]]:
         from raysts.commands.context import corpus_of
-        from raysts.objectives import OBJECTIVES
+        from raysts.recipes.catalog import CATALOG
 
-        kind, found = OBJECTIVES[self.objective], self.work["batches"]
-        texts = workload.texts_of(corpus_of(data), self.recipe.table, self.recipe.data, kind.texts)
+        spec, found = CATALOG[self.objective], self.work["batches"]
+        texts = workload.texts_of(corpus_of(data), self.recipe.table, self.recipe.data, spec.texts)
         examples = found["examples"]
         if self.objective == "ct":
             sentence = texts["sentence"]
@@ -159,7 +159,7 @@ class SentenceTransformers:
                 "sentence_b": [sentence[example[-1]] for example in examples],
                 "label": [float(len(example) == 1) for example in examples],
             }
-        columns: dict[str, list[Any]] = {name: [texts[name][example[0]] for example in examples] for name in kind.texts}
+        columns: dict[str, list[Any]] = {name: [texts[name][example[0]] for example in examples] for name in spec.texts}
         if self.objective == "simcse-unsup":
             return columns | {"again": columns["sentence"]}
         label = {"sed": lambda v: v.tolist(), "nli": int, "sts": lambda v: float(v) / 5}[self.objective]
@@ -226,10 +226,10 @@ def sample_of(
     tokenised: bool,
 ) -> measure.Sample:
     """The timed steps of a segment; ``tokenised``: add what tokenising their sentences once took."""
-    from raysts.objectives import OBJECTIVES
+    from raysts.recipes.catalog import CATALOG
 
     steps, batch = work["steps"], work["batch"]
-    sentences = (steps - SKIPPED) * batch * OBJECTIVES[objective].sentences
+    sentences = (steps - SKIPPED) * batch * CATALOG[objective].sentences
     tokens = sum(work["batches"]["tokens"][number * steps + SKIPPED : (number + 1) * steps])
     before = sentences * work["tokenize_seconds"] if tokenised else 0.0
     clock, cpu = (end - begin + before for begin, end in zip(times[SKIPPED], times[-1], strict=True))

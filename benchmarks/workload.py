@@ -15,12 +15,11 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.nodes.teacher import write_embeddings
-from raysts.recipes import stages
-from raysts.recipes.recipe import Data, Recipe
+from raysts.recipes.catalog import CATALOG
+from raysts.recipes.recipe import DEFAULTS, Data, Recipe
 
-RECIPES = {name: stages.RECIPES[name] for name in ("nli", "ct", "sts", "simcse-unsup", "sed")}
+RECIPES = {name: DEFAULTS[name] for name in ("nli", "ct", "sts", "simcse-unsup", "sed")}
 """Objectives that sentence-transformers has a loss for."""
 ORDER_SEED = 1
 
@@ -55,14 +54,14 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
     import time
 
     corpus, recipe = corpus_of(data), recipe_of(objective, rows, 1, "fp32")
-    kind = OBJECTIVES[objective]
+    objective_spec = CATALOG[objective]
     corpus.require([recipe.table])
     store = folder / f"tokens-{objective}"
     spec = StoreSpec(
         table=recipe.table,
         fingerprint=corpus.fingerprint(recipe.table),
-        texts=kind.texts,
-        values=tuple(name for name in kind.values if name != "teacher"),
+        texts=objective_spec.texts,
+        values=tuple(name for name in objective_spec.values if name != "teacher"),
         tokenizer=tokenizer_id(model),
         max_length=recipe.train.max_length,
         data=recipe.data,
@@ -74,7 +73,7 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
     seconds = time.perf_counter() - began
     windows = Windows(store)
     teacher = None
-    if "teacher" in kind.values:
+    if "teacher" in objective_spec.values:
         teacher = folder / "teacher"
         width = int(_config(model)["hidden_size"])
         for window in range(len(windows)):
@@ -84,13 +83,13 @@ def prepare(objective: str, data: str | None, model: Path, folder: Path, rows: i
         "store": store,
         "teacher": teacher,
         "rows": windows.rows,
-        "tokenize_seconds": seconds / (windows.rows * len(kind.texts)),
+        "tokenize_seconds": seconds / (windows.rows * len(objective_spec.texts)),
     }
 
 
 def order_of(objective: str, recipe: Recipe, windows: Windows) -> BatchOrder:
     """The batches; a run with this order seed reads the same."""
-    return BatchOrder(windows.sizes, OBJECTIVES[objective].variant(recipe.settings), recipe.batch, ORDER_SEED)
+    return BatchOrder(windows.sizes, recipe.group, recipe.batch, ORDER_SEED)
 
 
 def batches(objective: str, recipe: Recipe, store: Path, teacher: Path | None, steps: int) -> dict[str, Any]:
@@ -100,18 +99,18 @@ def batches(objective: str, recipe: Recipe, store: Path, teacher: Path | None, s
         ``examples``: row numbers each example reads; ``tokens``: per batch the tokens it sends through encoders;
         ``values``: the other columns (label or teacher vector) per example.
     """
-    kind, windows = OBJECTIVES[objective], Windows(store, teacher)
+    spec, windows = CATALOG[objective], Windows(store, teacher)
     examples: list[tuple[int, ...]] = []
     tokens: list[int] = []
-    values: dict[str, list[Any]] = {name: [] for name in kind.values}
+    values: dict[str, list[Any]] = {name: [] for name in spec.values}
     for share in read_batches(windows, order_of(objective, recipe, windows), 0, steps):
         examples += [tuple(int(share.ids[row]) for row in example) for example in share.examples]
-        lengths = {name: share.rows[name].lengths for name in kind.texts}
+        lengths = {name: share.rows[name].lengths for name in spec.texts}
         ends = [
-            (example[0], example[-1]) if kind.sentences > len(kind.texts) else example for example in share.examples
+            (example[0], example[-1]) if spec.sentences > len(spec.texts) else example for example in share.examples
         ]
-        tokens.append(sum(int(lengths[name][row]) for end in ends for row in end for name in kind.texts))
-        for name in kind.values:
+        tokens.append(sum(int(lengths[name][row]) for end in ends for row in end for name in spec.texts))
+        for name in spec.values:
             values[name] += [share.rows[name][example[0]] for example in share.examples]
     return {"examples": examples, "tokens": tokens, "values": values}
 

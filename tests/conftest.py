@@ -308,9 +308,9 @@ def processes(
     for all."""
     import gloo_ranks
 
-    from raysts.objectives import OBJECTIVES
+    from raysts.recipes.catalog import CATALOG
 
-    return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(OBJECTIVES))
+    return gloo_ranks.run(tmp_path_factory.mktemp("gloo"), stage, list(CATALOG))
 
 
 @pytest.fixture(scope="session")

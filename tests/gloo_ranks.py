@@ -16,11 +16,10 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor, nn
 
+from raysts.data.batches import examples_in, rows_per_batch
 from raysts.models.encoder import Encoder
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.contrastive import ContrastiveKind
-from raysts.objectives.kinds.kind import Kind
 from raysts.ops import collective
+from raysts.recipes.catalog import CATALOG, ContrastiveSettings, ObjectiveSpec
 from raysts.recipes.recipe import Optim
 from raysts.training.job import Job
 from raysts.training.loop import train
@@ -49,12 +48,13 @@ def names_in(world: int, names: Iterable[str]) -> list[str]:
     return [name for name in names if world == 2 or name in MORE[world]]
 
 
-def batch_of(kind: type[Kind]) -> tuple[int, int]:
+def batch_of(spec: ObjectiveSpec) -> tuple[int, int]:
     """(batch, rows): a batch that neither 2 nor 3 divides where the objective allows one, a last batch of a single group."""
-    batch = next((size for size in (5, 7, 11) if kind.problem(size) is None), None)
-    batch = batch or next(size for size in range(2, 129) if kind.problem(size) is None and size >= 16)
-    first = next(rows for rows in range(1, 129) if kind.examples(rows))
-    return batch, 2 * kind.rows_per_batch(batch) + first
+    batch = next((size for size in (5, 7, 11) if spec.batch_problem(size) is None), None)
+    batch = batch or next(size for size in range(2, 129) if spec.batch_problem(size) is None and size >= 16)
+    group = spec.group_of(spec.settings())
+    first = next(rows for rows in range(1, 129) if examples_in(group, rows))
+    return batch, 2 * rows_per_batch(group, batch) + first
 
 
 def jobs(
@@ -64,7 +64,7 @@ def jobs(
     masked = {"false_negatives": "masked"} | (contrastive or {})
     made = {}
     for name in names:
-        batch, rows = batch_of(OBJECTIVES[name])
+        batch, rows = batch_of(CATALOG[name])
         made[name] = stage.job(
             name,
             folder / name,
@@ -73,7 +73,7 @@ def jobs(
             optim=RMSPROP if name == "ct" else OPTIM,
             epochs=2.0,
             dropout=False,
-            settings=(masked if issubclass(OBJECTIVES[name], ContrastiveKind) else {})
+            settings=(masked if issubclass(CATALOG[name].settings, ContrastiveSettings) else {})
             | ({"matryoshka": (8, 20)} if name in NESTED else {}),
             checkpoint_every=2,
             eval_every=3,

@@ -19,9 +19,10 @@ from raysts.data.world import world_tokenizer, world_vocabulary
 from raysts.evaluation.dev import StsDev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.objective import LocalBatch, Objective
+from raysts.models.tokens import LocalBatch
+from raysts.objectives.objective import Objective
 from raysts.pipeline.nodes.teacher import write_embeddings
+from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.job import Job
 from raysts.training.runtime import Runtime
@@ -78,10 +79,10 @@ class Stage:
 
     def store(self, objective: str, rows: int) -> Path:
         """The token store of ``rows`` rows of the objective's table."""
-        kind = OBJECTIVES[objective]
-        values = tuple(name for name in kind.values if name != "teacher")
+        described = CATALOG[objective]
+        values = tuple(name for name in described.values if name != "teacher")
         spec = StoreSpec(
-            table=kind.table, fingerprint=self.corpus.fingerprint(kind.table), texts=kind.texts, values=values,
+            table=described.table, fingerprint=self.corpus.fingerprint(described.table), texts=described.texts, values=values,
             tokenizer="world", max_length=MAX_LENGTH, data=Data(sample=rows),
         )  # fmt: skip
         folder = self.folder / spec.id
@@ -110,16 +111,16 @@ class Stage:
         seed: int = 7, export_layers: int = 1, **train: Any,
     ) -> Job:  # fmt: skip
         """A job of an objective with its default kept encoder, fp32, 3 epochs unless told otherwise."""
-        kind = OBJECTIVES[objective]
-        given = {"keep": kind.keeps[0], "epochs": 3.0, "max_length": MAX_LENGTH, "precision": "fp32"} | train
+        spec = CATALOG[objective]
+        given = {"keep": spec.keeps[0], "epochs": 3.0, "max_length": MAX_LENGTH, "precision": "fp32"} | train
         made = Recipe(
-            objective=objective, settings=kind.settings_type(**(settings or {})), data=Data(sample=rows), batch=batch,
+            objective=objective, settings=spec.settings(**(settings or {})), data=Data(sample=rows), batch=batch,
             optim=optim, train=Train(**given), **(recipe or {}),
         )  # fmt: skip
         store = self.store(objective, rows)
         return Job(
             id=f"test-{objective}", recipe=made, seed=seed, folder=folder, parent=self.backbone, store=store,
-            teacher=self.teacher(store) if "teacher" in kind.values else None, export_layers=export_layers,
+            teacher=self.teacher(store) if "teacher" in spec.values else None, export_layers=export_layers,
             dev=self.dev() if dev else None, facts={"stage": objective, "member": 0},
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from house import ROOT, edges, imported_names, module_of, parsed
 FILES = house.python_files()
 
 ROOMS = (
-    "ops", "storage", "cpu", "models", "objectives", "recipes", "data", "evaluation", "training", "pipeline", "search", "report",
+    "ops", "storage", "cpu", "models", "recipes", "objectives", "data", "evaluation", "training", "pipeline", "search", "report",
     "cluster", "papers", "commands",
 )  # fmt: skip
 """The folders, from the ground up: a file imports its own folder and those before it."""

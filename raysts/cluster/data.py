@@ -12,7 +12,7 @@ from ray.data.datasource import Datasource, ReadTask
 from raysts.cluster.connect import quiet_data
 from raysts.data.batches import BatchOrder, WindowSlice, iter_batches, read_batches, read_slice
 from raysts.data.windows import Windows
-from raysts.objectives.kinds.kind import LocalBatch
+from raysts.models.tokens import LocalBatch
 
 READ_AHEAD = 2
 """Windows that are read at once; backpressure keeps the rest of the corpus on disk."""

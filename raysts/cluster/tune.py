@@ -34,7 +34,6 @@ from raysts.errors import RunFailed
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.memory import weights
-from raysts.objectives import OBJECTIVES
 from raysts.recipes.recipe import Resources
 from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
@@ -177,7 +176,7 @@ class RaystsTrial(ray.tune.Trainable):
         results, stopping, going_on = self.results, self.stopping, self.going_on
 
         def report(value: float, line: dict[str, Any]) -> None:
-            show_line(self.study, job.facts["stage"], job.id[:8], line, OBJECTIVES[job.recipe.objective].sentences)
+            show_line(self.study, job.facts["stage"], job.id[:8], line, job.recipe.spec.sentences)
             going_on.clear()
             results.put({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
             if self.waits:

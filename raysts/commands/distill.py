@@ -122,13 +122,12 @@ def _of_models(
     from raysts.commands.context import locate, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
-    from raysts.objectives.kinds.distillation import DistillationSettings
     from raysts.pipeline import teachers
     from raysts.pipeline.inputs import TINY
     from raysts.pipeline.validate import fitting_target, starts_of
-    from raysts.recipes import stages
+    from raysts.recipes.catalog import DistillationSettings, student_defaults
     from raysts.recipes.names import pipeline_of
-    from raysts.recipes.recipe import Pipeline
+    from raysts.recipes.recipe import DEFAULTS, Pipeline
     from raysts.recipes.tree import built, to_plain
 
     if top is not None and not 1 <= top <= len(models):
@@ -142,7 +141,7 @@ def _of_models(
         "name": options.name,
         "backbone": backbone or "",
         "combine": "sed",
-        "sed": before.get("sed") or to_plain(stages.sed()),
+        "sed": before.get("sed") or to_plain(DEFAULTS["sed"]),
         "teachers": list(models),
         "select_top": top,
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
@@ -168,8 +167,8 @@ def _of_models(
         and student.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
-    learnt = stages.learnt(replace(student.settings, target=target), elsewhere)
-    return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in learnt.items()}})
+    defaults = student_defaults(replace(student.settings, target=target), elsewhere)
+    return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 
 def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:

@@ -52,8 +52,8 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
     study = Study(chosen, plan, options.name or chosen.name)
     if study.dev is None and chosen.metric != LOSS:
         raise InputError(
-            f"metric={chosen.metric}: is a score on '{study.kind.dev}', a table that {plan.corpus.where} does not have, "
-            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(study.kind.dev)}"
+            f"metric={chosen.metric}: is a score on '{study.spec.dev}', a table that {plan.corpus.where} does not have, "
+            f"so trials report {LOSS} alone; --set metric={LOSS} goes by that{plan.corpus.instead(study.spec.dev)}"
         )
     if study.dev is not None and chosen.metric not in (*study.dev.metrics, LOSS):
         raise InputError(
@@ -62,7 +62,7 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
         )
     if study.dev is None and chosen.asha is not None:
         raise InputError(
-            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.kind.dev}'"
+            f"asha: goes by what trials report at dev evaluations, and {plan.corpus.where} has no '{study.spec.dev}'"
         )
     study.check_data()
     study.check()
@@ -291,7 +291,7 @@ def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
     if name == study.name:
         raise InputError(f"--warm-start {name}: is this study itself, which goes on anyway")
     record, trials = study_record(study.store, name)
-    metric = record.get("metric", reported(study.kind.dev)[0])
+    metric = record.get("metric", reported(study.spec.dev)[0])
     if metric != study.search.metric:
         raise InputError(
             f"--warm-start {name}: goes by {metric}, this search by {study.search.metric}: take the same metric"

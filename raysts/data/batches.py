@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from raysts.data.windows import Windows, columns_of
 from raysts.ids import derive_seed
-from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.kind import Kind, LocalBatch
+from raysts.models.tokens import LocalBatch, Tokens
+from raysts.recipes.catalog import Group
 
 
 class WindowSlice(NamedTuple):
@@ -34,7 +34,7 @@ class BatchOrder:
 
     Args:
         sizes: rows per window.
-        objective: says how many rows a batch reads and how examples share them.
+        group: the rows of a batch that form an example.
         batch: global batch size in examples.
         drop_last: leave out an epoch's last batch where it is smaller than the others.
         bootstrap: of every window as many of its rows as it has, drawn with replacement, the same in every epoch. (A draw from
@@ -44,18 +44,18 @@ class BatchOrder:
     def __init__(
         self,
         sizes: np.ndarray,
-        objective: type[Kind],
+        group: Group,
         batch: int,
         seed: int,
         drop_last: bool = False,
         bootstrap: bool = False,
     ) -> None:
-        self.sizes, self.objective, self.seed, self.bootstrap = sizes, objective, seed, bootstrap
-        self.rows_per_batch = objective.rows_per_batch(batch)
+        self.sizes, self.group, self.seed, self.bootstrap = sizes, group, seed, bootstrap
+        self.rows_per_batch = rows_per_batch(group, batch)
         self.rows = int(sizes.sum())
         full, rest = divmod(self.rows, self.rows_per_batch)
         # Rows of the last batch that whole examples read; what remains of the epoch is left out.
-        last = [] if drop_last else objective.examples(rest)
+        last = [] if drop_last else examples_in(group, rest)
         self.rest = 1 + max((row for example in last for row in example), default=-1)
         self.steps_per_epoch = full + (self.rest > 0)
 
@@ -85,7 +85,7 @@ class BatchOrder:
         return Share(self.seed, self.bootstrap, self.rows_per_batch, self.steps_per_epoch, kept)
 
     def part_of(self, rows: int, rank: int, world: int) -> Part:
-        return _part(self.objective, rows, rank, world)
+        return _part(self.group, rows, rank, world)
 
 
 class Share(NamedTuple):
@@ -113,11 +113,28 @@ class Part(NamedTuple):
     """Examples in the global batch."""
 
 
+def group_size(group: Group) -> int:
+    """Return the number of rows that a group of examples reads."""
+    return 1 + max(row for example in group for row in example)
+
+
+def rows_per_batch(group: Group, batch: int) -> int:
+    """Return the number of rows that a global batch of so many examples reads."""
+    return batch // len(group) * group_size(group)
+
+
+def examples_in(group: Group, rows: int) -> list[tuple[int, ...]]:
+    """Return the rows of each example in a batch of so many rows. An incomplete group at its end forms no example."""
+    size = group_size(group)
+    firsts = range(0, rows - size + 1, size)
+    return [tuple(first + row for row in example) for first in firsts for example in group]
+
+
 @lru_cache(maxsize=64)
-def _part(objective: type[Kind], rows: int, rank: int, world: int) -> Part:
+def _part(group: Group, rows: int, rank: int, world: int) -> Part:
     from raysts.ops import collective  # not above, for torch
 
-    examples = objective.examples(rows)
+    examples = examples_in(group, rows)
     low, high = collective.part(len(examples), rank, world)
     # A process without examples gets the first one as filler (weight 0), so that all processes run the same graph.
     mine = examples[low:high] or examples[:1]
@@ -160,7 +177,6 @@ def iter_batches(
     """This process' part of the batches of steps [start, stop), from the slices in order."""
     step, epoch = start, -1
     pending: list[pa.Table] = []
-    objective = order.objective
     for window_slice, table in tables:
         if window_slice.epoch != epoch:
             pending, epoch = [], window_slice.epoch
@@ -169,7 +185,8 @@ def iter_batches(
         merged = pa.concat_tables(pending).combine_chunks()
         position = merged.column("position").to_numpy()
         reached = window_slice.first + int(order.sizes[window_slice.window])
-        columns = columns_of(merged, objective.texts, objective.values)
+        texts = [field.name for field in merged.schema if pa.types.is_list(field.type)]
+        columns = columns_of(merged, texts, sorted({*merged.column_names} - {*texts, "row", "position"}))
         ids = merged.column("row").to_numpy()
         while step < min(stop, base + order.steps_per_epoch):
             first, rows = (step - base) * order.rows_per_batch, order.rows_in(step)

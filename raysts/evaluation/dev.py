@@ -133,4 +133,4 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
 
 
 DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {"sts/stsb_dev": StsDev, DEV: EntailmentDev}
-"""The tables that select (``Kind.dev`` names one)."""
+"""The tables that select (``ObjectiveSpec.dev`` names one)."""

@@ -1,9 +1,9 @@
-"""Token ids of many texts in one flat array: tokenise once, pad late."""
+"""Token ids of many texts in one flat array: tokenise once, pad late; and the batches that are made of them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,6 +59,25 @@ class Tokens(NamedTuple):
         ids = np.full((len(self), int(lengths.max(initial=1))), pad_id, dtype=np.int64)
         ids[np.arange(ids.shape[1]) < lengths[:, None]] = self.flat[self.offsets[0] : self.offsets[-1]]
         return torch.from_numpy(ids), torch.from_numpy(lengths.astype(np.int64))
+
+
+class LocalBatch(NamedTuple):
+    """The part of a global batch that one process trains on."""
+
+    rows: Mapping[str, Any]
+    """Of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+    examples: list[tuple[int, ...]]
+    """Per example, positions in ``rows``."""
+    weight: np.ndarray
+    """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
+    seeds: np.ndarray
+    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
+    ids: np.ndarray
+    """Row ids (``row`` of the token store) in the order of ``rows``."""
+    size: int
+    """Examples in the global batch."""
+    progress: float = 0.0
+    """How much of the run is done, 0 to 1."""
 
 
 def lowers(backend: Any, also: bool = False) -> bool:

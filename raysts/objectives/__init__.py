@@ -1,30 +1,30 @@
-"""The objectives by name. Adding one is a loss, a file here, what is known of it in ``kinds``, this line, and a recipe."""
+"""The modules that are trained, by objective. ``raysts.recipes.catalog`` describes them without torch."""
 
-from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionKind
-from raysts.objectives.kinds.distillation import DistillationKind
-from raysts.objectives.kinds.flow import FlowKind
-from raysts.objectives.kinds.gausscse import GaussCSEKind
-from raysts.objectives.kinds.kind import Kind
-from raysts.objectives.kinds.latte_mix import AutoencoderKind, LatteMixKind, NormalVAEKind
-from raysts.objectives.kinds.mlm import MLMKind
-from raysts.objectives.kinds.nli import NLIKind
-from raysts.objectives.kinds.simcse import SupervisedSimCSEKind, UnsupervisedSimCSEKind
-from raysts.objectives.kinds.sts_regression import STSRegressionKind
-from raysts.objectives.kinds.whiten import CentreKind, WhitenKind
+from raysts.objectives.contrastive_tension import ContrastiveTension
+from raysts.objectives.distillation import Distillation
+from raysts.objectives.flow import Flow
+from raysts.objectives.gausscse import GaussCSE
+from raysts.objectives.latte_mix import Autoencoder, LatteMix, NormalVAE
+from raysts.objectives.mlm import MLM
+from raysts.objectives.nli import NLI
+from raysts.objectives.objective import Objective
+from raysts.objectives.simcse import SupervisedSimCSE, UnsupervisedSimCSE
+from raysts.objectives.sts_regression import STSRegression
+from raysts.objectives.whiten import Centre, Whiten
 
-OBJECTIVES: dict[str, type[Kind]] = {
-    "mlm": MLMKind,
-    "nli": NLIKind,
-    "ct": ContrastiveTensionKind,
-    "sts": STSRegressionKind,
-    "simcse-sup": SupervisedSimCSEKind,
-    "simcse-unsup": UnsupervisedSimCSEKind,
-    "gausscse": GaussCSEKind,
-    "sed": DistillationKind,
-    "flow": FlowKind,
-    "whiten": WhitenKind,
-    "centre": CentreKind,
-    "latte": LatteMixKind,
-    "latte-ae": AutoencoderKind,
-    "latte-normal": NormalVAEKind,
+MODULES: dict[str, type[Objective]] = {
+    "mlm": MLM,
+    "nli": NLI,
+    "ct": ContrastiveTension,
+    "sts": STSRegression,
+    "simcse-sup": SupervisedSimCSE,
+    "simcse-unsup": UnsupervisedSimCSE,
+    "gausscse": GaussCSE,
+    "sed": Distillation,
+    "flow": Flow,
+    "whiten": Whiten,
+    "centre": Centre,
+    "latte": LatteMix,
+    "latte-ae": Autoencoder,
+    "latte-normal": NormalVAE,
 }

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysts.objectives.kinds.contrastive import ContrastiveKind
-from raysts.objectives.objective import Batch, LocalBatch, VectorObjective, texts
+from raysts.models.tokens import LocalBatch
+from raysts.objectives.objective import Batch, VectorObjective, texts
 from raysts.ops import collective
 
 
-class Contrastive(ContrastiveKind, VectorObjective):
+class Contrastive(VectorObjective):
     """A loss of the embeddings of a whole batch, in which the examples of all processes are each other's negatives.
 
     A batch is ``views`` [B, V, T] token ids, ``views_length`` [B, V], ``there`` [B, V], whether there is such a text (a

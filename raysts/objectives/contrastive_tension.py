@@ -6,22 +6,17 @@ import torch
 from torch import Tensor
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.kinds.contrastive_tension import (
-    AnchoredContrastiveTensionKind,
-    ContrastiveTensionKind,
-    ContrastiveTensionSettings,
-    TensionKind,
-)
-from raysts.objectives.objective import Batch, LocalBatch, VectorObjective, texts
+from raysts.models.tokens import LocalBatch
+from raysts.objectives.objective import Batch, VectorObjective, texts
 from raysts.ops import collective, losses
+from raysts.recipes.catalog import ContrastiveTensionSettings
 
 
-class _Tension(TensionKind, VectorObjective):
+class ContrastiveTension(VectorObjective):
     """Binary cross-entropy of dot products between two encoders that start from one checkpoint, both trained."""
 
     def __init__(self, settings: ContrastiveTensionSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
-        assert isinstance(self, self.variant(settings)), "the settings ask for another class"
         self.first = copy.deepcopy(encoder)
 
     def collate(self, local: LocalBatch) -> Batch:
@@ -49,11 +44,3 @@ class _Tension(TensionKind, VectorObjective):
     def candidates(self) -> dict[str, Encoder]:
         """Encoder 2 (the default: on a tie it wins, as in the official code) and encoder 1."""
         return {"second": self.encoder, "first": self.first}
-
-
-class ContrastiveTension(ContrastiveTensionKind, _Tension):
-    """A batch of 16 pairs is two groups of one identical and seven non-identical pairs of fresh sentences."""
-
-
-class AnchoredContrastiveTension(AnchoredContrastiveTensionKind, _Tension):
-    """A group's seven non-identical pairs share their first sentence with the identical one."""

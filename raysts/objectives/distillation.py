@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.kinds.distillation import DistillationKind, DistillationSettings
 from raysts.objectives.objective import Batch, VectorObjective, texts
 from raysts.ops import collective, losses
+from raysts.recipes.catalog import DistillationSettings
 
 TEMPERATURE = 0.05
 
 
-class Distillation(DistillationKind, VectorObjective):
+class Distillation(VectorObjective):
     """The distance between the student's embedding and the cached target; with the defaults the mean squared error from the
     mean of the members' embeddings (equations 1 and 2).
 
@@ -23,7 +23,7 @@ class Distillation(DistillationKind, VectorObjective):
     """
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
-        width, kept = settings.projection, self.adds_head(settings)
+        width, kept = settings.projection, settings.keeps_projection
         if width is not None and kept:
             encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         super().__init__(settings, encoder)

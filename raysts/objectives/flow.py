@@ -11,12 +11,12 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped_heads import FlowHead
-from raysts.objectives.kinds.flow import FlowKind, FlowSettings
 from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective
+from raysts.recipes.catalog import FlowSettings
 
 
-class Flow(FlowKind, Objective):
+class Flow(Objective):
     """Negative log-likelihood of the embeddings in bits per dimension; the model itself is frozen.
 
     The flow is trained in float64 and kept in float32. Where actnorm has just been fitted the gradient of its biases is 0,

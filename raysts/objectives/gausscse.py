@@ -12,20 +12,20 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.gaussian_head import GaussianHead
 from raysts.objectives.contrastive import Contrastive
-from raysts.objectives.kinds.gausscse import GaussCSEKind, GaussCSESettings
 from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses
 from raysts.ops.gaussian import Gaussians, Triplets, contrastive
+from raysts.recipes.catalog import GaussCSESettings
 
 
-class GaussCSE(GaussCSEKind, Contrastive):
+class GaussCSE(Contrastive):
     """Equation 4 over NLI triplets, with the examples of all processes as candidates; one model for all four losses."""
 
     def __init__(self, settings: GaussCSESettings, encoder: Encoder) -> None:
         head = GaussianHead(encoder.dim, encoder.dim, settings.activation, settings.similarity)
         super().__init__(settings, encoder.followed_by(head))
         # Contradictions are read where the loss has a use for them.
-        self.views = self.texts if "con" in settings.loss else self.texts[:2]
+        self.views = ("anchor", "positive", "negative") if "con" in settings.loss else ("anchor", "positive")
 
     def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
         """mu and log_var side by side, [R, 2D]."""

@@ -17,18 +17,11 @@ from raysts.models.encoder import Encoder
 from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
 from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
-from raysts.objectives.kinds.latte_mix import (
-    AutoencoderKind,
-    AutoencoderSettings,
-    LatentKind,
-    LatteMixKind,
-    LatteMixSettings,
-    NormalVAEKind,
-    NormalVAESettings,
-)
-from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
+from raysts.models.tokens import LocalBatch
+from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective
 from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
+from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 
 DECODER_LAYERS = 3
 """The paper's choice: the decoder is to be expressive (appendix A.5)."""
@@ -42,7 +35,7 @@ class Sample(NamedTuple):
     """Divergence from the prior of every latent variable; none: there is no prior."""
 
 
-class LatentObjective(LatentKind, Objective):
+class LatentObjective(Objective):
     """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
 
     The encoder's token vectors u are frozen; an MLP in front of the pooling gives q(z | u), and a decoder MLP of three
@@ -183,7 +176,7 @@ class LatentObjective(LatentKind, Objective):
         return 1 - collective.total((error_NH.sum(-1) * weight_N).sum()) / spread.clamp_min(1e-12)
 
 
-class LatteMix(LatteMixKind, LatentObjective):
+class LatteMix(LatentObjective):
     """The Categorical VAE: Gumbel-softmax samples, uniform prior."""
 
     def __init__(self, settings: LatteMixSettings, encoder: Encoder) -> None:
@@ -209,7 +202,7 @@ class LatteMix(LatteMixKind, LatentObjective):
         return Sample(z_NVK.flatten(-2), kl_to_uniform(logits_NVK))
 
 
-class NormalVAE(NormalVAEKind, LatentObjective):
+class NormalVAE(LatentObjective):
     """The Normal-VAE baseline: mu + sigma times noise, standard normal prior."""
 
     @staticmethod
@@ -222,7 +215,7 @@ class NormalVAE(NormalVAEKind, LatentObjective):
         return Sample(mu_NV + (log_var_NV / 2).exp() * noise_NV, kl_to_standard_normal(mu_NV, log_var_NV))
 
 
-class Autoencoder(AutoencoderKind, LatentObjective):
+class Autoencoder(LatentObjective):
     """The autoencoder baseline: no noise, no prior."""
 
     @staticmethod

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from raysts.cpu.kernels import Linear
 from raysts.models.encoder import Encoder
-from raysts.objectives.kinds.mlm import MLMKind, MLMSettings
-from raysts.objectives.objective import Batch, LocalBatch, Objective, texts
+from raysts.models.tokens import LocalBatch
+from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective, losses
+from raysts.recipes.catalog import MLMSettings
 
 MASKED, RANDOM = 0.8, 0.1
 """Of the chosen tokens this part becomes the mask token, this part a random one; the others stay as they are."""
@@ -24,7 +25,7 @@ IGNORED = -100
 """Label of a token that is not predicted."""
 
 
-class MLM(MLMKind, Objective):
+class MLM(Objective):
     """Cross-entropy of the chosen tokens, mean over those of the global batch; the encoder alone is kept.
 
     The head is that of the BERT, DistilBERT and RoBERTa families: dense layer, GELU, layer norm, then the word embeddings

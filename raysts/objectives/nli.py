@@ -4,13 +4,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
-from raysts.objectives.kinds.nli import NLIKind, NLISettings
 from raysts.objectives.objective import Batch, VectorObjective
 from raysts.ops import collective, losses
+from raysts.recipes.catalog import NLISettings
 from raysts.schema import NLI_LABELS
 
 
-class NLI(NLIKind, VectorObjective):
+class NLI(VectorObjective):
     """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction; of first dimensions with the columns of W that read
     them (MRL-E of Kusupati et al. 2022)."""
 

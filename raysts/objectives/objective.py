@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from raysts.models.encoder import Encoder
-from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.kind import Kind, LocalBatch, VectorKind
+from raysts.models.tokens import LocalBatch, Tokens
 
 Batch = dict[str, Any]
 """Tensors by name; what the host has to know of a batch are arrays (``raysts.models.packing.to_device``)."""
 
 
-class Objective(Kind, nn.Module):
-    """One training objective, with all that is known of it (:class:`Kind`). ``forward(batch)`` returns ``(loss, scalars)``; the
-    loss is the global mean.
-    """
+class Objective(nn.Module):
+    """One training objective. ``forward(batch)`` returns ``(loss, scalars)``; the loss is the global mean."""
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()
@@ -31,15 +27,16 @@ class Objective(Kind, nn.Module):
     def collate(self, local: LocalBatch) -> Batch:
         """Tensors for ``forward`` from this process's part of the batch.
 
-        As it stands: of each example's first row the padded ids of every text column, the values, and the weights.
+        By default they are of each example's first row: the padded ids of every text column, the values, and the weights.
         """
         first = [example[0] for example in local.examples]
         batch = {"weight": torch.from_numpy(local.weight)}
-        for name in self.texts:
-            batch |= self.pad(name, local.rows[name].take(first))
-        for name in self.values:
-            values = np.asarray(local.rows[name])[first]
-            batch[name] = torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iu" else np.float32))
+        for name, column in local.rows.items():
+            if isinstance(column, Tokens):
+                batch |= self.pad(name, column.take(first))
+            else:
+                values = np.asarray(column)[first]
+                batch[name] = torch.from_numpy(values.astype(np.int64 if values.dtype.kind in "iu" else np.float32))
         return batch
 
     @abstractmethod
@@ -68,12 +65,7 @@ class Objective(Kind, nn.Module):
         }
 
 
-def module_of(kind: type[Kind]) -> type[Objective]:
-    """The module that is trained."""
-    return resolve_name(f"raysts.objectives.{kind.trained_by}")  # type: ignore[no-any-return]
-
-
-class VectorObjective(VectorKind, Objective):
+class VectorObjective(Objective):
     """A loss of sentence vectors, which their first dimensions have by themselves too.
 
     With ``settings.matryoshka`` the loss is the mean over these widths and the whole one (Kusupati et al. 2022, equation 1, with

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
 from raysts.objectives.contrastive import Contrastive
-from raysts.objectives.kinds.simcse import SimCSEKind, SimCSESettings, SupervisedSimCSEKind, UnsupervisedSimCSEKind
 from raysts.objectives.objective import Batch
 from raysts.ops import collective, losses
+from raysts.recipes.catalog import SimCSESettings
 
 
-class SimCSE(SimCSEKind, Contrastive):
+class SimCSE(Contrastive):
     """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives."""
 
     def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -38,10 +38,10 @@ class SimCSE(SimCSEKind, Contrastive):
         return loss, {"accuracy": collective.mean(right_K, weight_K)}
 
 
-class SupervisedSimCSE(SupervisedSimCSEKind, SimCSE):
+class SupervisedSimCSE(SimCSE):
     """Anchor premise, positive entailment, hard negative contradiction; a dense head with tanh belongs to the model."""
 
-    views = SupervisedSimCSEKind.texts
+    views = ("anchor", "positive", "negative")
 
     def __init__(self, settings: SimCSESettings, encoder: Encoder) -> None:
         if settings.head == "tanh":
@@ -52,7 +52,7 @@ class SupervisedSimCSE(SupervisedSimCSEKind, SimCSE):
         return self.encoder(ids_BT, lengths_B, known)
 
 
-class UnsupervisedSimCSE(UnsupervisedSimCSEKind, SimCSE):
+class UnsupervisedSimCSE(SimCSE):
     """Two dropout passes of one sentence; a dense head with tanh serves training alone."""
 
     views = ("sentence", "sentence")

@@ -2,12 +2,11 @@
 
 from torch import Tensor
 
-from raysts.objectives.kinds.sts_regression import STSRegressionKind
 from raysts.objectives.objective import Batch, VectorObjective
 from raysts.ops import collective, losses
 
 
-class STSRegression(STSRegressionKind, VectorObjective):
+class STSRegression(VectorObjective):
     """(cos(u, v) - (l + (1 - l) score / 5))^2."""
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:

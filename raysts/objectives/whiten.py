@@ -11,7 +11,6 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.kinds.whiten import CentreKind, MomentsKind, WhitenKind
 from raysts.objectives.objective import Batch, Objective, texts
 from raysts.ops import collective
 
@@ -29,7 +28,7 @@ def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
     return directions_DD[:, :dimensions] * torch.where(known_E, variance_E, torch.inf).rsqrt()
 
 
-class _Moments(MomentsKind, Objective):
+class _Moments(Objective):
     """One pass over the sentences sums what mean and covariance need; nothing is trained.
 
     The loss it reports is the variance per dimension of the sentences so far.
@@ -81,7 +80,7 @@ class _Moments(MomentsKind, Objective):
         return {"encoder": self.encoder.followed_by(head)}
 
 
-class Whiten(WhitenKind, _Moments):
+class Whiten(_Moments):
     """Embeddings get mean 0 and covariance I (Su et al. 2021)."""
 
     @staticmethod
@@ -89,7 +88,7 @@ class Whiten(WhitenKind, _Moments):
         return whitening_matrix(covariance_DD, kept)
 
 
-class Centre(CentreKind, _Moments):
+class Centre(_Moments):
     """The mean of the sentences is taken away, and no more: the least that whitening and flows must be better than."""
 
     @staticmethod

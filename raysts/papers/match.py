@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from raysts.evaluation.results import ResultRow
-from raysts.objectives import OBJECTIVES
 from raysts.papers import published
 from raysts.papers.published import STATIC, Measure, Table, Value
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
+from raysts.recipes.catalog import CATALOG
 from raysts.recipes.tree import has_path, paths, to_plain
 from raysts.report.run import scores
 
@@ -226,7 +226,7 @@ def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
 def _stated(row: MeasuredRow, value: Value) -> set[str]:
     """Settings of the run that the cell states itself: the table is about them."""
     last = list(row.stages)[-1] if row.stages else ""
-    fitted = last and OBJECTIVES[row.stages[last]["objective"]].post
+    fitted = last and CATALOG[row.stages[last]["objective"]].head
     layers = {f"{last}.layers"} if fitted and all(measure.layers for measure in value.measures) else set()
     return {*value.settings, *layers}
 

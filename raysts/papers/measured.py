@@ -14,11 +14,11 @@ from raysts.evaluation import results
 from raysts.evaluation.entailment import DEV
 from raysts.evaluation.results import ResultRow
 from raysts.models.gaussian_head import NAMES
-from raysts.objectives import OBJECTIVES
 from raysts.papers import published
 from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_tables
 from raysts.papers.published import Paper
 from raysts.recipes import names
+from raysts.recipes.catalog import CATALOG
 from raysts.recipes.tree import set_path
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
@@ -199,9 +199,7 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
         if study is None:  # damaged, and said so
             continue
         tree = study["pipeline"]
-        recipes = {
-            stage: recipe for stage, recipe in tree["stages"].items() if OBJECTIVES[recipe["objective"]].dev == DEV
-        }
+        recipes = {stage: recipe for stage, recipe in tree["stages"].items() if CATALOG[recipe["objective"]].dev == DEV}
         if not recipes:
             continue
         size = None

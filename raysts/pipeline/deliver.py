@@ -18,7 +18,6 @@ from raysts.evaluation.row_scores import Choice, ModelScores
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.nodes.evaluate import EvaluateNode
 from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.nodes.train import TrainNode
@@ -280,7 +279,7 @@ def cautions(plan: Plan) -> list[str]:
             start, end = _start(plan, before, node, of_backbone), (node.record.get("dev") or {}).get("kept")
             stage = str(node.job.facts["stage"])
             trained[stage] = trained.get(stage, 0) + 1
-            names[stage] = plan.dev_name(OBJECTIVES[node.job.recipe.objective].dev)
+            names[stage] = plan.dev_name(node.job.recipe.spec.dev)
             if start is not None and end is not None and end < start:
                 number = node.job.facts["member"]
                 who = f"{node.job.facts['role']}{'' if number is None else f' {number}'}"
@@ -321,13 +320,13 @@ def _below_best(plan: Plan) -> list[str]:
 def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:
     """The score of what a run started from, on its own development set and at its own pooling; None where nobody knows."""
     recipe = node.job.recipe
-    dev = OBJECTIVES[recipe.objective].dev
+    dev = recipe.spec.dev
     if before is None:
         from_backbone = node.job.facts["parents"][0] == plan.backbone_id
         here = plan.chooser is not None and members_dev(plan.pipeline) == dev
         return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and here else None
     earlier = before.job.recipe
-    same = (earlier.pooling, earlier.layers, OBJECTIVES[earlier.objective].dev) == (recipe.pooling, recipe.layers, dev)
+    same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
     return (before.record.get("dev") or {}).get("kept") if same else None
 
 

@@ -34,12 +34,11 @@ from raysts.models.modules import describe, pooled_by
 from raysts.models.pretrained import find, tokenizer_id
 from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.outcome import dev_name, members_dev
 from raysts.pipeline.own_text import kept_last, on_own_text
+from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.storage.store import BucketStore, Store
 from raysts.training.job import total_steps
@@ -275,12 +274,11 @@ class Inputs:
 
     def store_spec(self, recipe: Recipe) -> StoreSpec:
         recipe = self.resolved(recipe)
-        objective = OBJECTIVES[recipe.objective]
         return StoreSpec(
             table=recipe.table,
             fingerprint=self.corpus.fingerprint(recipe.table),
-            texts=objective.texts,
-            values=tuple(name for name in objective.values if name != "teacher"),
+            texts=recipe.spec.texts,
+            values=tuple(name for name in recipe.spec.values if name != "teacher"),
             tokenizer=self.tokenizer_id,
             max_length=recipe.train.max_length,
             data=recipe.data,
@@ -331,8 +329,7 @@ class Inputs:
     def steps(self, recipe: Recipe) -> int:
         groups = self.groups(self.store_spec(recipe))
         sizes = [min(WINDOW, group.size - first) for group in groups for first in range(0, group.size, WINDOW)]
-        objective = OBJECTIVES[recipe.objective].variant(recipe.settings)
-        return total_steps(recipe, BatchOrder(np.array(sizes), objective, recipe.batch, 0, recipe.train.drop_last))
+        return total_steps(recipe, BatchOrder(np.array(sizes), recipe.group, recipe.batch, 0, recipe.train.drop_last))
 
     # -- training text in the test sets --------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.deliver import cautions, delivered
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.model import Model
@@ -119,7 +118,7 @@ def card_of(
     """
     pipeline, recipes, record = plan.pipeline, plan.pipeline.recipes, model.record
     entry, stored = names.RECIPES.get(pipeline.name), describe(folder)
-    by_dev = [plan.dev_name(OBJECTIVES[recipe.objective].dev) for recipe in recipes.values() if recipe.by_dev]
+    by_dev = [plan.dev_name(recipe.spec.dev) for recipe in recipes.values() if recipe.by_dev]
     card = {
         "name": f"{name} ({record['role']})",
         "path": str(folder),

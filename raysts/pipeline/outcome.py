@@ -15,7 +15,6 @@ from typing import Any
 from raysts.errors import InputError
 from raysts.ids import content_id
 from raysts.models.layers import Layers, in_words
-from raysts.objectives import OBJECTIVES
 from raysts.recipes import grammar
 from raysts.recipes.recipe import SOUPS, Pipeline
 
@@ -181,8 +180,8 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
 
 def members_dev(pipeline: Pipeline) -> str:
     """The table that scores the members of a pipeline."""
-    objectives = [recipe.objective for recipe in pipeline.stages_of(0).values()]
-    return OBJECTIVES[objectives[-1]].dev if objectives else STSB_DEV
+    recipes = list(pipeline.stages_of(0).values())
+    return recipes[-1].spec.dev if recipes else STSB_DEV
 
 
 def dev_name(table: str) -> str:

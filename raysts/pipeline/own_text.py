@@ -6,9 +6,7 @@ from dataclasses import replace
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS
 from raysts.data.own import DEV, TEXT
-from raysts.objectives import OBJECTIVES
-from raysts.recipes.recipe import Pipeline, Recipe
-from raysts.recipes.stages import RECIPES
+from raysts.recipes.recipe import DEFAULTS, Pipeline, Recipe
 
 SENTENCES = ("nli/sentences", TARGETS)
 """Tables of single sentences that the text stands for where a corpus can make nothing of the kind."""
@@ -36,7 +34,7 @@ def kept_last(pipeline: Pipeline, corpus: Corpus) -> list[str]:
     found = [
         stage
         for stage, recipe in pipeline.stages.items()
-        if RECIPES[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(OBJECTIVES[recipe.objective].dev)
+        if DEFAULTS[recipe.objective].by_dev and not recipe.by_dev and not corpus.files(recipe.spec.dev)
     ]
     if not found:
         return []
@@ -54,8 +52,8 @@ def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
 
 
 def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
-    kind = OBJECTIVES[recipe.objective]
-    if kind.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
+    spec = recipe.spec
+    if spec.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
         return recipe
-    keep = next(keep for keep in kind.keeps if keep not in kind.keeps_by_dev)
+    keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
     return replace(recipe, train=replace(recipe.train, keep=keep, patience=None, eval_first=False))

@@ -17,12 +17,11 @@ from raysts.models import lora, pretrained, static
 from raysts.models.families import family_of
 from raysts.models.layers import Layers, layer_indices
 from raysts.models.modules import describe
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import TINY, Inputs
 from raysts.pipeline.outcome import STSB_DEV, members_dev
+from raysts.recipes.catalog import AGREEMENT, CATALOG, DistillationSettings
 from raysts.recipes.recipe import SOUPS, Pipeline
 from raysts.schema import table_columns
 from raysts.storage.runs import record_of
@@ -38,7 +37,7 @@ def check(inputs: Inputs) -> None:
     tables = list(dict.fromkeys(recipe.table for recipe in pipeline.recipes.values()))
     for recipe in pipeline.recipes.values():
         if (recipe.by_dev or recipe.train.patience) and not (inputs.by_agreement and recipe == pipeline.sed):
-            tables.append(OBJECTIVES[recipe.objective].dev)
+            tables.append(recipe.spec.dev)
     if pipeline.select_top is not None:
         tables.append(STSB_DEV)
     if pipeline.combine == "greedy-soup" or (pipeline.deliver == "best" and not inputs.by_agreement):
@@ -76,7 +75,7 @@ def check(inputs: Inputs) -> None:
                 )
         except InputError as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
-    for table in {members_dev(pipeline), *(OBJECTIVES[recipe.objective].dev for recipe in pipeline.recipes.values())}:
+    for table in {members_dev(pipeline), *(recipe.spec.dev for recipe in pipeline.recipes.values())}:
         try:
             inputs.dev(table)
         except InputError as error:
@@ -95,10 +94,9 @@ def _misfits(inputs: Inputs) -> list[str]:
     pipeline = inputs.pipeline
     width = tiny_config()["hidden_size"] if pipeline.backbone == TINY else pretrained.width(inputs.backbone)
     distilled = inputs.distilled
-    kept = distilled.projection if distilled and distilled.target != "concat" else None
-    after = kept or width
+    after = (distilled.projection if distilled and distilled.keeps_projection else None) or width
     found = [
-        (stage, OBJECTIVES[recipe.objective].misfit(recipe.settings, after if stage in pipeline.post else width))
+        (stage, recipe.spec.settings_problem(recipe.settings, after if stage in pipeline.post else width))
         for stage, recipe in pipeline.recipes.items()
     ]
     return [f"{stage}.settings.{problem}" for stage, problem in found if problem] + [
@@ -146,8 +144,8 @@ def _backbone_problems(inputs: Inputs) -> list[str]:
 
 
 def _word_vector_problems(pipeline: Pipeline) -> list[str]:
-    trained = [name for name, recipe in pipeline.recipes.items() if not OBJECTIVES[recipe.objective].post]
-    fitted = ", ".join(name for name, kind in OBJECTIVES.items() if kind.post)
+    trained = [name for name, recipe in pipeline.recipes.items() if not recipe.spec.head]
+    fitted = ", ".join(name for name, spec in CATALOG.items() if spec.head)
     problems = [
         f"{name}: trains the encoder, and the backbone '{pipeline.backbone}' is word vectors, which are frozen; run raw "
         f"or what is fitted on a frozen encoder ({fitted}), or take a transformer with --set backbone=MODEL"
@@ -312,7 +310,7 @@ def unmergeable(inputs: Inputs) -> list[str]:
     pipeline = inputs.pipeline
     instead = "leave their weights apart: -ensemble averages what they give, -sed distils it"
     for stage, recipe in list(pipeline.stages_of(0).items())[-1:]:
-        if OBJECTIVES[recipe.objective].adds_head(recipe.settings):
+        if recipe.has_head:
             return [
                 f"{stage}: every member has a head of its own that began with other random weights, and the mean of such "
                 f"heads is none; {instead}"

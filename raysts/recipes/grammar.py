@@ -7,32 +7,24 @@ or ``-boom`` (a soup of members on bootstrap samples of the data), then optional
 (``flow``).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.kind import Kind
-from raysts.recipes import stages
-from raysts.recipes.recipe import SOUPS, Recipe
+from raysts.recipes.recipe import DEFAULTS, SOUPS, Recipe
 
+_WORDS: dict[str, Recipe] = {
+    f"{name}{suffix}": replace(recipe, settings=replace(recipe.settings, **settings))
+    for name, recipe in DEFAULTS.items()
+    for suffix, settings in recipe.spec.suffixes.items()
+}
 
-def _words(wanted: Callable[[type[Kind]], bool]) -> dict[str, Recipe]:
-    """The default recipes of the objectives that are ``wanted``, by their words in a system's name."""
-    found = {}
-    for name, kind in OBJECTIVES.items():
-        if wanted(kind):
-            recipe = stages.RECIPES[name]
-            for ending, settings in kind.endings.items():
-                found[f"{name}{ending}"] = replace(recipe, settings=replace(recipe.settings, **settings))
-    return found
+STAGES = {
+    word: recipe for word, recipe in _WORDS.items() if not recipe.spec.head and "teacher" not in recipe.spec.values
+}
+"""Recipes of member stages by their word in a system's name."""
 
-
-STAGES: dict[str, Recipe] = _words(lambda kind: not kind.post and "teacher" not in kind.values)
-"""Member stages by the name that they have in a system's name."""
-
-POST: dict[str, Recipe] = _words(lambda kind: bool(kind.post))
+POST = {word: recipe for word, recipe in _WORDS.items() if recipe.spec.head}
 """What is fitted on a finished model."""
 
 BOOM = "boom"

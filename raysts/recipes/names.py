@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, nearest
-from raysts.objectives import OBJECTIVES
-from raysts.recipes import grammar, stages
+from raysts.recipes import grammar
 from raysts.recipes.overrides import apply_overrides, has_option, load_pipeline
-from raysts.recipes.recipe import Pipeline, Recipe
+from raysts.recipes.recipe import DEFAULTS, Pipeline, Recipe
 
 
 class Entry(NamedTuple):
@@ -84,8 +83,8 @@ RECIPES: dict[str, Entry] = {
 """The papers' rows that have a name here; every other sensible combination of stages runs too."""
 
 SCALES: dict[str, dict[str, Any]] = {"paper": {"backbone": "bert-large-uncased"}, "small": {"members": 4}}
-"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``Kind.scales``) and of the
-pipeline (``Kind.around``: another paper's backbone).
+"""What a scale changes in a pipeline, beside what each objective says of its own recipe (``ObjectiveSpec.scales``) and of the
+pipeline (``pipeline_scales``: another paper's backbone).
 
 ``paper`` is that of the papers' tables (SED 5.1 and B; labels choose CT's checkpoint, as in its official code), ``small``
 ends in an hour or so on a few CPU cores with a small encoder; of members and students it has at most so many.
@@ -136,13 +135,12 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
         )
     changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
     for stage, recipe in replace(base, variants=()).recipes.items():
-        preset = OBJECTIVES[recipe.objective].scales.get(scale, {})
-        changes |= {f"{stage}.{key}": value for key, value in preset.items()}
+        changes |= {f"{stage}.{key}": value for key, value in recipe.spec.scales.get(scale, {}).items()}
     most = SCALES[scale].get("members", base.members)
     changes |= {"members": min(base.members, most), "students": min(base.students, most)}
     for recipe in base.recipes.values():
-        around = OBJECTIVES[recipe.objective].around.get(scale, {})
-        changes |= {key: value for key, value in around.items() if has_option(base, key)}
+        pipeline_changes = recipe.spec.pipeline_scales.get(scale, {})
+        changes |= {key: value for key, value in pipeline_changes.items() if has_option(base, key)}
     made = _fitted_as_trained(apply_overrides(base, changes))
     return apply_overrides(made, papers_pooling(made)) if scale == "paper" else made
 
@@ -152,10 +150,9 @@ def _fitted_as_trained(made: Pipeline) -> Pipeline:
     changes: dict[str, Any] = {}
     before: Recipe | None = None
     for stage, recipe in made.recipes.items():
-        kind = OBJECTIVES[recipe.objective].post
-        if kind == "pooled" and before is not None:
+        if recipe.spec.head == "pooled" and before is not None:
             changes |= {f"{stage}.layers": before.layers, f"{stage}.pooling": before.pooling}
-        before = before if kind else recipe
+        before = before if recipe.spec.head else recipe
     return apply_overrides(made, changes)
 
 
@@ -167,11 +164,11 @@ def papers_pooling(base: Pipeline) -> dict[str, Any]:
     """What makes a pipeline pool as SED's tables do: trained on the last layer, tuned models are measured and delivered, and
     flows fitted on them, with two; a bare backbone with one."""
     every = {**base.stages, **base.post}
-    post = {stage: OBJECTIVES[recipe.objective].post for stage, recipe in every.items()}
-    tuned = [recipe for stage, recipe in base.stages.items() if not post[stage]]
-    if not tuned or any(recipe.pooling != "mean" for recipe in tuned) or "tokens" in post.values():
+    tuned = [recipe for recipe in base.stages.values() if not recipe.spec.head]
+    reads_tokens = any(recipe.spec.head == "tokens" for recipe in every.values())
+    if not tuned or any(recipe.pooling != "mean" for recipe in tuned) or reads_tokens:
         return {}
-    fitted = {f"{stage}.layers": 2 for stage in every if post[stage]}
+    fitted = {f"{stage}.layers": 2 for stage, recipe in every.items() if recipe.spec.head}
     return {"evaluation.compare": 2, **fitted, **({"student_pooling": 2} if base.sed else {})}
 
 
@@ -187,8 +184,9 @@ def _compose(name: str) -> Pipeline:
             post = {parsed.post: fitted}
         else:
             members[parsed.post] = fitted  # on every member
-    kinds = [OBJECTIVES[recipe.objective] for recipe in members.values()]
-    supervised = any("score" in kind.values for kind in kinds)
+    specs, sed = [recipe.spec for recipe in members.values()], DEFAULTS["sed"]
+    if any("score" in spec.values for spec in specs):  # the members saw labels, and so may what chooses the student
+        sed = replace(sed, train=replace(sed.train, keep="best", patience=5, eval_first=True))
     if parsed.combine == grammar.BOOM:
         members = {
             stage: replace(recipe, data=replace(recipe.data, bootstrap=True)) for stage, recipe in members.items()
@@ -196,10 +194,10 @@ def _compose(name: str) -> Pipeline:
     return _fitted_as_trained(
         Pipeline(
             name=name,
-            members=10 if parsed.combine else max((kind.members for kind in kinds), default=1),
+            members=10 if parsed.combine else max((spec.members for spec in specs), default=1),
             stages=members,
             combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
-            sed=stages.sed(supervised) if parsed.combine == "sed" else None,
+            sed=sed if parsed.combine == "sed" else None,
             post=post,
         )
     )

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from raysts.errors import InputError, nearest
-from raysts.objectives import OBJECTIVES
+from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import Pipeline, Recipe
 from raysts.recipes.tree import (
     build,
@@ -60,8 +60,8 @@ def _overridden(pipeline: Pipeline, overrides: Mapping[str, Any], problems: list
         targets = _targets(plain, key)
         for target in targets:
             stage, _, option = target.rpartition(".")
-            if option == "objective" and value != get_path(plain, target) and str(value) in OBJECTIVES:
-                set_path(plain, f"{stage}.settings", to_plain(OBJECTIVES[value].settings_type()))
+            if option == "objective" and value != get_path(plain, target) and str(value) in CATALOG:
+                set_path(plain, f"{stage}.settings", to_plain(CATALOG[value].settings()))
             set_path(plain, target, value)
         # Options of a training run are options of every pipeline, also of one that trains nothing.
         if not targets and (_recipes(plain) or not _in_recipe(key)):

@@ -11,9 +11,8 @@ from raysts.errors import nearest
 from raysts.ids import later
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.kind import Settings, VectorKind
-from raysts.recipes.tree import build, has_path, misfits, paths, set_path, to_plain
+from raysts.recipes.catalog import CATALOG, Group, ObjectiveSpec, Settings
+from raysts.recipes.tree import build, built, has_path, misfits, paths, require, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -43,14 +42,9 @@ def resamples_problem(resamples: int) -> str | None:
     return f"resamples={resamples} must be from 1 to {MOST_RESAMPLES:,}, or 0 for no intervals"
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
 def _require_objective(name: str) -> None:
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective={name!r} must be one of {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}")
+    if name not in CATALOG:
+        raise ValueError(f"objective={name!r} must be one of {', '.join(CATALOG)}{nearest(name, CATALOG)}")
 
 
 MOST_MEMBERS = 10_000
@@ -84,8 +78,8 @@ class Data:
     bootstrap: bool = later(False)
 
     def __post_init__(self) -> None:
-        _require(self.sample is None or self.sample > 0, f"sample={self.sample} must be positive, or none for all rows")
-        _require(self.sample_seed >= 0, f"sample_seed={self.sample_seed} must not be negative")
+        require(self.sample is None or self.sample > 0, f"sample={self.sample} must be positive, or none for all rows")
+        require(self.sample_seed >= 0, f"sample_seed={self.sample_seed} must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +114,14 @@ class Optim:
     decay_all: bool = False
 
     def __post_init__(self) -> None:
-        _require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
-        _require(0 <= self.warmup <= 1, f"warmup={self.warmup} is a fraction of the steps and must be from 0 to 1")
-        _require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
-        _require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
-        _require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
-        _require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
+        require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
+        require(0 <= self.warmup <= 1, f"warmup={self.warmup} is a fraction of the steps and must be from 0 to 1")
+        require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
+        require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
+        require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
+        require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
         if self.schedule == "steps":
-            _require(
+            require(
                 len(self.factors) == len(self.milestones) + 1,
                 f"factors: schedule 'steps' needs one factor more than milestones ({len(self.milestones)})",
             )
@@ -145,7 +139,7 @@ class Train:
         precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32; the pipeline's ``precision`` goes
             before), ``bf16``, ``fp32`` or ``tf32``.
         keep: the encoder that is kept: of the ``last`` step or ``best`` on dev, or what else the objective offers
-            (``Kind.keeps``).
+            (``ObjectiveSpec.keeps``).
         eval_every: steps between dev evaluations; none: a tenth of the run where dev chooses, else a quarter.
         checkpoint_every: steps between checkpoints; none: a twentieth of the run, at least 50 steps, and after 10 seconds
             in any case (or 20 times as long as it takes to write one).
@@ -181,15 +175,15 @@ class Train:
     compile: bool = later(False)
 
     def __post_init__(self) -> None:
-        _require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
-        _require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
-        _require(
+        require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
+        require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
+        require(
             self.precision not in EMBEDS_ALONE,
             f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; train in bf16, tf32 or fp32",
         )
         for name in ("max_steps", "eval_every", "checkpoint_every", "patience", "lora"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"{name}={value} must be positive, or none")
+            require(value is None or value > 0, f"{name}={value} must be positive, or none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +191,7 @@ class Recipe:
     """One training run.
 
     Attributes:
-        objective: name in ``OBJECTIVES``.
+        objective: name in ``CATALOG``.
         batch: global batch size in examples, over all workers.
         train: length, precision, what is kept.
         pooling: how tokens become one vector while training.
@@ -218,67 +212,79 @@ class Recipe:
         if not isinstance(plain.get("objective"), str):
             return {}
         _require_objective(plain["objective"])
-        return {"settings": OBJECTIVES[plain["objective"]].settings_type}
+        return {"settings": CATALOG[plain["objective"]].settings}
 
     def __post_init__(self) -> None:
         _require_objective(self.objective)
-        kind = OBJECTIVES[self.objective]
-        _require(
-            isinstance(self.settings, kind.settings_type),
-            f"settings={self.settings!r:.40} must be {kind.settings_type.__name__}, those of {self.objective}",
-        )
+        spec, settings = self.spec, self.settings
+        rule = f"must be {spec.settings.__name__}, those of {self.objective}"
+        require(isinstance(settings, spec.settings), f"settings={settings!r:.40} {rule}")
         if wrong := misfits(self):
             raise ValueError("; ".join(wrong))
-        _require(self.batch > 0, f"batch={self.batch} must be positive")
-        problem = kind.problem(self.batch)
-        _require(problem is None, f"batch={self.batch} {problem}")
-        _require(
-            self.train.keep in kind.keeps,
-            f"train.keep={self.train.keep!r} must be one of {', '.join(kind.keeps)} for {self.objective}",
-        )
+        require(self.batch > 0, f"batch={self.batch} must be positive")
+        problem = spec.batch_problem(self.batch)
+        require(problem is None, f"batch={self.batch} {problem}")
+        rule = f"must be one of {', '.join(spec.keeps)} for {self.objective}"
+        require(self.train.keep in spec.keeps, f"train.keep={self.train.keep!r} {rule}")
         for option, value, usual in (("init", self.train.init, "given"), ("lora", self.train.lora, None)):
-            _require(
-                value == usual or not kind.post,
-                f"train.{option}={value}: {self.objective} is fitted on a finished model, whose weights it leaves",
-            )
-        if widths := list(self.settings.matryoshka):
-            problem = kind.undivided(self.settings)
-            _require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")
-            _require(
-                min(widths) >= 1 and len({*widths}) == len(widths),
-                f"settings.matryoshka={widths} must be numbers of dimensions, each once",
-            )
-        if (chunk := self.settings.grad_cache) is not None:
-            _require(
-                chunk >= 1, f"settings.grad_cache={chunk} must be the number of examples embedded at once, or none"
-            )
-            _require(
-                issubclass(kind, VectorKind),
-                f"settings.grad_cache={chunk}: {self.objective}: it is no loss of sentence vectors; leave it out",
-            )
+            rule = f"{self.objective} is fitted on a finished model, whose weights it leaves"
+            require(value == usual or not spec.head, f"train.{option}={value}: {rule}")
+        no_vectors = None if spec.vectors else "it is no loss of sentence vectors; leave it out"
+        if widths := list(settings.matryoshka):
+            problem = no_vectors or spec.matryoshka_problem(settings)
+            require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")
+            numbers = min(widths) >= 1 and len({*widths}) == len(widths)
+            require(numbers, f"settings.matryoshka={widths} must be numbers of dimensions, each once")
+        if (chunk := settings.grad_cache) is not None:
+            rule = "must be the number of examples embedded at once, or none"
+            require(chunk >= 1, f"settings.grad_cache={chunk} {rule}")
+            require(spec.vectors, f"settings.grad_cache={chunk}: {self.objective}: {no_vectors}")
         check_layers(self.layers)
-        if self.table not in TABLES:
-            raise ValueError(f"data.table={self.table!r} is no canonical table{nearest(self.table, TABLES)}")
-        _require(self.table not in TEST_TABLES, f"data.table={self.table!r} is a test set: dev selects, test reports")
-        _require(
-            self.table not in {kind.dev for kind in OBJECTIVES.values()},
-            f"data.table={self.table!r} is a dev set, which selects: train on another table",
-        )
-        needed = [name for name in (*kind.texts, *kind.values) if name != "teacher"]
-        there = {column.name for column in TABLES[self.table]}
-        _require(
-            there.issuperset(needed),
-            f"data.table={self.table!r} has columns {', '.join(sorted(there))}; {self.objective} needs {', '.join(needed)}",
-        )
+        table = f"data.table={self.table!r}"
+        require(self.table in TABLES, f"{table} is no canonical table{nearest(self.table, TABLES)}")
+        require(self.table not in TEST_TABLES, f"{table} is a test set: dev selects, test reports")
+        selecting = {other.dev for other in CATALOG.values()}
+        require(self.table not in selecting, f"{table} is a dev set, which selects: train on another table")
+        needed = [name for name in (*spec.texts, *spec.values) if name != "teacher"]
+        columns = {column.name for column in TABLES[self.table]}
+        rule = f"has columns {', '.join(sorted(columns))}; {self.objective} needs {', '.join(needed)}"
+        require(columns.issuperset(needed), f"{table} {rule}")
+
+    @property
+    def spec(self) -> ObjectiveSpec:
+        """Return the description of its objective."""
+        return CATALOG[self.objective]
+
+    @property
+    def group(self) -> Group:
+        """Return the rows of a batch that form an example."""
+        return self.spec.group_of(self.settings)
+
+    @property
+    def has_head(self) -> bool:
+        """Return True if the resulting model has a new head, which begins with random weights."""
+        return self.spec.has_head(self.settings)
 
     @property
     def table(self) -> str:
-        return self.data.table or OBJECTIVES[self.objective].table
+        return self.data.table or self.spec.table
 
     @property
     def by_dev(self) -> bool:
         """Whether labels of the dev set choose the kept encoder."""
-        return self.train.keep in OBJECTIVES[self.objective].keeps_by_dev
+        return self.train.keep in self.spec.keeps_by_dev
+
+
+def default_recipe(objective: str) -> Recipe:
+    """Return the default recipe of an objective."""
+    plain: dict[str, Any] = {"objective": objective, "settings": {}, "data": {}, "optim": {}, "train": {}}
+    for path, value in CATALOG[objective].default.items():
+        set_path(plain, path, value)
+    return built(Recipe, plain)
+
+
+DEFAULTS: dict[str, Recipe] = {objective: default_recipe(objective) for objective in CATALOG}
+"""The default recipes by objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,15 +304,15 @@ class Evaluation:
     resamples: int = 1000
 
     def __post_init__(self) -> None:
-        _require(bool(self.layers), "layers=() must name one choice of layers at least")
+        require(bool(self.layers), "layers=() must name one choice of layers at least")
         for layers in self.layers:
             check_layers(layers)
-        _require(
+        require(
             self.compare is None or self.compare in self.layers,
             f"compare={self.compare} must be one of layers {self.layers}, or none",
         )
         problem = resamples_problem(self.resamples)
-        _require(problem is None, str(problem))
+        require(problem is None, str(problem))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,25 +345,25 @@ class Resources:
     label_selector: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.workers >= 1, f"workers={self.workers} must be at least 1")
-        _require(
+        require(self.workers >= 1, f"workers={self.workers} must be at least 1")
+        require(
             self.min_workers is None or 1 <= self.min_workers <= self.workers,
             f"min_workers={self.min_workers} must be from 1 to workers, {self.workers}, or none",
         )
-        _require(1 <= self.cpus <= MOST_CPUS, f"cpus={self.cpus} must be from 1 to {MOST_CPUS:,}")
-        _require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
-        _require(
+        require(1 <= self.cpus <= MOST_CPUS, f"cpus={self.cpus} must be from 1 to {MOST_CPUS:,}")
+        require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
+        require(
             not self.shard or self.workers > 1,
             f"workers={self.workers}: shard spreads a member over several workers; ask for more, or leave shard out",
         )
-        _require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
-        _require(
+        require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
+        require(
             self.accelerator_type is None or self.gpus != 0,
             f"accelerator_type={self.accelerator_type}: workers without GPUs (gpus=0) have none",
         )
         for label in self.label_selector:
             key, equals, value = label.partition("=")
-            _require(
+            require(
                 bool(key and equals and value),
                 f"label_selector={label!r} must be key=value, for example ray.io/market-type=spot",
             )
@@ -448,76 +454,76 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         problem = name_problem(self.name)
-        _require(problem is None, str(problem))
-        _require(self.members >= 1, f"members={self.members} must be at least 1")
-        _require(self.members <= MOST_MEMBERS, f"members={self.members} must be at most {MOST_MEMBERS:,}")
-        _require(
+        require(problem is None, str(problem))
+        require(self.members >= 1, f"members={self.members} must be at least 1")
+        require(self.members <= MOST_MEMBERS, f"members={self.members} must be at most {MOST_MEMBERS:,}")
+        require(
             self.min_members is None or 1 <= self.min_members <= self.members,
             f"min_members={self.min_members} must be from 1 to members, {self.members}, or none for all",
         )
-        _require(len(self.stages) <= MOST_STAGES, f"stages: {len(self.stages):,} of them; at most {MOST_STAGES}")
+        require(len(self.stages) <= MOST_STAGES, f"stages: {len(self.stages):,} of them; at most {MOST_STAGES}")
         ways = [self.stages, *(self.stages_of(member) for member in range(len(self.variants)))]
         for stage, recipe in (*chain.from_iterable(stages.items() for stages in ways), *self.post.items()):
-            _require(
+            require(
                 STAGE.fullmatch(stage) is not None and stage != "sed",
                 f"stages: {stage!r} must be of letters, digits, '_' and '-', and not 'sed', which is the distillation",
             )
-            _require("teacher" not in OBJECTIVES[recipe.objective].values, f"stages.{stage}: a member has no teacher")
+            require("teacher" not in recipe.spec.values, f"stages.{stage}: a member has no teacher")
         for stages in ways:
             for stage, recipe in stages.items():
-                _require(
-                    not OBJECTIVES[recipe.objective].post or stage == next(reversed(stages)),
+                require(
+                    not recipe.spec.head or stage == next(reversed(stages)),
                     f"stages.{stage}: {recipe.objective} is fitted on a finished model and must be the last stage",
                 )
         self._require_alike(ways[1:])
         for stage, recipe in self.post.items():
-            _require(
-                bool(OBJECTIVES[recipe.objective].post),
+            require(
+                bool(recipe.spec.head),
                 f"post.{stage}: {recipe.objective} is no stage of a finished model",
             )
-            _require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
+            require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
         if self.resources.shard:
             for stage, recipe in self.recipes.items():
-                _require(
-                    issubclass(OBJECTIVES[recipe.objective], VectorKind) and recipe.settings.grad_cache is None,
+                require(
+                    recipe.spec.vectors and recipe.settings.grad_cache is None,
                     f"resources.shard: {stage}: only losses of sentence vectors are spread over workers, and those without "
                     f"grad_cache (train.gradient_checkpointing goes with it)",
                 )
-                _require(not recipe.train.compile, f"resources.shard: not together with {stage}.train.compile")
-        _require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
-        distilling = [name for name, kind in OBJECTIVES.items() if "teacher" in kind.values]
-        _require(
+                require(not recipe.train.compile, f"resources.shard: not together with {stage}.train.compile")
+        require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
+        distilling = [name for name, spec in CATALOG.items() if "teacher" in spec.values]
+        require(
             self.sed is None or self.sed.objective in distilling, f"sed.objective: must be {' or '.join(distilling)}"
         )
-        _require(1 <= self.students <= MOST_MEMBERS, f"students={self.students} must be from 1 to {MOST_MEMBERS:,}")
-        _require(
+        require(1 <= self.students <= MOST_MEMBERS, f"students={self.students} must be from 1 to {MOST_MEMBERS:,}")
+        require(
             self.students == 1 or self.sed is not None,
             f"students={self.students}: '{self.name}' distils no student; take a system with -sed",
         )
-        _require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
-        _require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
-        _require(
+        require((self.combine == "sed") == (self.sed is not None), "sed: needed with combine=sed and only then")
+        require(not (self.teachers and self.stages), "teachers: models that are there, or stages that train members")
+        require(
             self.teacher_prompt is None or bool(self.teachers),
             f"teacher_prompt={self.teacher_prompt!r}: no models are named as teachers; members read by 'prompt'",
         )
-        _require(not self.combine or bool(self.stages or self.teachers), "combine: there are no members to combine")
+        require(not self.combine or bool(self.stages or self.teachers), "combine: there are no members to combine")
         count = len(self.teachers) or self.members
-        _require(
+        require(
             self.select_top is None or 1 <= self.select_top <= count,
             f"select_top={self.select_top} must be from 1 to the number of members, {count}",
         )
-        _require(
+        require(
             self.min_members is None or (self.select_top or 1) <= self.min_members,
             f"min_members={self.min_members} must be at least select_top, {self.select_top}: so many are chosen from them",
         )
-        _require(
+        require(
             self.max_seq_length is None or self.max_seq_length >= 3,
             f"max_seq_length={self.max_seq_length} must be at least 3 tokens, or none for as many as the backbone reads",
         )
         if self.student_pooling is not None:
             check_layers(self.student_pooling)
         recipes = [*self.stages.values(), *([self.sed] if self.sed else []), *self.post.values()]
-        _require(
+        require(
             self.precision not in EMBEDS_ALONE or all(recipe.train.precision != "auto" for recipe in recipes),
             f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; set train.precision too",
         )
@@ -526,10 +532,8 @@ class Pipeline:
     def delivered(self) -> Layers:
         """The choice of layers of the model that the system delivers: unless asked for, that of its training."""
         if self.sed is not None and not self.post:
-            headed = OBJECTIVES[self.sed.objective].adds_head(
-                self.sed.settings
-            )  # which belongs to the layers of its training
-            return self.sed.layers if headed else self.student_pooling or self.sed.layers
+            own = self.sed.layers  # to which a head of the student belongs
+            return own if self.sed.has_head else self.student_pooling or own
         trained = list(self.post.values()) or list(self.stages.values())
         return trained[-1].layers if trained else self.evaluation.layers[0]
 
@@ -544,16 +548,16 @@ class Pipeline:
     def _require_alike(self, ways: Sequence[Mapping[str, Recipe]]) -> None:
         """The members of several ways are averaged, compared and chosen from as one kind of model."""
         ends = [recipe for stages in ways for recipe in list(stages.values())[-1:]]
-        _require(len(ends) == len(ways), "variants: every member needs a stage that trains it")
+        require(len(ends) == len(ways), "variants: every member needs a stage that trains it")
         what: dict[str, Callable[[Recipe], Any]] = {
             "pooling": lambda recipe: recipe.pooling,
             "pooled layers": lambda recipe: recipe.layers,
-            "development set": lambda recipe: OBJECTIVES[recipe.objective].dev,
-            "head of its own": lambda recipe: OBJECTIVES[recipe.objective].adds_head(recipe.settings),
+            "development set": lambda recipe: recipe.spec.dev,
+            "head of its own": lambda recipe: recipe.has_head,
         }
         for name, of in what.items():
             found = list(dict.fromkeys(map(of, ends)))
-            _require(
+            require(
                 len(found) < 2,
                 f"variants: the members must come out alike, and their last stages differ in {name}: "
                 f"{', '.join(map(str, found))}",
@@ -581,11 +585,11 @@ class Pipeline:
                 known = [*plain, *(f"{name}.{inside}" for name, tree in plain.items() for inside in paths(tree))]
                 problems.append(f"variants[{number}]: '{key}' is no option of the stages{nearest(key, known)}")
             for name, inside in places.items():
-                if inside == "objective" and value in OBJECTIVES:
-                    plain[name]["settings"] = to_plain(OBJECTIVES[value].settings_type())
+                if inside == "objective" and value in CATALOG:
+                    plain[name]["settings"] = to_plain(CATALOG[value].settings())
                 set_path(plain[name], inside, value)
         found = {name: build(Recipe, tree, problems, f"variants[{number}].{name}") for name, tree in plain.items()}
-        _require(not problems, "; ".join(problems))
+        require(not problems, "; ".join(problems))
         return {name: recipe for name, recipe in found.items() if recipe is not None}
 
     @property

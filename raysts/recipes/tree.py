@@ -21,6 +21,12 @@ from raysts.ids import LATER
 T = TypeVar("T")
 
 
+def require(holds: bool, message: str) -> None:
+    """Raise a ValueError with a message unless a rule holds."""
+    if not holds:
+        raise ValueError(message)
+
+
 def to_plain(value: Any, identity: bool = False) -> Any:
     """A tree as dicts, lists and scalars; paths are text and numpy's numbers are Python's.
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
-from raysts.objectives import OBJECTIVES
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
 from raysts.recipes.tree import build, get_path, has_path, leaves, to_plain
@@ -77,7 +76,7 @@ class Search:
             )
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")
-        table = OBJECTIVES[self.pipeline.stages[self.stage].objective].dev
+        table = self.pipeline.stages[self.stage].spec.dev
         metrics = reported(table)
         if self.metric not in ("", *metrics):
             raise ValueError(
@@ -116,7 +115,7 @@ class Search:
 
     @property
     def objective(self) -> RunMetric:
-        return RunMetric(self.metric, OBJECTIVES[self.pipeline.stages[self.stage].objective].dev)
+        return RunMetric(self.metric, self.pipeline.stages[self.stage].spec.dev)
 
     @property
     def points(self) -> int:

@@ -21,12 +21,11 @@ from raysts.evaluation.run_metric import LOSS, rank, reported
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.kind import Kind
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.tokenize import TokenizeNode
 from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
+from raysts.recipes.catalog import ObjectiveSpec
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
 from raysts.search.record import Record, as_table, read_records
@@ -74,7 +73,7 @@ class Study:
         """What must be the same for trials to be of one study, as flat names and values."""
         search, plan = self.search, self.plan
         recipe = plan.resolved(search.pipeline.stages[search.stage])
-        kind = self.kind
+        spec = self.spec
         return {
             **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
             **{
@@ -86,9 +85,9 @@ class Study:
             **({f"asha.{key}": value for key, value in asdict(search.asha).items()} if search.asha else {}),
             "seed": search.pipeline.seed,
             "backbone": plan.backbone_id,
-            "objective version": kind.version,
+            "objective version": spec.version,
             f"data {recipe.table}": plan.corpus.fingerprint(recipe.table),
-            f"data {kind.dev}": plan.corpus.fingerprint(kind.dev),
+            f"data {spec.dev}": plan.corpus.fingerprint(spec.dev),
         }
 
     def check(self) -> None:
@@ -100,7 +99,7 @@ class Study:
         known = self._status()
         if not known:
             return
-        before = {"metric": reported(self.kind.dev)[0], **known["identity"]}  # older ones knew no other
+        before = {"metric": reported(self.spec.dev)[0], **known["identity"]}  # older ones knew no other
         now = self.identity()
         changed = [
             f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
@@ -202,12 +201,12 @@ class Study:
         return self.store.read_json(self.folder / "study.json", fresh=True) or {}
 
     @property
-    def kind(self) -> type[Kind]:
-        return OBJECTIVES[self.search.pipeline.stages[self.search.stage].objective]
+    def spec(self) -> ObjectiveSpec:
+        return self.search.pipeline.stages[self.search.stage].spec
 
     @property
     def dev(self) -> Dev | None:
-        return self.plan.dev(self.kind.dev)
+        return self.plan.dev(self.spec.dev)
 
     # -- what trials read --------------------------------------------------------------------------------------------
 

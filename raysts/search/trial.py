@@ -11,7 +11,7 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.run_metric import RunMetric
-from raysts.objectives.objective import LocalBatch
+from raysts.models.tokens import LocalBatch
 from raysts.pipeline.local import fail
 from raysts.search.space import Point
 from raysts.training.job import Job

@@ -24,8 +24,9 @@ from raysts.models.packing import has_kernel, to_device
 from raysts.models.precision import autocast, numbers
 from raysts.models.pretrained import load, randomise
 from raysts.models.sentence_model import SentenceModel
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.objective import Batch, LocalBatch, module_of
+from raysts.models.tokens import LocalBatch
+from raysts.objectives import MODULES
+from raysts.objectives.objective import Batch
 from raysts.ops import collective
 from raysts.storage.runs import RunFolder, Upload
 from raysts.training import checkpoint, optim, record
@@ -114,7 +115,6 @@ class Run:
 
     def __init__(self, job: Job, runtime: Runtime) -> None:
         recipe, device = job.recipe, runtime.device
-        kind = self.kind = OBJECTIVES[recipe.objective].variant(recipe.settings)
         self.job, self.runtime, self.began = job, runtime, time.monotonic()
         self.record = record.begin(job, runtime)
         self.precision = self.record["layout"]["precision"]
@@ -137,7 +137,7 @@ class Run:
             self.model.encoder.compile_layers()
         self.scored = CachedTokensModel(self.model)
         torch.manual_seed(derive_seed(job.seed, "init"))
-        self.objective = module_of(kind)(recipe.settings, self.model.encoder).to(begun_on)
+        self.objective = MODULES[recipe.objective](recipe.settings, self.model.encoder).to(begun_on)
         if device.type == "cpu" and runtime.world == 1:
             # A GPU would be waited for, and processes exchange dense gradients.
             optim.by_rows(self.objective, recipe.optim)
@@ -146,7 +146,7 @@ class Run:
         self.windows = Windows(job.store, job.teacher, job.to_target)
         self.order = BatchOrder(
             self.windows.sizes,
-            kind,
+            recipe.group,
             recipe.batch,
             derive_seed(job.seed, "order"),
             recipe.train.drop_last,
@@ -189,7 +189,7 @@ class Run:
             max_length=job.max_length,
             prompt=job.prompt,
             device=device,
-            heads=self.kind.post == "pooled",
+            heads=recipe.spec.head == "pooled",
             content=job.content,
         )
         if recipe.train.init == "random":
@@ -272,7 +272,7 @@ class Run:
                 state.stopped = train.patience is not None and state.since_best >= train.patience
             if self.log is not None:
                 self.log.write(line)
-                self.runtime.observe(self.job.facts, line, self.objective.sentences)
+                self.runtime.observe(self.job.facts, line, self.job.recipe.spec.sentences)
         last = last or state.stopped
         if save or (self.runtime.saves_end if last else due_save):
             self._save()
@@ -351,7 +351,8 @@ class Run:
     def _whole(self, encoder: Encoder) -> Encoder:
         """The encoder as it would be in one process, in main memory; its weights come to the first one."""
         state = checkpoint.trained_state(encoder)
-        objective = module_of(self.kind)(self.job.recipe.settings, self._loaded(torch.device("cpu")).encoder)
+        recipe = self.job.recipe
+        objective = MODULES[recipe.objective](recipe.settings, self._loaded(torch.device("cpu")).encoder)
         found = next(iter(objective.candidates().values()))
         if self.runtime.rank == 0:
             checkpoint.load_trained_state(found, state)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any
 
 from raysts.errors import StoreFailed
-from raysts.objectives import OBJECTIVES
 from raysts.storage.runs import RunFolder
 from raysts.storage.store import at_once
 from raysts.training.job import Job, title
@@ -105,9 +104,7 @@ class RunMonitor:
         for name, scale, digits in (("loss", 1, 4), ("dev", 100, 2)):
             values = [line[name] for _, line in running if line.get(name) is not None]
             parts += [f"{name} {scale * sum(values) / len(values):.{digits}f}"] if values else []
-        rate = sum(
-            OBJECTIVES[job.recipe.objective].sentences * line.get("examples_per_second", 0.0) for job, line in running
-        )
+        rate = sum(job.recipe.spec.sentences * line.get("examples_per_second", 0.0) for job, line in running)
         parts += [f"{rate:.0f} sentences/s"] if rate else []
         progress = len(self.finished) + sum(line["step"] / line["steps"] for _, line in running)
         if progress > 0:

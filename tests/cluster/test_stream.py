@@ -18,11 +18,11 @@ from small_runs import tokenize_table
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionKind
-from raysts.objectives.objective import LocalBatch
+from raysts.models.tokens import LocalBatch
 from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
+from raysts.recipes.catalog import EACH, FRESH
+from raysts.recipes.recipe import DEFAULTS
 
 BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
 
@@ -73,7 +73,7 @@ def test_streamed_batches_are_those_read_here(stage: str, windows: dict[str, Win
     from raysts.cluster.data import read_streamed
 
     store = windows[stage]
-    order = BatchOrder(store.sizes, OBJECTIVES[stage], BATCHES[stage], seed=11)
+    order = BatchOrder(store.sizes, DEFAULTS[stage].group, BATCHES[stage], seed=11)
     epoch = order.steps_per_epoch
     assert len(store) > 3 and order.rows % order.rows_per_batch  # several windows, and a ragged last batch
     for start, stop in ((0, epoch + 3), *([(epoch // 2, epoch)] if stage == "nli" else [])):
@@ -104,7 +104,7 @@ def test_windows_that_give_a_rank_nothing_are_passed_over(
     from raysts.cluster.data import read_streamed
 
     monkeypatch.setattr("raysts.cluster.data.SEGMENT", 5)
-    order = BatchOrder(windows["nli"].sizes, OBJECTIVES["nli"], 400, seed=3)
+    order = BatchOrder(windows["nli"].sizes, EACH, 400, seed=3)
     for rank in (0, 1):
         arguments = (windows["nli"], order, 1, 2 * order.steps_per_epoch, rank, 2)
         for a, b in zip(read_batches(*arguments), read_streamed(*arguments), strict=True):
@@ -118,7 +118,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(
     """Tasks that read windows are killed at it; every batch of the epochs is that of a calm run."""
     from raysts.cluster.data import read_streamed
 
-    order = BatchOrder(windows["ct"].sizes, OBJECTIVES["ct"], 16, seed=5)
+    order = BatchOrder(windows["ct"].sizes, FRESH, 16, seed=5)
     stop = 5 * order.steps_per_epoch
 
     class Deadly(Windows):
@@ -138,7 +138,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(
 def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
     from raysts.cluster.data import read_streamed
 
-    order = BatchOrder(windows["nli"].sizes, OBJECTIVES["nli"], 20, seed=3)
+    order = BatchOrder(windows["nli"].sizes, EACH, 20, seed=3)
     shares = read_streamed(windows["nli"], order, 0, order.steps_per_epoch, 0, 1)
     first = [next(shares) for _ in range(5)]
     shares.close()
@@ -190,7 +190,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
             from raysts.cluster.data import read_streamed
 
             windows = Windows(folder)
-            order = BatchOrder(windows.sizes, ContrastiveTensionKind, 2_000, seed)  # batches of 3,750 sentences
+            order = BatchOrder(windows.sizes, FRESH, 2_000, seed)  # batches of 3,750 sentences
             seen, anonymous = np.zeros(windows.rows, np.int8), []
             for share in read_streamed(windows, order, 0, order.steps_per_epoch, 0, 1):
                 tokens = share.rows["sentence"]

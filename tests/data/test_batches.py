@@ -12,20 +12,16 @@ from small_runs import tokenize_table
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import StoreSpec, Windows
 from raysts.data.world import world_tokenizer
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.contrastive_tension import ContrastiveTension
-from raysts.objectives.distillation import Distillation
-from raysts.objectives.kinds.kind import Kind
-from raysts.objectives.nli import NLI
-from raysts.objectives.objective import LocalBatch
+from raysts.models.tokens import LocalBatch
+from raysts.recipes.catalog import ANCHORED, EACH, FRESH, Group
 from raysts.recipes.recipe import Data
 
 
 class Numbers:
     """A token store in memory whose texts are their own row number: windows of given sizes."""
 
-    def __init__(self, sizes: list[int], kind: type[Kind]) -> None:
-        self.sizes, self.kind = np.array(sizes), kind
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = np.array(sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -34,17 +30,16 @@ class Numbers:
         first = int(self.sizes[:window].sum())
         rows = np.arange(first, first + int(self.sizes[window]))
         columns = {"row": pa.array(rows)}
-        columns |= {name: pa.array([[7, row, 8] for row in rows.tolist()]) for name in self.kind.texts}
-        columns |= {name: pa.array(rows.astype(np.float64)) for name in self.kind.values}
-        return pa.table(columns)
+        columns |= {name: pa.array([[7, row, 8] for row in rows.tolist()]) for name in ("premise", "hypothesis")}
+        return pa.table(columns | {"label": pa.array(rows.astype(np.float64))})
 
 
 def shares(
-    sizes: list[int], kind: type[Kind], batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
+    sizes: list[int], group: Group, batch: int, start: int = 0, stop: int | None = None, *, seed: int = 0,
     epochs: int = 1, rank: int = 0, world: int = 1, bootstrap: bool = False,
 ) -> list[LocalBatch]:  # fmt: skip
-    windows = Numbers(sizes, kind)
-    order = BatchOrder(windows.sizes, kind, batch, seed, bootstrap=bootstrap)
+    windows = Numbers(sizes)
+    order = BatchOrder(windows.sizes, group, batch, seed, bootstrap=bootstrap)
     end = epochs * order.steps_per_epoch if stop is None else stop
     return list(read_batches(windows, order, start, end, rank, world))  # type: ignore[arg-type]
 
@@ -70,14 +65,13 @@ def same(a: list[LocalBatch], b: list[LocalBatch]) -> bool:
 
 
 SIZES = [[40], [13, 13, 13, 1], [5] * 9 + [2], [100, 3, 50]]
-BATCHED = {(kind.examples.__func__, kind.rows_per_batch.__func__): name for name, kind in OBJECTIVES.items()}.values()
-"""Objectives no two of which say in the same way which rows a batch reads; every other one is batched as one of them."""
+GROUPS = (EACH, FRESH, ANCHORED)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("batch", [1, 7, 16, 40])
 def test_every_row_once_in_an_epoch(sizes: list[int], batch: int) -> None:
-    found = shares(sizes, NLI, batch, epochs=3)
+    found = shares(sizes, EACH, batch, epochs=3)
     total = sum(sizes)
     per_epoch = -(-total // batch)
     assert len(found) == 3 * per_epoch
@@ -88,13 +82,13 @@ def test_every_row_once_in_an_epoch(sizes: list[int], batch: int) -> None:
 
 
 def test_values_stay_beside_their_texts() -> None:
-    for share in shares([20, 30], NLI, 7):
+    for share in shares([20, 30], EACH, 7):
         np.testing.assert_array_equal(share.rows["label"], share.ids)
         assert sentences_of(share, "premise") == sentences_of(share, "hypothesis") == [(i,) for i in share.ids.tolist()]
 
 
 def order_of(sizes: list[int], batch: int, **options: int) -> list[int]:
-    return np.concatenate([share.ids for share in shares(sizes, NLI, batch, **options)]).tolist()
+    return np.concatenate([share.ids for share in shares(sizes, EACH, batch, **options)]).tolist()
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
@@ -109,7 +103,7 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
 
 def test_every_epoch_has_its_own_order_of_windows_and_of_the_rows_in_each() -> None:
     sizes = [5] * 9
-    order = BatchOrder(np.array(sizes), NLI, 5, seed=3)
+    order = BatchOrder(np.array(sizes), EACH, 5, seed=3)
     windows = [[part.window for part in order.slices(9 * epoch, 9 * epoch + 9)] for epoch in range(4)]
     assert all(sorted(epoch) == list(range(9)) for epoch in windows)
     assert len(set(map(tuple, windows))) == 4
@@ -123,7 +117,7 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     """As many rows of every window as it has, another draw for every seed, and the same draw in every epoch."""
 
     def epochs(seed: int) -> np.ndarray:
-        batches = shares([300, 100], NLI, 16, seed=seed, epochs=2, bootstrap=True)
+        batches = shares([300, 100], EACH, 16, seed=seed, epochs=2, bootstrap=True)
         return np.concatenate([share.ids for share in batches]).reshape(2, 400)
 
     first, second = epochs(seed=0)
@@ -132,8 +126,8 @@ def test_a_bootstrap_sample_is_drawn_once_with_replacement() -> None:
     for seed in range(5):  # 1 - 1/e of the rows are drawn, 253 of 400, deviation 6
         assert 220 <= len(np.unique(epochs(seed)[0])) <= 290
     assert sorted(epochs(seed=1)[0]) != sorted(first)
-    parts = [shares([300, 100], NLI, 16, rank=rank, world=2, bootstrap=True) for rank in range(2)]
-    whole = shares([300, 100], NLI, 16, bootstrap=True)
+    parts = [shares([300, 100], EACH, 16, rank=rank, world=2, bootstrap=True) for rank in range(2)]
+    whole = shares([300, 100], EACH, 16, bootstrap=True)
     assert all([*a.ids, *b.ids] == [*both.ids] for a, b, both in zip(*parts, whole, strict=True))
 
 
@@ -152,30 +146,28 @@ def test_rows_are_shuffled_well_enough() -> None:
     assert (np.diff(found) != 0).sum() == 1
 
 
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], name: str) -> None:
-    kind = OBJECTIVES[name]
-    whole = shares(sizes, kind, 16, epochs=3)
+def test_a_start_in_the_middle_is_the_tail_of_the_whole(sizes: list[int], group: Group) -> None:
+    whole = shares(sizes, group, 16, epochs=3)
     for start in {0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)}:
-        assert same(shares(sizes, kind, 16, start, len(whole)), whole[start:])
-    assert same(shares(sizes, kind, 16, 1, len(whole) - 1), whole[1:-1])
+        assert same(shares(sizes, group, 16, start, len(whole)), whole[start:])
+    assert same(shares(sizes, group, 16, 1, len(whole) - 1), whole[1:-1])
 
 
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str) -> None:
-    kind, text = OBJECTIVES[name], OBJECTIVES[name].texts[0]
-    whole = shares(sizes, kind, 16, epochs=2)
+def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], group: Group) -> None:
+    whole = shares(sizes, group, 16, epochs=2)
     by_world = [
-        [shares(sizes, kind, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 3, 5)
+        [shares(sizes, group, 16, epochs=2, rank=rank, world=world) for rank in range(world)] for world in (2, 3, 5)
     ]
     for (step, alone), ranks in itertools.product(enumerate(whole), by_world):
         parts = [rank[step] for rank in ranks]
         assert alone.weight.tolist() == [1.0] * len(alone.examples) and alone.size == len(alone.examples)
         joined, counts, seeds = [], [], []
         for part in parts:
-            examples = sentences_of(part, text)
+            examples = sentences_of(part, "premise")
             assert len(examples) >= 1 and part.size == alone.size
             assert set(part.weight.tolist()) <= {0.0, 1.0} and len(part.weight) == len(examples)
             real = [example for example, weight in zip(examples, part.weight, strict=True) if weight]
@@ -184,12 +176,12 @@ def test_ranks_share_out_the_examples_of_one_process(sizes: list[int], name: str
             counts.append(len(real))
             # A process reads the rows of its own examples and no others.
             assert sorted(part.ids.tolist()) == sorted({row for example in examples for row in example})
-        assert joined == sentences_of(alone, text) and seeds == alone.seeds.tolist()
+        assert joined == sentences_of(alone, "premise") and seeds == alone.seeds.tolist()
         assert max(counts) - min(counts) <= 1
 
 
 def test_more_processes_than_examples_get_a_filler_of_weight_zero() -> None:
-    ranks = [shares([9], NLI, 4, rank=rank, world=3) for rank in range(3)]
+    ranks = [shares([9], EACH, 4, rank=rank, world=3) for rank in range(3)]
     last = [rank[-1] for rank in ranks]
     assert sum(float(share.weight.sum()) for share in last) == 1.0
     assert all(len(share.examples) == 1 for share in last) and len({int(share.ids[0]) for share in last}) == 1
@@ -201,10 +193,10 @@ def test_more_processes_than_examples_get_a_filler_of_weight_zero() -> None:
 @pytest.mark.parametrize("sizes", [[60], [31, 31, 30], [7] * 20])
 def test_ct_batches(sizes: list[int]) -> None:
     """16 pairs: 2 identical and 14 of two fresh sentences; no sentence twice in a batch."""
-    found = shares(sizes, ContrastiveTension, 16, epochs=2)
+    found = shares(sizes, FRESH, 16, epochs=2)
     assert len(found) >= 4
     for share in found:
-        pairs = sentences_of(share, "sentence")
+        pairs = sentences_of(share, "premise")
         if share.size == 16:
             assert [len(pair) for pair in pairs].count(1) == 2 and [len(pair) for pair in pairs].count(2) == 14
         sentences = [row for pair in pairs for row in pair]
@@ -218,11 +210,11 @@ def test_ct_batches(sizes: list[int]) -> None:
 def test_ct_ragged_ends_hold_whole_groups(rows: int, examples: list[int]) -> None:
     """What is left of an epoch below 15 sentences is left out; the next epoch draws from all rows again."""
     sizes = [rows // 2, rows - rows // 2]
-    order = BatchOrder(np.array(sizes), ContrastiveTension, 16, 0)
+    order = BatchOrder(np.array(sizes), FRESH, 16, 0)
     assert order.steps_per_epoch == len(examples)
-    found = shares(sizes, ContrastiveTension, 16, epochs=3)
+    found = shares(sizes, FRESH, 16, epochs=3)
     assert [share.size for share in found] == examples * 3
-    used = [row for share in found for pair in sentences_of(share, "sentence") for row in pair]
+    used = [row for share in found for pair in sentences_of(share, "premise") for row in pair]
     assert len(used) == 3 * sum(examples) * 15 // 8
 
 
@@ -245,9 +237,9 @@ def windows(small_world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
     assert windows.sizes.tolist() == [32, 32, 32, 32, 22]
-    order = BatchOrder(windows.sizes, ContrastiveTension, 16, 5)
+    order = BatchOrder(windows.sizes, FRESH, 16, 5)
     real = list(read_batches(windows, order, 0, 2 * order.steps_per_epoch))
-    assert same(real, shares(windows.sizes.tolist(), ContrastiveTension, 16, epochs=2, seed=5))
+    assert same(real, shares(windows.sizes.tolist(), FRESH, 16, epochs=2, seed=5))
     tokens = {}
     for number in range(len(windows)):
         table = windows.read(number)
@@ -259,5 +251,5 @@ def test_a_real_store_is_read_like_one_in_memory(windows: Windows) -> None:
 
 
 def test_too_few_rows_make_no_step() -> None:
-    assert BatchOrder(np.array([14]), ContrastiveTension, 16, 0).steps_per_epoch == 0
-    assert BatchOrder(np.array([1]), Distillation, 16, 0).steps_per_epoch == 1
+    assert BatchOrder(np.array([14]), FRESH, 16, 0).steps_per_epoch == 0
+    assert BatchOrder(np.array([1]), EACH, 16, 0).steps_per_epoch == 1

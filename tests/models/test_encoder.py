@@ -18,8 +18,8 @@ from raysts.models.packing import cut, pack, to_device
 from raysts.models.pretrained import load_backbone
 from raysts.models.sentence_model import SentenceModel, represent_tokens
 from raysts.models.tokens import Tokens, tokenize
-from raysts.objectives.kinds.latte_mix import NormalVAESettings
 from raysts.objectives.latte_mix import NormalVAE
+from raysts.recipes.catalog import NormalVAESettings
 
 POOLINGS = ("mean", "cls", "max")
 TEXTS = [

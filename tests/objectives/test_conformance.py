@@ -1,4 +1,4 @@
-"""What every objective in ``OBJECTIVES`` must do; a new one is tested unasked."""
+"""What every objective in ``CATALOG`` must do; a new one is tested unasked."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import torch
 from gloo_ranks import IN_BF16, RESUMED, SPREAD, WORLDS, batch_of, names_in
 from small_runs import MAX_LENGTH, Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 
-from raysts.data.batches import BatchOrder, read_batches
+from raysts.data.batches import BatchOrder, examples_in, read_batches, rows_per_batch
 from raysts.data.windows import Windows
 from raysts.errors import RunFailed
 from raysts.evaluation.dev import DEVS
 from raysts.models.precision import autocast
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.kind import VectorKind
-from raysts.objectives.objective import Batch, Objective, module_of
-from raysts.recipes import grammar, names, stages
+from raysts.objectives import MODULES
+from raysts.objectives.objective import Batch, Objective, VectorObjective
+from raysts.recipes import grammar, names
+from raysts.recipes.catalog import CATALOG
 from raysts.recipes.overrides import apply_overrides, has_option
-from raysts.recipes.recipe import Optim
+from raysts.recipes.recipe import DEFAULTS, Optim
 from raysts.schema import TABLES, TEST_TABLES
 from raysts.training.loop import train
 
@@ -42,58 +42,63 @@ TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", 
 CLOSED_FORM = ("whiten", "centre")
 """What is fitted in one pass, without a parameter that an optimiser moves."""
 
-every = pytest.mark.parametrize("name", OBJECTIVES)
-trained = pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in CLOSED_FORM])
+every = pytest.mark.parametrize("name", CATALOG)
+trained = pytest.mark.parametrize("name", [name for name in CATALOG if name not in CLOSED_FORM])
 
 
 def built(name: str, stage: Stage, seed: int = 0, **settings: Any) -> Objective:
     """The objective on the tiny backbone, dropout off until told otherwise."""
-    kind = OBJECTIVES[name]
+    spec = CATALOG[name]
     encoder = load(stage.backbone, max_length=MAX_LENGTH, device="cpu").encoder
     torch.manual_seed(seed)
-    return module_of(kind)(kind.settings_type(**settings), encoder).eval()
+    return MODULES[name](spec.settings(**settings), encoder).eval()
 
 
 def batch_for(name: str, stage: Stage, objective: Objective, examples: int = EXAMPLES) -> Batch:
     """One batch of real rows."""
-    kind = OBJECTIVES[name]
-    store = stage.store(name, kind.rows_per_batch(examples))
-    windows = Windows(store, stage.teacher(store) if "teacher" in kind.values else None)
-    share = next(read_batches(windows, BatchOrder(windows.sizes, kind, examples, 0), 0, 1))
+    group = DEFAULTS[name].group
+    store = stage.store(name, rows_per_batch(group, examples))
+    windows = Windows(store, stage.teacher(store) if "teacher" in CATALOG[name].values else None)
+    share = next(read_batches(windows, BatchOrder(windows.sizes, group, examples, 0), 0, 1))
     return objective.collate(share)
+
+
+def test_each_description_has_a_module() -> None:
+    assert MODULES.keys() == CATALOG.keys()
 
 
 @every
 def test_it_says_what_it_is(name: str) -> None:
-    kind = OBJECTIVES[name]
-    assert dataclasses.is_dataclass(kind.settings_type) and kind.settings_type.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert kind.table in TABLES and kind.table not in TEST_TABLES
-    columns = {column.name for column in TABLES[kind.table]}
-    assert kind.texts and {*kind.texts, *kind.values} - {"teacher"} <= columns
-    assert kind.keeps and kind.sentences >= 1 and kind.version >= 1 and kind.dev in DEVS
+    spec = CATALOG[name]
+    assert dataclasses.is_dataclass(spec.settings) and spec.settings.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert spec.table in TABLES and spec.table not in TEST_TABLES
+    columns = {column.name for column in TABLES[spec.table]}
+    assert spec.texts and {*spec.texts, *spec.values} - {"teacher"} <= columns
+    assert spec.keeps and spec.sentences >= 1 and spec.version >= 1 and spec.dev in DEVS
+    group = DEFAULTS[name].group
     for rows in range(0, 70):
-        examples = kind.examples(rows)
+        examples = examples_in(group, rows)
         assert all(0 <= row < rows for example in examples for row in example) and all(examples)
-        assert examples == kind.examples(rows)
-    assert len(kind.examples(kind.rows_per_batch(EXAMPLES))) == EXAMPLES
-    assert kind.problem(EXAMPLES) is None
-    assert issubclass(module_of(kind), kind), "what is trained is what is known of it"
+    assert len(examples_in(group, rows_per_batch(group, EXAMPLES))) == EXAMPLES
+    assert spec.batch_problem(EXAMPLES) is None
+    assert spec.has_head(spec.settings()) or not spec.head
+    assert issubclass(MODULES[name], VectorObjective) == spec.vectors
 
 
 @every
 def test_users_can_name_it(name: str) -> None:
     """Its words are systems, its default recipe is its own, and the scales that it knows change options that it has."""
-    kind = OBJECTIVES[name]
-    assert stages.RECIPES[name].objective == name
-    assert set(kind.scales) <= set(names.SCALES)
-    for ending in kind.endings if "teacher" not in kind.values else ():
-        system = names.pipeline(f"{name}{ending}")
-        assert list(system.stages) == [name] and system.members == kind.members
-        assert (f"{name}{ending}" in grammar.POST) == bool(kind.post)
-        for scale, changes in kind.scales.items():
+    spec = CATALOG[name]
+    assert DEFAULTS[name].objective == name
+    assert set(spec.scales) <= set(names.SCALES)
+    for suffix in spec.suffixes if "teacher" not in spec.values else ():
+        system = names.pipeline(f"{name}{suffix}")
+        assert list(system.stages) == [name] and system.members == spec.members
+        assert (f"{name}{suffix}" in grammar.POST) == bool(spec.head)
+        for scale, changes in spec.scales.items():
             assert all(has_option(system, f"{name}.{key}") for key in changes)
             changed = apply_overrides(system, {f"{name}.{key}": value for key, value in changes.items()})
-            assert names.pipeline(f"{name}{ending}@{scale}").stages == changed.stages
+            assert names.pipeline(f"{name}{suffix}@{scale}").stages == changed.stages
 
 
 @trained
@@ -194,8 +199,7 @@ def test_candidates_are_saved_and_loaded_as_they_represent(name: str, stage: Sta
 @every
 def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage, tmp_path: Path) -> None:
     """Dropout on, dev evaluated, checkpoints every 4 steps, killed at steps that the name decides."""
-    kind = OBJECTIVES[name]
-    rows = kind.rows_per_batch(16) * 4 + 7
+    rows = rows_per_batch(DEFAULTS[name].group, 16) * 4 + 7
     job = stage.job(name, tmp_path / "whole", rows=rows, epochs=2.0, eval_every=3, checkpoint_every=4)
     whole = Watched()
     record = train(job, whole)
@@ -219,8 +223,8 @@ def test_a_run_that_is_killed_twice_resumes_bit_for_bit(name: str, stage: Stage,
 @trained
 def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage: Stage, tmp_path: Path) -> None:
     hot = Optim(name="adamw", lr=1e30, schedule="constant", warmup=0.0, clip=None)
-    kind = OBJECTIVES[name]
-    keep = next(keep for keep in kind.keeps if keep not in kind.keeps_by_dev)
+    spec = CATALOG[name]
+    keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
     job = stage.job(name, tmp_path, optim=hot, dev=False, keep=keep, checkpoint_every=1)
     with pytest.raises(RunFailed, match=r"the loss is (nan|inf) between steps \d+ and \d+"):
         train(job, Watched())
@@ -234,17 +238,18 @@ def test_a_diverging_run_fails_and_leaves_no_broken_checkpoint(name: str, stage:
 # -- several processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in names_in(world, OBJECTIVES)])
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world in WORLDS for name in names_in(world, CATALOG)])
 def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> None:
     """Same global batch, dropout off, fp32; batches that 3 (and mostly 2) does not divide, a last one of one group.
 
     Ranks without a row in it take part all the same, and those that do not score the dev set wait for the one that does.
     """
     ranks, alone = processes[0][world], processes[1]
-    kind = OBJECTIVES[name]
-    batch, rows = batch_of(kind)
-    order = BatchOrder(np.array([rows]), kind, batch, 0)
-    assert batch % 3 and order.steps_per_epoch == 3 and len(kind.examples(order.rows_in(2))) < batch
+    spec = CATALOG[name]
+    batch, rows = batch_of(spec)
+    group = DEFAULTS[name].group
+    order = BatchOrder(np.array([rows]), group, batch, 0)
+    assert batch % 3 and order.steps_per_epoch == 3 and len(examples_in(group, order.rows_in(2))) < batch
     for other in ranks[1:]:
         assert difference(ranks[0]["weights"][name], other["weights"][name]) == 0.0, "all end with the same weights"
     assert difference(ranks[0]["weights"][name], alone["weights"][name]) < 1e-5
@@ -256,7 +261,7 @@ def test_several_processes_are_one(name: str, world: int, processes: Worlds) -> 
 
 
 def test_the_batches_of_two_processes_are_uneven_somewhere() -> None:
-    sizes = [batch_of(kind)[0] for kind in OBJECTIVES.values()]
+    sizes = [batch_of(spec)[0] for spec in CATALOG.values()]
     assert any(size % 2 for size in sizes)
 
 
@@ -341,7 +346,7 @@ def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage
         if again:
             encoder.recompute_layers()
         torch.manual_seed(0)
-        objective = module_of(OBJECTIVES[name])(OBJECTIVES[name].settings_type(), encoder).train()
+        objective = MODULES[name](CATALOG[name].settings(), encoder).train()
         batch = batch_for(name, stage, objective)
         torch.manual_seed(1)
         loss, held = Held(objective).count(lambda run=objective, on=batch: run(on)[0])  # type: ignore[misc]
@@ -349,11 +354,11 @@ def test_layers_that_are_computed_again_change_no_number(name: str, stage: Stage
     (loss, gradients, held), (loss_again, gradients_again, held_again) = found
     assert loss == loss_again and gradients.keys() == gradients_again.keys()
     assert all(torch.equal(gradients[key], gradients_again[key]) for key in gradients)
-    assert held_again < 0.7 * held or OBJECTIVES[name].post, "what is fitted on a frozen encoder holds nothing of it"
+    assert held_again < 0.7 * held or CATALOG[name].head, "what is fitted on a frozen encoder holds nothing of it"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if issubclass(kind, VectorKind)])
+@pytest.mark.parametrize("name", [name for name, spec in CATALOG.items() if spec.vectors])
 def test_cached_gradients_are_those_of_the_whole_batch(
     name: str, precision: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

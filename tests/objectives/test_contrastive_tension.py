@@ -5,11 +5,12 @@ import pytest
 import torch
 from small_runs import share_of, tiny_encoder
 
+from raysts.data.batches import examples_in, rows_per_batch
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
-from raysts.objectives.contrastive_tension import AnchoredContrastiveTension, ContrastiveTension
-from raysts.objectives.kinds.contrastive_tension import ContrastiveTensionSettings
-from raysts.objectives.objective import Batch, module_of
+from raysts.objectives.contrastive_tension import ContrastiveTension
+from raysts.objectives.objective import Batch
+from raysts.recipes.catalog import ANCHORED, CATALOG, FRESH, ContrastiveTensionSettings
 from raysts.recipes.names import pipeline
 
 
@@ -21,7 +22,7 @@ def sentences(rows: int) -> Tokens:
 
 
 def batch(objective: ContrastiveTension, rows: int = 30) -> Batch:
-    examples = ContrastiveTension.examples(rows)
+    examples = examples_in(FRESH, rows)
     return objective.collate(share_of({"sentence": sentences(rows)}, examples, np.ones(len(examples), np.float32)))
 
 
@@ -30,17 +31,18 @@ def made() -> ContrastiveTension:
 
 
 def test_a_batch_is_groups_of_one_identical_and_seven_other_pairs() -> None:
-    assert ContrastiveTension.rows_per_batch(16) == 30
-    examples = ContrastiveTension.examples(30)
+    assert rows_per_batch(FRESH, 16) == 30
+    examples = examples_in(FRESH, 30)
     assert [len(example) for example in examples] == [1, 2, 2, 2, 2, 2, 2, 2] * 2
     rows = [row for example in examples for row in example]
     assert sorted(rows) == list(range(30)), "every sentence once: both sides of a non-identical pair are fresh draws"
-    assert ContrastiveTension.examples(14) == [] and len(ContrastiveTension.examples(29)) == 8
+    assert examples_in(FRESH, 14) == [] and len(examples_in(FRESH, 29)) == 8
 
 
 def test_a_batch_must_hold_whole_groups() -> None:
-    assert ContrastiveTension.problem(16) is None and ContrastiveTension.problem(8) is None
-    assert "multiple of 8" in str(ContrastiveTension.problem(12))
+    problem = CATALOG["ct"].batch_problem
+    assert problem(16) is None and problem(8) is None
+    assert "multiple of 8" in str(problem(12))
 
 
 def test_both_sides_of_an_identical_pair_are_the_same_sentence() -> None:
@@ -87,7 +89,7 @@ def test_two_encoders_from_one_checkpoint_are_both_trained_and_part() -> None:
 def test_the_second_encoder_is_the_default_candidate() -> None:
     objective = made()
     assert list(objective.candidates()) == ["second", "first"]
-    assert objective.candidates()["second"] is objective.encoder and objective.keeps[0] == "second"
+    assert objective.candidates()["second"] is objective.encoder and CATALOG["ct"].keeps[0] == "second"
 
 
 def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
@@ -106,13 +108,12 @@ def test_the_sum_is_the_mean_times_the_pairs_that_count() -> None:
 
 def test_anchored_pairs_share_their_first_sentence() -> None:
     settings = ContrastiveTensionSettings(negatives="anchored")
-    kind = ContrastiveTension.variant(settings)
-    assert module_of(kind) is AnchoredContrastiveTension
-    assert module_of(kind.variant(ContrastiveTensionSettings())) is ContrastiveTension
-    assert kind.rows_per_batch(16) == 16 and kind.problem(12) and not kind.problem(16)
-    examples = kind.examples(17)
+    group = CATALOG["ct"].group_of(settings)
+    assert group == ANCHORED and CATALOG["ct"].group_of(ContrastiveTensionSettings()) == FRESH
+    assert rows_per_batch(group, 16) == 16
+    examples = examples_in(group, 17)
     assert examples[:3] == [(0,), (0, 1), (0, 2)] and examples[8:10] == [(8,), (8, 9)] and len(examples) == 16
-    objective = AnchoredContrastiveTension(settings, tiny_encoder())
+    objective = ContrastiveTension(settings, tiny_encoder())
     table = {"sentence": sentences(16)}
     found = objective.collate(share_of(table, examples, np.ones(16, np.float32)))
     anchor, words = found["a"], table["sentence"].take([0, 8])
@@ -128,5 +129,3 @@ def test_settings_that_make_no_sense() -> None:
     for name in ("reduction", "negatives"):
         with pytest.raises(InputError, match=f"{name}='max': must be one of"):
             pipeline("ct", {f"ct.{name}": "max"})
-    with pytest.raises(AssertionError, match="another class"):
-        ContrastiveTension(ContrastiveTensionSettings(negatives="anchored"), tiny_encoder())

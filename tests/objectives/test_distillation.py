@@ -7,8 +7,8 @@ from small_runs import share_of, tiny_encoder
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.distillation import Distillation
-from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.recipes import names
+from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.overrides import apply_overrides
 
 TEXTS = Tokens(np.arange(1, 22, dtype=np.int32), np.array([0, 3, 8, 15, 21]))

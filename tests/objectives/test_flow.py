@@ -10,8 +10,8 @@ from small_runs import Stage, Watched, share_of, tiny_encoder
 from raysts.models.pretrained import load
 from raysts.models.tokens import Tokens
 from raysts.objectives.flow import Flow
-from raysts.objectives.kinds.flow import FlowSettings
 from raysts.objectives.objective import Batch
+from raysts.recipes.catalog import FlowSettings
 from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint
 from raysts.training.loop import train

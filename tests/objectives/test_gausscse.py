@@ -12,8 +12,8 @@ from torch.distributions import Normal, kl_divergence
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.gausscse import GaussCSE
-from raysts.objectives.kinds.gausscse import LOSSES, GaussCSESettings
 from raysts.objectives.objective import Batch
+from raysts.recipes.catalog import GAUSS_LOSSES, GaussCSESettings
 from raysts.recipes.grammar import STAGES
 from raysts.recipes.names import pipeline
 
@@ -75,7 +75,7 @@ def expected_loss(objective: GaussCSE) -> Tensor:
 
 
 @pytest.mark.parametrize("similarity", ["per_dimension", "paper"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", GAUSS_LOSSES)
 def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
     objective = built(
         loss=loss, similarity=similarity, activation="tanh" if similarity == "per_dimension" else "identity"
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_the_paper(loss: str, similarity: str) -> None:
 
 
 def test_contradictions_are_read_where_the_loss_has_a_use_for_them() -> None:
-    assert [batch(built(loss=loss))["views"].shape[:2] for loss in LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
+    assert [batch(built(loss=loss))["views"].shape[:2] for loss in GAUSS_LOSSES] == [(6, 2), (6, 3), (6, 2), (6, 3)]
 
 
 def test_what_is_no_negative_is_in_no_denominator() -> None:
@@ -143,7 +143,7 @@ def test_the_reversed_set_teaches_the_direction() -> None:
     assert before < float(scalars["wider_premise"]) == 1.0 and float(loss.detach()) < 0.1
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", GAUSS_LOSSES)
 def test_recipe(loss: Any) -> None:
     recipe = STAGES[f"gausscse-{loss}"]
     assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1

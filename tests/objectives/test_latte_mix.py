@@ -13,12 +13,11 @@ from small_runs import share_of, tiny_encoder
 
 from raysts.models.head import Dense
 from raysts.models.tokens import Tokens
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.latte_mix import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 from raysts.objectives.latte_mix import Autoencoder, LatentObjective, LatteMix, NormalVAE
 from raysts.objectives.objective import Batch
 from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
-from raysts.recipes import stages
+from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
+from raysts.recipes.recipe import DEFAULTS
 from raysts.training.optim import learning_rate
 
 TEXTS = [[7, 8, 9], [11], [12, 13, 14, 15, 16, 17], [18, 19]]
@@ -337,8 +336,8 @@ def test_wrong_settings_are_refused(kind: type, field: str, value: float) -> Non
 @pytest.mark.parametrize("name", ["latte", "latte-ae", "latte-normal"])
 def test_the_recipes(name: str) -> None:
     """Triangular rate 2e-5 -> 1e-3 -> 2e-5, the encoder's dropout off, SNLI's sentences."""
-    recipe = stages.RECIPES[name]
-    assert OBJECTIVES[recipe.objective].post and recipe.table == "nli/sentences"
+    recipe = DEFAULTS[name]
+    assert recipe.spec.head and recipe.table == "nli/sentences"
     assert not recipe.train.dropout and recipe.batch == 16 and recipe.layers == 1
     rates = [learning_rate(recipe.optim, step, 1000) for step in range(1000)]
     assert rates[0] == pytest.approx(2e-5, rel=0.15) and rates[-1] == pytest.approx(2e-5, rel=0.15)

@@ -17,11 +17,12 @@ from raysts.models.precision import autocast
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.contrastive_tension import FRESH
-from raysts.objectives.objective import Batch, Objective, module_of
-from raysts.recipes import names, stages
+from raysts.objectives import MODULES
+from raysts.objectives.objective import Batch, Objective
+from raysts.recipes import names
+from raysts.recipes.catalog import CATALOG, FRESH
 from raysts.recipes.overrides import apply_overrides
+from raysts.recipes.recipe import DEFAULTS
 from raysts.recipes.tree import to_plain
 
 WHOLE, WIDTHS = 16, (4, 9)
@@ -32,17 +33,17 @@ Vectors = dict[str, Tensor]
 def made(name: str, **settings: Any) -> tuple[Objective, Batch]:
     """The objective on a tiny encoder of 16 dimensions, and a batch of random texts and values."""
     torch.manual_seed(0)
-    kind = OBJECTIVES[name]
-    objective = module_of(kind)(kind.settings_type(matryoshka=WIDTHS, **settings), tiny_encoder()).eval()
+    spec = CATALOG[name]
+    objective = MODULES[name](spec.settings(matryoshka=WIDTHS, **settings), tiny_encoder()).eval()
     draw = np.random.default_rng(0)
-    lengths = draw.integers(2, 12, (len(kind.texts), ROWS))
+    lengths = draw.integers(2, 12, (len(spec.texts), ROWS))
     table: dict[str, Any] = {
         column: Tokens(draw.integers(1, 50, of.sum()).astype(np.int32), np.concatenate([[0], np.cumsum(of)]))
-        for column, of in zip(kind.texts, lengths, strict=True)
+        for column, of in zip(spec.texts, lengths, strict=True)
     }
     values = {"label": draw.integers(0, 3, ROWS), "score": draw.uniform(0, 5, ROWS).astype(np.float32)}
     values["teacher"] = draw.normal(size=(ROWS, WHOLE)).astype(np.float32)
-    table |= {column: values[column] for column in kind.values}
+    table |= {column: values[column] for column in spec.values}
     examples = list(FRESH) if name == "ct" else [(row,) for row in range(ROWS)]
     return objective, objective.collate(share_of(table, examples, np.ones(len(examples), np.float32)))
 
@@ -129,7 +130,7 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
 
-    kind, dims = OBJECTIVES[name], (32, 20, 8)
+    spec, dims = CATALOG[name], (32, 20, 8)
     model = load(stage.backbone, device="cpu")
     SentenceModel(model.encoder, model.tokenizer, 24).save(tmp_path)
     columns = [
@@ -137,10 +138,10 @@ def test_loss_and_gradients_are_those_of_sentence_transformers(
         ["the dog is running", "a cat is sleeping", "the house is small"],
     ]
     scores = [5.0, 2.0, 0.5]
-    texts = dict(zip(kind.texts, (model.tokenize(column) for column in columns), strict=False))
-    if "negative" in kind.texts:
+    texts = dict(zip(spec.texts, (model.tokenize(column) for column in columns), strict=False))
+    if "negative" in spec.texts:
         texts["negative"] = Tokens(np.zeros(0, np.int32), np.zeros(4, np.int64))
-    objective = module_of(kind)(kind.settings_type(matryoshka=dims[1:], **given), model.encoder).eval()
+    objective = MODULES[name](spec.settings(matryoshka=dims[1:], **given), model.encoder).eval()
     rows = {**texts, "score": np.array(scores, np.float32)}
     loss, _ = objective(objective.collate(share_of(rows, [(0,), (1,), (2,)], np.ones(3, np.float32))))
     found = gradients(objective, loss)
@@ -172,7 +173,7 @@ def test_cached_gradients_are_those_of_all_widths(precision: str) -> None:
 
 
 def test_without_widths_ids_are_what_they_were() -> None:
-    for recipe in stages.RECIPES.values():
+    for recipe in DEFAULTS.values():
         assert to_plain(recipe)["settings"]["matryoshka"] == []
         assert "matryoshka" not in to_plain(recipe, identity=True)["settings"]
 
@@ -199,5 +200,5 @@ def test_a_projection_that_is_dropped_is_refused_and_one_that_is_kept_counts() -
     with pytest.raises(InputError, match="leave projection out"):
         apply_overrides(pipeline, {"sed.matryoshka": [8], "sed.projection": 64, "sed.target": "concat"})
     sed = apply_overrides(pipeline, {"sed.matryoshka": [8, 64], "sed.projection": 64}).sed
-    assert sed is not None and OBJECTIVES["sed"].misfit(sed.settings, 32) is None
-    assert "have 32 dimensions" in str(OBJECTIVES["ct"].misfit(sed.settings, 32))
+    assert sed is not None and CATALOG["sed"].settings_problem(sed.settings, 32) is None
+    assert "have 32 dimensions" in str(CATALOG["ct"].settings_problem(sed.settings, 32))

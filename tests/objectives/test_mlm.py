@@ -11,8 +11,8 @@ from small_runs import share_of, tiny_encoder
 
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.mlm import MLMSettings
 from raysts.objectives.mlm import IGNORED, MLM
+from raysts.recipes.catalog import MLMSettings
 
 WORDS, PAD, UNKNOWN, CLS, SEP, MASK = 60, 0, 1, 2, 3, 4
 SPECIAL = (UNKNOWN, SEP, PAD, CLS, MASK)

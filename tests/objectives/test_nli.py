@@ -7,9 +7,9 @@ from small_runs import share_of, tiny_encoder
 from torch import Tensor
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.nli import NLISettings
 from raysts.objectives.nli import NLI
 from raysts.objectives.objective import Batch
+from raysts.recipes.catalog import NLISettings
 
 
 def batch(objective: NLI, rows: int = 6) -> Batch:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from raysts.cpu.kernels import Dropout
 from raysts.errors import InputError
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.simcse import SimCSESettings
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
+from raysts.recipes.catalog import SimCSESettings
 from raysts.recipes.names import pipeline
 
 ROWS = 6

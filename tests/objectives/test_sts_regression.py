@@ -6,8 +6,8 @@ import torch
 from small_runs import share_of, tiny_encoder
 
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.sts_regression import STSRegressionSettings
 from raysts.objectives.sts_regression import STSRegression
+from raysts.recipes.catalog import STSRegressionSettings
 
 
 @pytest.mark.parametrize("lower_bound", [0.0, 0.4])

@@ -13,8 +13,8 @@ from raysts.models.head import Dense
 from raysts.models.pretrained import load
 from raysts.models.sentence_model import SentenceModel
 from raysts.models.tokens import Tokens
-from raysts.objectives.kinds.whiten import CentreSettings, WhitenSettings
 from raysts.objectives.whiten import Centre, Whiten, whitening_matrix
+from raysts.recipes.catalog import CentreSettings, WhitenSettings
 from raysts.training.loop import train
 
 T = TypeVar("T", Whiten, Centre)

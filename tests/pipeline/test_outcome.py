@@ -13,8 +13,8 @@ from run_commands import result
 from raysts.commands import systems
 from raysts.errors import InputError
 from raysts.evaluation.dev import DEVS
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.outcome import Candidate, Option, Outcome, best, decide, dev_name, outcome_of, system_of, top
+from raysts.recipes.catalog import CATALOG
 from raysts.storage.checksums import write_record
 from raysts.storage.store import Store
 
@@ -118,11 +118,11 @@ def test_how_a_choice_is_said() -> None:
     assert Outcome(members=("a",), selected="a", selected_by="stsb-dev").choice is None
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", CATALOG)
 def test_a_development_set_has_the_name_that_results_give_it(objective: str, small_world: Path) -> None:
     from raysts.data.corpora import Corpus
 
-    table = OBJECTIVES[objective].dev
+    table = CATALOG[objective].dev
     assert dev_name(table) == DEVS[table].load(Corpus(small_world), table).name
 
 

@@ -17,8 +17,7 @@ from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
-from raysts.recipes import stages
-from raysts.recipes.recipe import Data, Pipeline
+from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
 
 PROMPTS = Prompts(texts={"query": "a cat: ", "passage": "the small "}, default="query")
 
@@ -40,7 +39,7 @@ def teacher(tmp_path: Path) -> Path:
 def test_a_student_of_a_teacher_with_prompts(
     asked: str | None, text: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
 ) -> None:
-    recipe = stages.sed()
+    recipe = DEFAULTS["sed"]
     recipe = replace(
         recipe, data=Data(sample=40), batch=8, train=replace(recipe.train, max_steps=2, keep="last", patience=None)
     )
@@ -69,7 +68,7 @@ def test_a_student_of_a_teacher_with_prompts(
 
 
 def test_the_backbones_default_prompt_is_part_of_the_ids(teacher: Path, small_corpus: Corpus, tmp_path: Path) -> None:
-    recipe, found = stages.sed(), {}
+    recipe, found = DEFAULTS["sed"], {}
     for prompt in (None, "passage", ""):
         pipeline = Pipeline(
             name="x", backbone=str(teacher), combine="sed", sed=recipe, teachers=(str(teacher),), prompt=prompt
@@ -88,7 +87,7 @@ def test_a_prompt_that_is_not_there(
         name="x",
         backbone=str(tiny_backbone),
         combine="sed",
-        sed=stages.sed(),
+        sed=DEFAULTS["sed"],
         teachers=(str(teacher),),
         **{field: name},
     )  # type: ignore[arg-type]

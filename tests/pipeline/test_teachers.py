@@ -22,10 +22,10 @@ from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
 from raysts.models import onnx
 from raysts.models.pretrained import load
-from raysts.objectives.kinds.distillation import DistillationSettings
 from raysts.pipeline import teachers
 from raysts.pipeline.validate import fitting_target
-from raysts.recipes import stages
+from raysts.recipes.catalog import DistillationSettings
+from raysts.recipes.recipe import DEFAULTS
 
 TEXTS = ["a dog runs", "the small dog and the cat are sleeping near the house", "a cat"]
 
@@ -173,7 +173,7 @@ def test_a_student_that_starts_elsewhere_learns_directions(
         return sed.settings.matched, sed.optim.lr, sed.settings.axes
 
     foreign, trained = unlike[0], Path(finished.results["nli-ct-sed"]["model"])
-    elsewhere, papers = {"backbone": str(tiny_backbone)}, stages.sed().optim.lr
+    elsewhere, papers = {"backbone": str(tiny_backbone)}, DEFAULTS["sed"].optim.lr
     assert learnt(foreign, **elsewhere) == ("cosine", 3e-4, "student")
     assert learnt(foreign, **elsewhere, sed__loss="mse") == ("mse", papers, "student")
     assert learnt(foreign, **elsewhere, sed__target="similarity") == ("similarity", 1e-4, "teachers")

@@ -10,11 +10,7 @@ import pytest
 import yaml
 
 from raysts.errors import InputError
-from raysts.objectives import OBJECTIVES
-from raysts.objectives.kinds.gausscse import GaussCSESettings
-from raysts.objectives.kinds.kind import Settings
-from raysts.objectives.kinds.nli import NLISettings
-from raysts.objectives.kinds.simcse import SimCSESettings
+from raysts.recipes.catalog import CATALOG, GaussCSESettings, NLISettings, Settings, SimCSESettings
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline, parse_overrides
 from raysts.recipes.recipe import Data, Optim, Pipeline, Recipe, Train
@@ -274,7 +270,7 @@ def test_test_sets_cannot_be_trained_on(table: str) -> None:
     with pytest.raises(ValueError, match="is a test set"):
         Recipe(
             objective="sts",
-            settings=OBJECTIVES["sts"].settings_type(),
+            settings=CATALOG["sts"].settings(),
             data=Data(table=table),
             train=Train(keep="best"),
         )
@@ -314,15 +310,15 @@ def test_a_table_must_be_canonical() -> None:
     assert "did you mean 'nli/train'?" in problem
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", CATALOG)
 def test_a_table_must_have_the_objectives_columns(name: str) -> None:
-    kind = OBJECTIVES[name]
+    kind = CATALOG[name]
     needed = {*kind.texts, *kind.values} - {"teacher"}
     foreign = next(
         t for t, columns in TABLES.items() if t not in TEST_TABLES and not needed <= {c.name for c in columns}
     )
     with pytest.raises(ValueError, match="column"):
-        Recipe(objective=name, settings=kind.settings_type(), data=Data(table=foreign), train=Train(keep=kind.keeps[0]))
+        Recipe(objective=name, settings=kind.settings(), data=Data(table=foreign), train=Train(keep=kind.keeps[0]))
 
 
 @pytest.mark.parametrize(

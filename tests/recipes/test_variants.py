@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raysts.errors import InputError
-from raysts.objectives.kinds.sts_regression import STSRegressionSettings
+from raysts.recipes.catalog import STSRegressionSettings
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import apply_overrides, dump, load_pipeline
 from raysts.recipes.recipe import Pipeline

@@ -24,9 +24,9 @@ import raysts
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import represent_tokens
 from raysts.models.tokens import Tokens
-from raysts.objectives import OBJECTIVES
 from raysts.ops import variational
-from raysts.recipes.stages import RECIPES
+from raysts.recipes.catalog import CATALOG
+from raysts.recipes.recipe import DEFAULTS
 from raysts.training.loop import Run, update
 from raysts.training.runtime import Runtime
 
@@ -120,7 +120,7 @@ def tokens_in(batch: dict[str, Any]) -> int:
 
 def long_run(name: str, stage: Stage, folder: Path, **options: Any) -> Run:
     """A run whose lines come more than three steps apart, with the optimiser of its recipe."""
-    job = stage.job(name, folder, dev=False, epochs=2000.0, optim=RECIPES[name].optim, **options)
+    job = stage.job(name, folder, dev=False, epochs=2000.0, optim=DEFAULTS[name].optim, **options)
     return Run(job, Runtime("meta"))
 
 
@@ -142,7 +142,7 @@ def test_the_count_sees_what_makes_a_host_wait() -> None:
     assert (traffic.reads.total(), traffic.creations.total(), traffic.copies.total()) == (5, 1, 2)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", CATALOG)
 def test_a_step_reads_nothing_and_copies_once(name: str, stage: Stage, tmp_path: Path) -> None:
     run = long_run(name, stage, tmp_path / "run")
     step(run)  # makes the optimiser's state; a flow asks whether it is fitted

@@ -21,7 +21,7 @@ from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models import native
 from raysts.models.pretrained import load
-from raysts.objectives.objective import LocalBatch
+from raysts.models.tokens import LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chain
 from raysts.recipes.recipe import Optim, Resources, Train
 from raysts.storage.atomic import lock

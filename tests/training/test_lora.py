@@ -15,9 +15,8 @@ from raysts.errors import InputError
 from raysts.models import lora
 from raysts.models.encoder import Encoder
 from raysts.models.pretrained import load
-from raysts.objectives import OBJECTIVES
-from raysts.recipes import stages
-from raysts.recipes.recipe import Train
+from raysts.recipes.catalog import CATALOG
+from raysts.recipes.recipe import DEFAULTS, Train
 from raysts.recipes.tree import to_plain
 from raysts.training.loop import train
 
@@ -61,9 +60,9 @@ def test_a_run_trains_adapters_and_writes_a_plain_model(
 
 
 def test_what_is_fitted_on_a_finished_model_has_no_adapters() -> None:
-    recipe = stages.RECIPES["flow"]
+    recipe = DEFAULTS["flow"]
     with pytest.raises(ValueError, match="train.lora=4: flow is fitted on a finished model"):
-        type(recipe)(objective="flow", settings=OBJECTIVES["flow"].settings_type(), batch=8, train=Train(lora=4))
+        type(recipe)(objective="flow", settings=CATALOG["flow"].settings(), batch=8, train=Train(lora=4))
     assert "lora" not in to_plain(Train(), identity=True) and to_plain(Train(lora=4), identity=True)["lora"] == 4
 
 

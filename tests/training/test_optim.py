@@ -7,8 +7,7 @@ from torch import nn
 
 from raysts.cpu import native
 from raysts.recipes.names import pipeline
-from raysts.recipes.recipe import Optim
-from raysts.recipes.stages import RECIPES
+from raysts.recipes.recipe import DEFAULTS, Optim
 from raysts.training.optim import build, by_rows, learning_rate
 
 
@@ -78,7 +77,7 @@ def test_no_warmup_and_short_runs() -> None:
 
 def test_the_steps_of_contrastive_tension() -> None:
     """1e-5, then 8e-6, 6e-6, 4e-6, 2e-6 after 500, 1000, 1500, 2000 updates."""
-    optim = RECIPES["ct"].optim
+    optim = DEFAULTS["ct"].optim
     expected = [(0, 1e-5), (499, 1e-5), (500, 8e-6), (999, 8e-6), (1000, 6e-6), (1499, 6e-6), (1500, 4e-6),
                 (1999, 4e-6), (2000, 2e-6), (49_999, 2e-6)]  # fmt: skip
     assert [learning_rate(optim, step, 50_000) for step, _ in expected] == pytest.approx([rate for _, rate in expected])

@@ -23,7 +23,6 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.models.modules import describe
 from raysts.models.precision import Precision
-from raysts.objectives.kinds.distillation import AGREEMENT, DistillationSettings
 from raysts.ops import ensemble
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
@@ -32,6 +31,7 @@ from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.model import Model, embedding_resources, selected
 from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import STSB_DEV
+from raysts.recipes.catalog import AGREEMENT, DistillationSettings
 from raysts.recipes.recipe import Recipe, Resources
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store

@@ -12,7 +12,6 @@ from raysts.errors import RunFailed
 from raysts.evaluation.agreement import AgreementPairs
 from raysts.ids import content_id
 from raysts.models.layers import Layers
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode
@@ -63,21 +62,21 @@ class TrainNode(RunNode):
         """
         layers = recipe.layers if layers is None else layers
         recipe = inputs.resolved(recipe)
-        spec, objective, corpus = inputs.store_spec(recipe), OBJECTIVES[recipe.objective], inputs.corpus
+        spec, corpus = inputs.store_spec(recipe), inputs.corpus
         selecting = recipe.by_dev or recipe.train.patience is not None
-        dev = inputs.dev(objective.dev)
+        dev = inputs.dev(recipe.spec.dev)
         if dev is None and agreement is not None:
             dev, after = agreement.dev, (*after, agreement.id)
         run_id = content_id(
             [
                 to_plain(recipe, identity=True),
-                objective.version,
+                recipe.spec.version,
                 seed,
                 parent[1],
                 spec.id,
                 teacher.id if teacher else None,
                 layers,
-                (dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(objective.dev))
+                (dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(recipe.spec.dev))
                 if selecting
                 else None,
                 *([length] if (length := inputs.pipeline.max_seq_length) is not None else []),
@@ -105,7 +104,7 @@ class TrainNode(RunNode):
                 "gpus": asked.gpus,
                 "memory": asked.memory or inputs.worker_gigabytes,
             },
-            sentences=inputs.steps(recipe) * recipe.batch * objective.sentences,
+            sentences=inputs.steps(recipe) * recipe.batch * recipe.spec.sentences,
             asked=asked,
             before=before,
             job=Job(

@@ -11,7 +11,6 @@ from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.results import ResultRow, by_name, git_commit
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
-from raysts.objectives import OBJECTIVES
 from raysts.pipeline.deliver import Difference, against, cautions, delivered
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.nodes.train import TrainNode
@@ -157,7 +156,7 @@ def _run(node: TrainNode, record: dict[str, Any]) -> RunSummary:
 
 
 def _dev_sets(plan: Plan) -> dict[str, tuple[RunMetric, int]]:
-    tables = {stage: OBJECTIVES[recipe.objective].dev for stage, recipe in plan.pipeline.recipes.items()}
+    tables = {stage: recipe.spec.dev for stage, recipe in plan.pipeline.recipes.items()}
     return {
         stage: (RunMetric(dev.metrics[0], table, selecting=True), dev.size)
         for stage, table in tables.items()
@@ -178,9 +177,7 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
     notes += [f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped]
     by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
     if by_labels:
-        names = dict.fromkeys(
-            plan.dev_name(OBJECTIVES[plan.pipeline.recipes[stage].objective].dev) for stage in by_labels
-        )
+        names = dict.fromkeys(plan.dev_name(plan.pipeline.recipes[stage].spec.dev) for stage in by_labels)
         said = (
             f"Labels of {' and '.join(names)}"
             if AGREEMENT not in names

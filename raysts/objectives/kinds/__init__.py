@@ -1,1 +1,0 @@
-"""What is known of every objective before anything is trained; a file each."""

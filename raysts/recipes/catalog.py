@@ -1,0 +1,583 @@
+"""One description per objective: its settings, data, sizes and names, and its default recipe. None of it needs torch.
+
+Sources of the default recipes: mlm: BERT's objective at the size of a further pretraining on sentences; nli: Sentence-BERT and
+SED B.1; ct: the official Contrastive Tension code and SED B.2; sts: Sentence-BERT and SED 5.5; simcse: SimCSE (Gao et al. 2021),
+appendix A, and its official code (dev evaluation every 125 steps); gausscse: GaussCSE, section 3.2 and appendix A (batch, rate,
+epochs, evaluation every 100 steps), and its official code (warm-up then linear decay, decay on all parameters, the untrained
+model among the candidates); sed: SED 5.1; flow: BERT-flow (Li et al. 2020), Table 7 and official code, and SED B.3 (sentences of
+the target sets, one epoch at 1e-3); whiten: Su et al. 2021; latte and its baselines: Latte-Mix, appendices A.4 and A.5.
+The defaults differ from the papers (``@paper`` has theirs): dev also scores the untrained model; SimCSE pools the mean, has no
+dense layer, trains on all entailments and masks false negatives; Latte-Mix standardises token vectors, and dev chooses its head.
+Flow and whitening are fitted in float32, to the vectors that evaluation reads.
+
+The learning rate of Latte-Mix rises linearly from 2e-5 "to 1" and falls back; with 1 as a rate Adam diverges, so it is read as
+the shape of the schedule, and the peak is a setting.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from raysts.ids import later
+from raysts.ops.ensemble import Target
+from raysts.recipes.tree import require
+
+MOST_WIDE = 10_000
+"""Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""
+
+# -- settings ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of every objective.
+
+    Attributes:
+        matryoshka: numbers of first dimensions that also form sentence vectors: the loss is the mean over these widths and the
+            whole vectors. None: the whole vectors alone.
+        grad_cache: examples that are embedded at once (GradCache, Gao et al. 2021), so that memory grows with them and not
+            with the batch. Backward embeds them again with the same dropout: the same gradients for a third more work.
+            None: all at once.
+    """
+
+    matryoshka: tuple[int, ...] = later(())
+    grad_cache: int | None = later(None)
+
+    def check(self, name: str, holds: bool, rule: str) -> None:
+        """Raise a ValueError that says which rule a setting breaks, unless it holds."""
+        require(holds, f"{name}={getattr(self, name)} {rule}")
+
+    def check_sizes(self, *names: str) -> None:
+        """Raise a ValueError if a size of a head is out of range."""
+        for name in names:
+            self.check(name, 1 <= getattr(self, name) <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLMSettings(Settings):
+    """Settings of ``mlm``. ``rate``: part of a text's tokens that is predicted, in (0, 1); at least one token."""
+
+    rate: float = 0.15
+
+    def __post_init__(self) -> None:
+        self.check("rate", 0 < self.rate < 1, "is a part of a text's tokens and must be between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NLISettings(Settings):
+    """Settings of ``nli``. ``bias``: the classifier has a bias (the one of BERT-flow has none)."""
+
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastiveTensionSettings(Settings):
+    """Settings of ``ct``.
+
+    Attributes:
+        reduction: of the pairs' losses over the global batch: ``mean`` (official code) or ``sum`` (sentence-transformers).
+        negatives: ``fresh``: a non-identical pair has two sentences of its own (official code); ``anchored``: the identical
+            sentence of the group is the first sentence of all its pairs (sentence-transformers).
+    """
+
+    reduction: Literal["mean", "sum"] = "mean"
+    negatives: Literal["fresh", "anchored"] = "fresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class STSRegressionSettings(Settings):
+    """Settings of ``sts``. ``lower_bound``: target cosine of a pair of score 0, in [0, 1); a pair of score 5 has target 1."""
+
+    lower_bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0.0 <= self.lower_bound < 1.0, f"lower_bound {self.lower_bound} must be in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastiveSettings(Settings):
+    """Settings of every contrastive objective.
+
+    Attributes:
+        temperature: divides the similarities, above 0.
+        false_negatives: texts of the global batch that are the anchor's own text or a positive of that text: ``kept`` as
+            negatives (the papers), or ``masked`` in the anchor's loss. The batches and their order stay the same.
+    """
+
+    temperature: float = 0.05
+    false_negatives: Literal["kept", "masked"] = later("kept")
+
+    def __post_init__(self) -> None:
+        self.check("temperature", self.temperature > 0, "divides the similarities and must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimCSESettings(ContrastiveSettings):
+    """Settings of ``simcse-sup`` and ``simcse-unsup``. ``head``: a dense layer with ``tanh`` after the pooling (the paper, on
+    the first token), or ``none``."""
+
+    head: Literal["tanh", "none"] = later("tanh")
+
+
+GaussLoss = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
+GAUSS_LOSSES: tuple[GaussLoss, ...] = get_args(GaussLoss)
+"""Losses of GaussCSE by the sets in the denominator: entailment, contradiction, reversed (the paper's tables write ``swap``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussCSESettings(ContrastiveSettings):
+    """Settings of ``gausscse``.
+
+    Attributes:
+        loss: the sets in the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
+        similarity: ``per_dimension``, the mean of 1 / (1 + KL_d) (official code), or ``paper``, 1 / (1 + sum KL_d).
+        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
+    """
+
+    loss: GaussLoss = "ent+con"
+    similarity: Literal["per_dimension", "paper"] = "per_dimension"
+    activation: Literal["tanh", "identity"] = "tanh"
+
+
+TargetLoss = Literal["mse", "cosine", "similarity", "infonce"]
+AGREEMENT = "agreement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationSettings(Settings):
+    """Settings of ``sed``.
+
+    Attributes:
+        projection: dimensions of a linear layer behind the student's pooling. With target ``mean`` or ``unit-mean``: the
+            teachers' width, if the student has another one; the student keeps the layer. With ``concat``: the sum of the
+            teachers' widths; training matches the whole vectors and then drops the layer. None: ``concat`` is reduced to
+            the student's width.
+        target: how the teachers are combined (:mod:`raysts.ops.ensemble`): the ``mean`` of their vectors, for members of one
+            start (the papers); ``unit-mean``, of vectors of unit length, for teachers of one width and space; ``concat``,
+            for any teachers: vectors of unit length one after the other; ``similarity``, for any: the cosines of a batch.
+        loss: ``mse`` of the vectors (the papers); ``cosine``, of their directions; ``similarity``, of the cosines within a
+            batch; ``infonce``, which tells the text's own target from the others of the batch. None: similarity for the
+            target of that name, else mse.
+        weights: of the teachers, in their order; or ``agreement``: the mean rank correlation (Spearman) of a teacher's cosines
+            with those of the other teachers, which needs no labels. None: equal weights.
+        temperature: of infonce; none: 0.05.
+        axes: axes of the target's vectors: those of the ``teachers`` or of their reduction; or those of the ``student``, to
+            which the target is turned (:func:`raysts.ops.ensemble.turn`), for a student with another starting model.
+    """
+
+    projection: int | None = None
+    target: Target = later("mean")
+    loss: TargetLoss | None = later(None)
+    weights: tuple[float, ...] | str | None = later(None)
+    temperature: float | None = later(None)
+    axes: Literal["teachers", "student"] = later("teachers")
+
+    def __post_init__(self) -> None:
+        counted = self.projection is None or self.projection >= 1
+        self.check("projection", counted, "must be the number of dimensions of the members, or none")
+        require(
+            self.target != "similarity" or self.loss in (None, "similarity"),
+            f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
+            f"loss=similarity, or target=concat",
+        )
+        require(
+            self.matched != "similarity" or self.projection is None,
+            f"projection={self.projection}: loss=similarity compares cosines, which need no common width; leave it out",
+        )
+        require(
+            self.axes != "student" or (self.matched != "similarity" and self.projection is None),
+            "axes=student: loss=similarity compares cosines, and a projection finds its own axes; leave one of them out",
+        )
+        scaled = self.temperature is None or (self.loss == "infonce" and 0 < self.temperature < math.inf)
+        self.check("temperature", scaled, "is of loss=infonce alone, and must be above 0")
+        if isinstance(self.weights, str):
+            rule = f"must be numbers, [2, 1], or {AGREEMENT}, or none"
+            require(self.weights == AGREEMENT, f"weights={self.weights!r} {rule}")
+        elif self.weights is not None:
+            positive = bool(self.weights) and all(0 < weight < math.inf for weight in self.weights)
+            require(positive, f"weights={list(self.weights)} must be one number above 0 for each teacher, or none")
+
+    @property
+    def matched(self) -> TargetLoss:
+        return self.loss or ("similarity" if self.target == "similarity" else "mse")
+
+    @property
+    def in_batch(self) -> bool:
+        return self.matched in ("similarity", "infonce")
+
+    @property
+    def reduced(self) -> bool:
+        return self.target == "concat" and self.matched != "similarity" and self.projection is None
+
+    @property
+    def mapped(self) -> bool:
+        """Return True if the student learns a linear map of the combined vectors."""
+        return self.reduced or self.axes == "student"
+
+    @property
+    def keeps_projection(self) -> bool:
+        return self.projection is not None and self.target != "concat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings(Settings):
+    """Settings of ``flow``.
+
+    Attributes:
+        levels: each halves the dimensions: 2 (BERT-flow's Table 7) or 3 (the official code's default file).
+        depth: steps of a level.
+        width: hidden units of the coupling networks.
+    """
+
+    levels: int = 2
+    depth: int = 3
+    width: int = 32
+
+    def __post_init__(self) -> None:
+        self.check_sizes("levels", "depth", "width")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhitenSettings(Settings):
+    """Settings of ``whiten``. ``dimensions``: keep this many, those of largest variance; none: all."""
+
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check("dimensions", self.dimensions is None or self.dimensions >= 1, "must be at least 1, or none for all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentreSettings(Settings):
+    """Settings of ``centre``: none."""
+
+    dimensions: ClassVar[None] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoencoderSettings(Settings):
+    """Settings of ``latte-ae``.
+
+    Attributes:
+        dims: latent dimensions (``latte``: variables, or for ``single`` the dimensions of a class's embedding).
+        encoder_layers: linear layers of the encoder, 1 to 3.
+        hidden: width between the layers of encoder and decoder; none: the width of the token vectors.
+        reconstruction: squared error, ``sum`` or ``mean`` over the dimensions of a token vector.
+        inputs: token vectors as they are (``raw``), or each dimension with mean 0 and variance 1 over the tokens so far
+            (``standardised``), so that few dimensions of large variance do not fill the code. The kept model has this map
+            in its first layer.
+        variance: of the decoder's Gaussian: the error is divided by twice the variance. None: learnt, one for all dimensions.
+    """
+
+    dims: int = 64
+    encoder_layers: int = 1
+    hidden: int | None = None
+    reconstruction: Literal["sum", "mean"] = "sum"
+    inputs: Literal["raw", "standardised"] = later("raw")
+    variance: float | None = later(0.5)
+
+    def __post_init__(self) -> None:
+        self.check_sizes("dims")
+        self.check("encoder_layers", 1 <= self.encoder_layers <= 3, "must be 1, 2 or 3")
+        rule = f"must be from 1 to {MOST_WIDE:,}, or none for the width of the token vectors"
+        self.check("hidden", self.hidden is None or 1 <= self.hidden <= MOST_WIDE, rule)
+        rule = "divides the error: it must be above 0, or none to be learnt"
+        self.check("variance", self.variance is None or 0 < self.variance < math.inf, rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalVAESettings(AutoencoderSettings):
+    """Settings of ``latte-normal``.
+
+    Attributes:
+        free_bits: divergence from the prior, in nats, below which the loss does not fall further.
+        free_bits_of: the divergence that this limits: a token's, ``total``, or that of each latent variable, ``per_latent``.
+        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to ``beta``.
+        beta: weight of the divergence after that.
+    """
+
+    free_bits: float = 0.3
+    free_bits_of: Literal["total", "per_latent"] = "total"
+    beta_warmup_fraction: float = 0.1
+    beta: float = later(1.0)
+
+    def __post_init__(self) -> None:
+        AutoencoderSettings.__post_init__(self)  # slots: super() would look for the class before it got them
+        self.check("free_bits", self.free_bits >= 0, "must not be negative")
+        self.check("beta_warmup_fraction", 0 <= self.beta_warmup_fraction <= 1, "is a part of the run, from 0 to 1")
+        self.check("beta", 0 <= self.beta < math.inf, "must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatteMixSettings(NormalVAESettings):
+    """Settings of ``latte``.
+
+    Attributes:
+        layout: ``factorised``: ``dims`` variables of ``classes`` classes each; ``single``: one variable, whose (nearly)
+            one-hot sample is embedded in ``dims`` dimensions before the decoder.
+        classes: classes of a variable.
+        tau: temperature of the Gumbel-softmax.
+        tau_test: temperature of the probabilities that represent a text; none: ``tau``.
+    """
+
+    layout: Literal["factorised", "single"] = "factorised"
+    classes: int = 100
+    tau: float = 0.3
+    tau_test: float | None = None
+
+    def __post_init__(self) -> None:
+        NormalVAESettings.__post_init__(self)
+        # In a search, more classes than fit into the memory are an infeasible point.
+        self.check("classes", self.classes >= 2, "must be at least 2")
+        self.check("tau", self.tau > 0, "divides the logits and must be above 0")
+        self.check("tau_test", self.tau_test is None or self.tau_test > 0, "divides the logits and must be above 0")
+
+
+# -- specs ---------------------------------------------------------------------------------------------------------------
+
+Names = tuple[str, ...]
+Overrides = Mapping[str, Any]
+"""Values by dotted path, as in ``--set``."""
+
+Group = tuple[tuple[int, ...], ...]
+"""Examples that share rows: for each example, its rows among the consecutive rows of the group."""
+
+EACH: Group = ((0,),)
+"""Each row is an example."""
+FRESH: Group = ((0,), *((k, k + 7) for k in range(1, 8)))
+"""Contrastive Tension: one identical pair and seven non-identical pairs of 15 sentences."""
+ANCHORED: Group = ((0,), *((0, k) for k in range(1, 8)))
+"""The same of 8 sentences: the identical pair's is the first sentence of every other pair."""
+
+
+def _no_problem(_: Any) -> str | None:
+    return None
+
+
+def _single_example_problem(of_one: str) -> Callable[[int], str | None]:
+    return lambda batch: None if batch > 1 else f"must be at least 2: {of_one}"
+
+
+def _width_problem(settings: Settings, dim: int) -> str | None:
+    if max(settings.matryoshka, default=0) <= dim:
+        return None
+    return f"matryoshka={list(settings.matryoshka)}: the vectors have {dim} dimensions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveSpec:
+    """The description of one objective.
+
+    Attributes:
+        settings: the frozen dataclass of its settings.
+        table: the canonical table that it trains on by default.
+        texts: its text columns.
+        values: its other columns (``label``, ``score``, ``teacher``).
+        sentences: sentences that an example sends through an encoder.
+        vectors: the loss is one of sentence vectors (:class:`raysts.objectives.objective.VectorObjective`).
+        head: trains a head on a finished, frozen model: on the output of its heads (``pooled``) or on its token vectors
+            (``tokens``). It is the last word of a system's name.
+        group: the rows of a batch that form an example, or a function of the settings that returns them.
+        keeps: allowed values of ``train.keep``; the first is the default.
+        keeps_by_dev: those of ``keeps`` that the score on ``dev`` chooses.
+        dev: table that selects checkpoints (``raysts.evaluation.dev``).
+        version: part of the run id; raise it when the mathematics changes.
+        members: members of a system that combines none: the number of runs over which its paper averages.
+        suffixes: its words in a system's name: the end of the word, and the settings that it stands for.
+        default: its default recipe, where that differs from a plain ``Recipe``.
+        scales: overrides of its recipe by scale (``raysts.recipes.names.SCALES``).
+        pipeline_scales: overrides of the whole pipeline by scale, of which each applies if the pipeline has the option.
+        settings_problem: the reason why settings do not fit a model of so many dimensions, or None.
+        batch_problem: the rule that a batch size breaks, or None.
+        matryoshka_problem: the reason why the first dimensions have no loss of their own, or None.
+        has_head: True if the resulting model has a new head, which begins with random weights.
+    """
+
+    settings: type[Settings]
+    table: str
+    texts: Names
+    values: Names = ()
+    sentences: int = 1
+    vectors: bool = True
+    head: Literal["", "pooled", "tokens"] = ""
+    group: Group | Callable[[Any], Group] = EACH
+    keeps: Names = ("last", "best")
+    keeps_by_dev: Names = ("best",)
+    dev: str = "sts/stsb_dev"
+    version: int = 1
+    members: int = 1
+    suffixes: Mapping[str, Overrides] = field(default_factory=lambda: {"": {}})
+    default: Overrides = field(default_factory=dict)
+    scales: Mapping[str, Overrides] = field(default_factory=dict)
+    pipeline_scales: Mapping[str, Overrides] = field(default_factory=dict)
+    settings_problem: Callable[[Any, int], str | None] = _width_problem
+    batch_problem: Callable[[int], str | None] = _no_problem
+    matryoshka_problem: Callable[[Any], str | None] = _no_problem
+    has_head: Callable[[Any], bool] = lambda _: False
+
+    def group_of(self, settings: Settings) -> Group:
+        """Return the rows of a batch that form an example."""
+        return self.group(settings) if callable(self.group) else self.group
+
+
+def _tension_batch_problem(batch: int) -> str | None:
+    pairs = len(FRESH)
+    return None if batch % pairs == 0 else f"must be a multiple of {pairs} (1 identical and 7 non-identical pairs)"
+
+
+def _simcse_matryoshka_problem(settings: SimCSESettings) -> str | None:
+    return (
+        "head=tanh reads all dimensions and is dropped after training; set head=none"
+        if settings.head != "none"
+        else None
+    )
+
+
+def _distillation_settings_problem(settings: DistillationSettings, dim: int) -> str | None:
+    return _width_problem(settings, settings.projection or dim)
+
+
+def _distillation_matryoshka_problem(settings: DistillationSettings) -> str | None:
+    if settings.projection is None or settings.keeps_projection:
+        return None
+    return "the projection reads all dimensions and is dropped after training; leave projection out"
+
+
+def _flow_settings_problem(settings: FlowSettings, dim: int) -> str | None:
+    if dim % 2**settings.levels == 0:
+        return None
+    return f"levels={settings.levels}: every level halves the dimensions, so 2^levels must divide {dim}; take fewer"
+
+
+def _whiten_settings_problem(settings: WhitenSettings | CentreSettings, dim: int) -> str | None:
+    kept = settings.dimensions or dim
+    return f"dimensions={kept} must be at most those of the model, {dim}" if kept > dim else None
+
+
+_BERT_BASE = {"paper": {"backbone": "bert-base-uncased"}}
+_SIMCSE = {"settings.head": "none", "settings.false_negatives": "masked", "optim.warmup": 0.0, "train.max_length": 32}
+_SIMCSE |= {"train.keep": "best", "train.eval_every": 125, "train.eval_first": True}
+_SIMCSE_PAPER = {
+    "pooling": "cls",
+    "settings.head": "tanh",
+    "settings.false_negatives": "kept",
+    "train.eval_first": False,
+}
+_FIT = {"optim.name": "adam", "optim.lr": 1e-3, "optim.schedule": "constant", "optim.warmup": 0.0, "optim.clip": None}
+_FIT |= {"train.max_length": 64, "train.dropout": False, "train.precision": "fp32"}
+
+_WHITEN = ObjectiveSpec(  # one pass, without a parameter that an optimiser moves
+    settings=WhitenSettings, table="targets", texts=("sentence",), vectors=False, head="pooled", keeps=("last",),
+    default={**_FIT, "batch": 64}, settings_problem=_whiten_settings_problem, has_head=lambda _: True,
+)  # fmt: skip
+_LATTE = ObjectiveSpec(
+    settings=LatteMixSettings, table="nli/sentences", texts=("sentence",), vectors=False, head="tokens", members=3,
+    default={
+        "settings.inputs": "standardised", "optim.name": "adam", "optim.lr": 1e-3, "optim.warmup": 0.5, "optim.floor": 2e-5,
+        "train.dropout": False, "train.keep": "best",
+    },
+    scales={
+        "paper": {"data.sources": ["snli"], "settings.inputs": "raw", "train.keep": "last"},
+        "small": {"train.max_steps": 2_000},
+    },
+    pipeline_scales={"paper": {"backbone": "bert-base-uncased", "nli.data.sources": ["snli"]}},
+    has_head=lambda _: True,
+)  # fmt: skip
+
+CATALOG: dict[str, ObjectiveSpec] = {
+    "mlm": ObjectiveSpec(
+        settings=MLMSettings, table="wikipedia/sentences", texts=("sentence",), vectors=False,
+        default={"batch": 256, "optim.lr": 5e-4, "optim.weight_decay": 0.01, "train.max_length": 64},
+        scales={"small": {"train.max_steps": 500}},
+    ),
+    "nli": ObjectiveSpec(
+        settings=NLISettings, table="nli/train", texts=("premise", "hypothesis"), values=("label",), sentences=2,
+        default={"optim.weight_decay": 0.01},
+        scales={"paper": {"data.sample": 1_000_000}, "small": {"train.max_steps": 1_000}},
+    ),
+    "ct": ObjectiveSpec(  # two encoders: "second" is encoder 2 of the last step, "dev" the best of both over all evaluations
+        settings=ContrastiveTensionSettings, table="wikipedia/sentences", texts=("sentence",), sentences=2,
+        group=lambda settings: {"fresh": FRESH, "anchored": ANCHORED}[settings.negatives],
+        keeps=("second", "dev"), keeps_by_dev=("dev",),
+        default={
+            "optim.name": "rmsprop", "optim.lr": 1e-5, "optim.schedule": "steps", "optim.warmup": 0.0, "optim.clip": None,
+            "optim.milestones": [500, 1000, 1500, 2000], "optim.factors": [1.0, 0.8, 0.6, 0.4, 0.2],
+            "train.epochs": 1000.0, "train.max_steps": 50_000, "train.dropout": False, "train.keep": "second",
+            "train.eval_every": 500,
+        },
+        scales={"paper": {"train.max_steps": 50_000, "train.keep": "dev"}, "small": {"train.max_steps": 500}},
+        batch_problem=_tension_batch_problem,
+    ),
+    "sts": ObjectiveSpec(
+        settings=STSRegressionSettings, table="sts/stsb_train", texts=("sentence1", "sentence2"), values=("score",),
+        sentences=2, keeps=("best", "last"),
+        default={"optim.weight_decay": 0.01, "train.epochs": 4.0, "train.keep": "best", "train.eval_first": True},
+        scales={"paper": {"train.eval_first": False, "layers": 2}},
+    ),
+    "simcse-sup": ObjectiveSpec(
+        settings=SimCSESettings, table="nli/triplets", texts=("anchor", "positive", "negative"), sentences=3,
+        keeps=("best", "last"),
+        default={**_SIMCSE, "data.table": "nli/pairs", "batch": 512, "optim.lr": 5e-5, "train.epochs": 3.0},
+        scales={"small": {"batch": 64, "train.max_steps": 500}, "paper": {**_SIMCSE_PAPER, "data.table": None}},
+        pipeline_scales=_BERT_BASE, has_head=lambda settings: settings.head == "tanh",
+    ),
+    "simcse-unsup": ObjectiveSpec(
+        settings=SimCSESettings, table="wikipedia/sentences", texts=("sentence",), sentences=2, keeps=("best", "last"),
+        default={**_SIMCSE, "data.sample": 1_000_000, "batch": 64, "optim.lr": 3e-5},
+        scales={"small": {"train.max_steps": 1_000}, "paper": _SIMCSE_PAPER}, pipeline_scales=_BERT_BASE,
+        batch_problem=_single_example_problem("a sentence's negatives are the others of its batch"),
+        matryoshka_problem=_simcse_matryoshka_problem,
+    ),
+    "gausscse": ObjectiveSpec(
+        settings=GaussCSESettings, table="nli/triplets", texts=("anchor", "positive", "negative"), sentences=3,
+        keeps=("best", "last"), dev="nli/snli_dev", members=5,
+        suffixes={f"-{loss}": {"loss": loss} for loss in GAUSS_LOSSES},
+        default={
+            "optim.lr": 5e-5, "optim.weight_decay": 0.01, "optim.decay_all": True, "optim.clip": None, "pooling": "cls",
+            "train.epochs": 3.0, "train.max_length": 64, "train.keep": "best", "train.eval_every": 100,
+            "train.eval_first": True, "train.drop_last": True,
+        },
+        scales={"small": {"train.max_steps": 1_000}}, pipeline_scales=_BERT_BASE, has_head=lambda _: True,
+        matryoshka_problem=lambda _: "its similarity is of Gaussians in all their dimensions; leave it out",
+    ),
+    "sed": ObjectiveSpec(
+        settings=DistillationSettings, table="wikipedia/sentences", texts=("sentence",), values=("teacher",),
+        default={"data.sample": 100_000, "batch": 32, "optim.name": "adam", "optim.schedule": "constant"},
+        scales={"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}},
+        settings_problem=_distillation_settings_problem, matryoshka_problem=_distillation_matryoshka_problem,
+        has_head=lambda settings: settings.keeps_projection,
+    ),
+    "flow": ObjectiveSpec(
+        settings=FlowSettings, table="targets", texts=("sentence",), vectors=False, head="pooled",
+        default={**_FIT, "batch": 32}, settings_problem=_flow_settings_problem, has_head=lambda _: True,
+        batch_problem=_single_example_problem("the first batch gives every dimension its variance"),
+    ),
+    "whiten": _WHITEN,
+    "centre": replace(_WHITEN, settings=CentreSettings),
+    "latte": _LATTE,
+    "latte-ae": replace(_LATTE, settings=AutoencoderSettings),
+    "latte-normal": replace(_LATTE, settings=NormalVAESettings),
+}  # fmt: skip
+"""The objectives by name."""
+
+
+def student_defaults(settings: DistillationSettings, elsewhere: bool) -> Overrides:
+    """Return what changes in the default recipe of ``sed`` if existing models teach.
+
+    Vectors of teachers with another starting model than the student's have nothing to do with its own, other than those of
+    members. The student then learns directions, at a larger rate, on its own axes. It keeps the teachers' axes if a projection
+    finds its own, or if the first dimensions of a reduced target are to hold most of it.
+
+    Args:
+        elsewhere: the student starts from another encoder than its teachers did.
+    """
+    if settings.matched == "similarity":
+        return {"optim.lr": 1e-4}
+    if not elsewhere:
+        return {}
+    turned = settings.projection is None and not settings.matryoshka
+    axes = {"settings.axes": "student"} if turned else {}
+    if settings.loss not in (None, "cosine"):
+        return axes
+    return {"settings.loss": "cosine", "optim.lr": 3e-4, "optim.schedule": "linear", **axes}
