@@ -75,8 +75,9 @@ class Command:
         """Every living process of the session or with the tag, the command included."""
         return family(self.pid, self.tag)
 
-    def left_behind(self, patience: float = 20.0) -> list[str]:
-        """Command lines of what still lives when ``patience`` is over; returns as soon as nothing does."""
+    def left_behind(self, patience: float = 120.0) -> list[str]:
+        """Command lines of what still lives when ``patience`` is over; returns as soon as nothing does. Two agents of Ray look
+        for a minute for a head that was killed with its driver."""
         self.process.wait(timeout=120)
         deadline = time.monotonic() + patience
         while (left := self.family()) and time.monotonic() < deadline:
