@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raysts.models.tokens import LocalBatch
-from raysts.objectives.objective import Batch, VectorObjective, texts
+from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective
 
 
@@ -49,7 +49,9 @@ class Contrastive(VectorObjective):
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         """The embeddings of this process's examples, [B, V, F]."""
-        ids_BVT, lengths_BV, known = texts(batch, "views")
+        ids_BVT, lengths_BV, known = token_columns(batch, "views")
         known_R = None if known is None else known.reshape(*known.shape[:-2], -1)
-        rows_RF = self.in_parts(self.embed, ids_BVT.flatten(0, 1), lengths_BV.flatten(), known_R, ids_BVT.shape[1])
+        rows_RF = self.embed_in_chunks(
+            self.embed, ids_BVT.flatten(0, 1), lengths_BV.flatten(), known_R, ids_BVT.shape[1]
+        )
         return (rows_RF.unflatten(0, ids_BVT.shape[:2]),)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch
-from raysts.objectives.objective import Batch, VectorObjective, texts
+from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective, losses
 from raysts.recipes.catalog import ContrastiveTensionSettings
 
@@ -30,9 +30,10 @@ class ContrastiveTension(VectorObjective):
         }
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.in_parts(self.first, *texts(batch, "a")), self.in_parts(self.encoder, *texts(batch, "b"))
+        a_BD = self.embed_in_chunks(self.first, *token_columns(batch, "a"))
+        return a_BD, self.embed_in_chunks(self.encoder, *token_columns(batch, "b"))
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Binary cross-entropy; how well the sign of the logit tells identical pairs is not worth a scalar."""
         a_BD, b_BD = vectors
         per_pair_B = losses.contrastive_tension(a_BD, b_BD, batch["identical"])

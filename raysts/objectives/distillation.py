@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, VectorObjective, texts
+from raysts.objectives.objective import Batch, VectorObjective, token_columns
 from raysts.ops import collective, losses
 from raysts.recipes.catalog import DistillationSettings
 
@@ -30,9 +30,9 @@ class Distillation(VectorObjective):
         self.projection = nn.Identity() if width is None or kept else nn.Linear(encoder.dim, width)
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.projection(self.in_parts(self.encoder, *texts(batch, "sentence"))), batch["teacher"]
+        return self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence"))), batch["teacher"]
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         (student_BD, teacher_BD), weight, loss = vectors, batch["weight"], self.settings.matched
         if loss == "mse":
             return collective.mean(losses.embedding_mse(student_BD, teacher_BD), weight), {}

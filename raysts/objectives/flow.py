@@ -11,7 +11,7 @@ from torch import Tensor
 from raysts.models.encoder import Encoder
 from raysts.models.shipped.glow import Glow
 from raysts.models.shipped_heads import FlowHead
-from raysts.objectives.objective import Batch, Objective, texts
+from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective
 from raysts.recipes.catalog import FlowSettings
 
@@ -32,7 +32,7 @@ class Flow(Objective):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Bits per dimension; the first call fits the actnorms to the examples of all processes."""
         with torch.no_grad():
-            x_BD = self.encoder(*texts(batch, "sentence")).double()
+            x_BD = self.encoder(*token_columns(batch, "sentence")).double()
         weight_B = batch["weight"]
         glow = self.head.glow
         if not self.fitted and not glow.initialized:

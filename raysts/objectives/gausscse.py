@@ -32,7 +32,7 @@ class GaussCSE(Contrastive):
         found = self.encoder.represent(ids_RT, lengths_R, known)
         return torch.cat([found["vectors"], found["log_var"]], -1)
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Equation 4, and how often the premise has the larger variance."""
         (own_BVF,) = vectors
         own, settings = _triplets(own_BVF), self.settings

@@ -18,7 +18,7 @@ from raysts.models.packing import rows_and_columns
 from raysts.models.shipped.latent import Categorical, Normal, Point, mlp
 from raysts.models.shipped_heads import CategoricalHead, LatentHead, NormalHead, PointHead
 from raysts.models.tokens import LocalBatch
-from raysts.objectives.objective import Batch, Objective, texts
+from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective
 from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_to_standard_normal, kl_to_uniform
 from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
@@ -93,7 +93,7 @@ class LatentObjective(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and its parts before free bits and beta."""
-        ids_BT, lengths_B, known = texts(batch, "sentence")
+        ids_BT, lengths_B, known = token_columns(batch, "sentence")
         known = lengths_B.numpy() if known is None else known
         with torch.no_grad():
             tokens_BTH = self.encoder.tokens(ids_BT, lengths_B, known)

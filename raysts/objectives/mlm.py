@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raysts.cpu.kernels import Linear
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch
-from raysts.objectives.objective import Batch, Objective, texts
+from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective, losses
 from raysts.recipes.catalog import MLMSettings
 
@@ -89,7 +89,7 @@ class MLM(Objective):
         # One place more, of weight 0: a process may have no token to predict, and runs the same graph.
         weight_N = F.pad(batch["weight"][row_N], (0, 1))
         row_N, column_N = F.pad(row_N, (0, 1)), F.pad(column_N, (0, 1))
-        tokens_NH = self.encoder.tokens(*texts(batch, "ids"))[row_N, column_N]
+        tokens_NH = self.encoder.tokens(*token_columns(batch, "ids"))[row_N, column_N]
         logits_NV = self.decoder(self.norm(F.gelu(self.dense(tokens_NH))))
         labels_N = batch["labels"][row_N, column_N].clamp(min=0)
         loss = _mean(losses.softmax_cross_entropy(logits_NV, labels_N), weight_N)

@@ -21,7 +21,7 @@ class NLI(VectorObjective):
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.embed_pair(batch, "premise", "hypothesis")
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         u_BD, v_BD = (F.pad(part, (0, self.encoder.dim - part.shape[-1])) for part in vectors)
         logits_BC = self.classifier(losses.nli_features(u_BD, v_BD))
         loss = collective.mean(losses.softmax_cross_entropy(logits_BC, batch["label"]), batch["weight"])

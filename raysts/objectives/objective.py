@@ -77,10 +77,10 @@ class VectorObjective(Objective):
         """Sentence vectors of a batch, each [..., D]."""
 
     @abstractmethod
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
 
-    def in_parts(
+    def embed_in_chunks(
         self,
         embed: Callable[..., Tensor],
         ids_RT: Tensor,
@@ -103,22 +103,22 @@ class VectorObjective(Objective):
 
     def embed_pair(self, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
         """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
-        (a, a_lengths, a_known), (b, b_lengths, b_known) = texts(batch, first), texts(batch, second)
+        (a, a_lengths, a_known), (b, b_lengths, b_known) = token_columns(batch, first), token_columns(batch, second)
         longest = max(a.shape[1], b.shape[1])
         ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=self.encoder.pad_id) for x in (a, b)])
         known = None if a_known is None or b_known is None else np.concatenate([a_known, b_known], -1)
-        both = self.in_parts(self.encoder, ids, torch.cat([a_lengths, b_lengths]), known, 2)
+        both = self.embed_in_chunks(self.encoder, ids, torch.cat([a_lengths, b_lengths]), known, 2)
         return both[: len(a)], both[len(a) :]
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         whole = self.vectors(batch)
-        loss, scalars = self.loss_of(whole, batch)
+        loss, scalars = self.loss(whole, batch)
         widths = [width for width in self.settings.matryoshka if width < whole[0].shape[-1]]
         for width in widths:
-            loss = loss + self.loss_of(tuple(vectors[..., :width] for vectors in whole), batch)[0]
+            loss = loss + self.loss(tuple(vectors[..., :width] for vectors in whole), batch)[0]
         return loss / (1 + len(widths)), scalars
 
 
-def texts(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:
+def token_columns(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:
     """What an encoder reads of a text column: ids, lengths, and the lengths as the host knows them."""
     return batch[name], batch[f"{name}_length"], batch.get(f"{name}_known")

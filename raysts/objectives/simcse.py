@@ -20,7 +20,7 @@ from raysts.recipes.catalog import SimCSESettings
 class SimCSE(Contrastive):
     """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives."""
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
         gather = partial(collective.gather, sizes=batch.get("sizes"))
         (own_BVF,) = vectors

@@ -12,7 +12,7 @@ class STSRegression(VectorObjective):
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.embed_pair(batch, "sentence1", "sentence2")
 
-    def loss_of(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         u_BD, v_BD = vectors
         per_pair_B = losses.sts_regression(u_BD, v_BD, batch["score"], self.settings.lower_bound)
         return collective.mean(per_pair_B, batch["weight"]), {}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysts.models.encoder import Encoder
 from raysts.models.head import Dense
-from raysts.objectives.objective import Batch, Objective, texts
+from raysts.objectives.objective import Batch, Objective, token_columns
 from raysts.ops import collective
 
 
@@ -50,7 +50,7 @@ class _Moments(Objective):
     @torch.no_grad()
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Add the batch to the sums of all processes; the loss has no gradient."""
-        x_BD = self.encoder(*texts(batch, "sentence")).double()
+        x_BD = self.encoder(*token_columns(batch, "sentence")).double()
         weight_B = batch["weight"].double()
         weighted_BD = x_BD * weight_B[:, None]
         self.count += collective.total(weight_B.sum())

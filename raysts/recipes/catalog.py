@@ -21,16 +21,21 @@ from typing import Any, ClassVar, Literal, get_args
 
 from raysts.ids import later
 from raysts.ops.ensemble import Target
-from raysts.recipes.tree import require
+from raysts.recipes.tree import Ruled, require, ruled
+
+# -- settings ------------------------------------------------------------------------------------------------------------
 
 MOST_WIDE = 10_000
 """Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""
 
-# -- settings ------------------------------------------------------------------------------------------------------------
+
+def size(default: int | None, otherwise: str = "") -> Any:
+    """Return a field of settings that is a size of a head."""
+    return ruled(default, lambda size: 1 <= size <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}{otherwise}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Ruled):
     """Settings of every objective.
 
     Attributes:
@@ -42,26 +47,16 @@ class Settings:
     """
 
     matryoshka: tuple[int, ...] = later(())
-    grad_cache: int | None = later(None)
-
-    def check(self, name: str, holds: bool, rule: str) -> None:
-        """Raise a ValueError that says which rule a setting breaks, unless it holds."""
-        require(holds, f"{name}={getattr(self, name)} {rule}")
-
-    def check_sizes(self, *names: str) -> None:
-        """Raise a ValueError if a size of a head is out of range."""
-        for name in names:
-            self.check(name, 1 <= getattr(self, name) <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}")
+    grad_cache: int | None = ruled(
+        None, lambda chunk: chunk >= 1, "must be the number of examples embedded at once, or none", came_later=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLMSettings(Settings):
     """Settings of ``mlm``. ``rate``: part of a text's tokens that is predicted, in (0, 1); at least one token."""
 
-    rate: float = 0.15
-
-    def __post_init__(self) -> None:
-        self.check("rate", 0 < self.rate < 1, "is a part of a text's tokens and must be between 0 and 1")
+    rate: float = ruled(0.15, lambda rate: 0 < rate < 1, "is a part of a text's tokens and must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +84,7 @@ class ContrastiveTensionSettings(Settings):
 class STSRegressionSettings(Settings):
     """Settings of ``sts``. ``lower_bound``: target cosine of a pair of score 0, in [0, 1); a pair of score 5 has target 1."""
 
-    lower_bound: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(0.0 <= self.lower_bound < 1.0, f"lower_bound {self.lower_bound} must be in [0, 1)")
+    lower_bound: float = ruled(0.0, lambda bound: 0 <= bound < 1, "must be in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +97,8 @@ class ContrastiveSettings(Settings):
             negatives (the papers), or ``masked`` in the anchor's loss. The batches and their order stay the same.
     """
 
-    temperature: float = 0.05
+    temperature: float = ruled(0.05, lambda value: value > 0, "divides the similarities and must be above 0")
     false_negatives: Literal["kept", "masked"] = later("kept")
-
-    def __post_init__(self) -> None:
-        self.check("temperature", self.temperature > 0, "divides the similarities and must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +155,7 @@ class DistillationSettings(Settings):
             which the target is turned (:func:`raysts.ops.ensemble.turn`), for a student with another starting model.
     """
 
-    projection: int | None = None
+    projection: int | None = ruled(None, lambda n: n >= 1, "must be the number of dimensions of the members, or none")
     target: Target = later("mean")
     loss: TargetLoss | None = later(None)
     weights: tuple[float, ...] | str | None = later(None)
@@ -174,26 +163,20 @@ class DistillationSettings(Settings):
     axes: Literal["teachers", "student"] = later("teachers")
 
     def __post_init__(self) -> None:
-        counted = self.projection is None or self.projection >= 1
-        self.check("projection", counted, "must be the number of dimensions of the members, or none")
-        require(
-            self.target != "similarity" or self.loss in (None, "similarity"),
-            f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
-            f"loss=similarity, or target=concat",
-        )
-        require(
-            self.matched != "similarity" or self.projection is None,
-            f"projection={self.projection}: loss=similarity compares cosines, which need no common width; leave it out",
-        )
-        require(
-            self.axes != "student" or (self.matched != "similarity" and self.projection is None),
-            "axes=student: loss=similarity compares cosines, and a projection finds its own axes; leave one of them out",
-        )
+        Ruled.__post_init__(self)  # slots: super() would look for the class before it got them
+        rule = "target=similarity is the cosines of a batch, and no vectors that could be matched; take loss=similarity, or"
+        fits = self.target != "similarity" or self.matched == "similarity"
+        require(fits, f"loss={self.loss}: {rule} target=concat")
+        rule = "loss=similarity compares cosines, which need no common width; leave it out"
+        compares_cosines, projected = self.matched == "similarity", self.projection is not None
+        require(not (compares_cosines and projected), f"projection={self.projection}: {rule}")
+        rule = "loss=similarity compares cosines, and a projection finds its own axes; leave one of them out"
+        require(self.axes != "student" or not (compares_cosines or projected), f"axes=student: {rule}")
         scaled = self.temperature is None or (self.loss == "infonce" and 0 < self.temperature < math.inf)
-        self.check("temperature", scaled, "is of loss=infonce alone, and must be above 0")
+        require(scaled, f"temperature={self.temperature} is of loss=infonce alone, and must be above 0")
         if isinstance(self.weights, str):
-            rule = f"must be numbers, [2, 1], or {AGREEMENT}, or none"
-            require(self.weights == AGREEMENT, f"weights={self.weights!r} {rule}")
+            rule = f"weights={self.weights!r} must be numbers, [2, 1], or {AGREEMENT}, or none"
+            require(self.weights == AGREEMENT, rule)
         elif self.weights is not None:
             positive = bool(self.weights) and all(0 < weight < math.inf for weight in self.weights)
             require(positive, f"weights={list(self.weights)} must be one number above 0 for each teacher, or none")
@@ -230,22 +213,16 @@ class FlowSettings(Settings):
         width: hidden units of the coupling networks.
     """
 
-    levels: int = 2
-    depth: int = 3
-    width: int = 32
-
-    def __post_init__(self) -> None:
-        self.check_sizes("levels", "depth", "width")
+    levels: int = size(2)
+    depth: int = size(3)
+    width: int = size(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhitenSettings(Settings):
     """Settings of ``whiten``. ``dimensions``: keep this many, those of largest variance; none: all."""
 
-    dimensions: int | None = None
-
-    def __post_init__(self) -> None:
-        self.check("dimensions", self.dimensions is None or self.dimensions >= 1, "must be at least 1, or none for all")
+    dimensions: int | None = ruled(None, lambda dims: dims >= 1, "must be at least 1, or none for all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,20 +247,17 @@ class AutoencoderSettings(Settings):
         variance: of the decoder's Gaussian: the error is divided by twice the variance. None: learnt, one for all dimensions.
     """
 
-    dims: int = 64
-    encoder_layers: int = 1
-    hidden: int | None = None
+    dims: int = size(64)
+    encoder_layers: int = ruled(1, lambda layers: 1 <= layers <= 3, "must be 1, 2 or 3")
+    hidden: int | None = size(None, ", or none for the width of the token vectors")
     reconstruction: Literal["sum", "mean"] = "sum"
     inputs: Literal["raw", "standardised"] = later("raw")
-    variance: float | None = later(0.5)
-
-    def __post_init__(self) -> None:
-        self.check_sizes("dims")
-        self.check("encoder_layers", 1 <= self.encoder_layers <= 3, "must be 1, 2 or 3")
-        rule = f"must be from 1 to {MOST_WIDE:,}, or none for the width of the token vectors"
-        self.check("hidden", self.hidden is None or 1 <= self.hidden <= MOST_WIDE, rule)
-        rule = "divides the error: it must be above 0, or none to be learnt"
-        self.check("variance", self.variance is None or 0 < self.variance < math.inf, rule)
+    variance: float | None = ruled(
+        0.5,
+        lambda value: 0 < value < math.inf,
+        "divides the error: it must be above 0, or none to be learnt",
+        came_later=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,16 +271,10 @@ class NormalVAESettings(AutoencoderSettings):
         beta: weight of the divergence after that.
     """
 
-    free_bits: float = 0.3
+    free_bits: float = ruled(0.3, lambda nats: nats >= 0, "must not be negative")
     free_bits_of: Literal["total", "per_latent"] = "total"
-    beta_warmup_fraction: float = 0.1
-    beta: float = later(1.0)
-
-    def __post_init__(self) -> None:
-        AutoencoderSettings.__post_init__(self)  # slots: super() would look for the class before it got them
-        self.check("free_bits", self.free_bits >= 0, "must not be negative")
-        self.check("beta_warmup_fraction", 0 <= self.beta_warmup_fraction <= 1, "is a part of the run, from 0 to 1")
-        self.check("beta", 0 <= self.beta < math.inf, "must not be negative")
+    beta_warmup_fraction: float = ruled(0.1, lambda part: 0 <= part <= 1, "is a part of the run, from 0 to 1")
+    beta: float = ruled(1.0, lambda weight: 0 <= weight < math.inf, "must not be negative", came_later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,22 +284,15 @@ class LatteMixSettings(NormalVAESettings):
     Attributes:
         layout: ``factorised``: ``dims`` variables of ``classes`` classes each; ``single``: one variable, whose (nearly)
             one-hot sample is embedded in ``dims`` dimensions before the decoder.
-        classes: classes of a variable.
+        classes: classes of a variable; in a search, more than fit into the memory are an infeasible point.
         tau: temperature of the Gumbel-softmax.
         tau_test: temperature of the probabilities that represent a text; none: ``tau``.
     """
 
     layout: Literal["factorised", "single"] = "factorised"
-    classes: int = 100
-    tau: float = 0.3
-    tau_test: float | None = None
-
-    def __post_init__(self) -> None:
-        NormalVAESettings.__post_init__(self)
-        # In a search, more classes than fit into the memory are an infeasible point.
-        self.check("classes", self.classes >= 2, "must be at least 2")
-        self.check("tau", self.tau > 0, "divides the logits and must be above 0")
-        self.check("tau_test", self.tau_test is None or self.tau_test > 0, "divides the logits and must be above 0")
+    classes: int = ruled(100, lambda count: count >= 2, "must be at least 2")
+    tau: float = ruled(0.3, lambda tau: tau > 0, "divides the logits and must be above 0")
+    tau_test: float | None = ruled(None, lambda tau: tau > 0, "divides the logits and must be above 0")
 
 
 # -- specs ---------------------------------------------------------------------------------------------------------------
@@ -349,10 +310,6 @@ FRESH: Group = ((0,), *((k, k + 7) for k in range(1, 8)))
 """Contrastive Tension: one identical pair and seven non-identical pairs of 15 sentences."""
 ANCHORED: Group = ((0,), *((0, k) for k in range(1, 8)))
 """The same of 8 sentences: the identical pair's is the first sentence of every other pair."""
-
-
-def _no_problem(_: Any) -> str | None:
-    return None
 
 
 def _single_example_problem(of_one: str) -> Callable[[int], str | None]:
@@ -412,8 +369,8 @@ class ObjectiveSpec:
     scales: Mapping[str, Overrides] = field(default_factory=dict)
     pipeline_scales: Mapping[str, Overrides] = field(default_factory=dict)
     settings_problem: Callable[[Any, int], str | None] = _width_problem
-    batch_problem: Callable[[int], str | None] = _no_problem
-    matryoshka_problem: Callable[[Any], str | None] = _no_problem
+    batch_problem: Callable[[int], str | None] = lambda _: None
+    matryoshka_problem: Callable[[Any], str | None] = lambda _: None
     has_head: Callable[[Any], bool] = lambda _: False
 
     def group_of(self, settings: Settings) -> Group:
@@ -424,18 +381,6 @@ class ObjectiveSpec:
 def _tension_batch_problem(batch: int) -> str | None:
     pairs = len(FRESH)
     return None if batch % pairs == 0 else f"must be a multiple of {pairs} (1 identical and 7 non-identical pairs)"
-
-
-def _simcse_matryoshka_problem(settings: SimCSESettings) -> str | None:
-    return (
-        "head=tanh reads all dimensions and is dropped after training; set head=none"
-        if settings.head != "none"
-        else None
-    )
-
-
-def _distillation_settings_problem(settings: DistillationSettings, dim: int) -> str | None:
-    return _width_problem(settings, settings.projection or dim)
 
 
 def _distillation_matryoshka_problem(settings: DistillationSettings) -> str | None:
@@ -455,15 +400,12 @@ def _whiten_settings_problem(settings: WhitenSettings | CentreSettings, dim: int
     return f"dimensions={kept} must be at most those of the model, {dim}" if kept > dim else None
 
 
+_DROPPED_HEAD = "head=tanh reads all dimensions and is dropped after training; set head=none"
 _BERT_BASE = {"paper": {"backbone": "bert-base-uncased"}}
 _SIMCSE = {"settings.head": "none", "settings.false_negatives": "masked", "optim.warmup": 0.0, "train.max_length": 32}
 _SIMCSE |= {"train.keep": "best", "train.eval_every": 125, "train.eval_first": True}
-_SIMCSE_PAPER = {
-    "pooling": "cls",
-    "settings.head": "tanh",
-    "settings.false_negatives": "kept",
-    "train.eval_first": False,
-}
+_SIMCSE_PAPER: dict[str, Any] = {"pooling": "cls", "settings.head": "tanh", "settings.false_negatives": "kept"}
+_SIMCSE_PAPER |= {"train.eval_first": False}
 _FIT = {"optim.name": "adam", "optim.lr": 1e-3, "optim.schedule": "constant", "optim.warmup": 0.0, "optim.clip": None}
 _FIT |= {"train.max_length": 64, "train.dropout": False, "train.precision": "fp32"}
 
@@ -527,7 +469,7 @@ CATALOG: dict[str, ObjectiveSpec] = {
         default={**_SIMCSE, "data.sample": 1_000_000, "batch": 64, "optim.lr": 3e-5},
         scales={"small": {"train.max_steps": 1_000}, "paper": _SIMCSE_PAPER}, pipeline_scales=_BERT_BASE,
         batch_problem=_single_example_problem("a sentence's negatives are the others of its batch"),
-        matryoshka_problem=_simcse_matryoshka_problem,
+        matryoshka_problem=lambda settings: _DROPPED_HEAD if settings.head == "tanh" else None,
     ),
     "gausscse": ObjectiveSpec(
         settings=GaussCSESettings, table="nli/triplets", texts=("anchor", "positive", "negative"), sentences=3,
@@ -545,7 +487,8 @@ CATALOG: dict[str, ObjectiveSpec] = {
         settings=DistillationSettings, table="wikipedia/sentences", texts=("sentence",), values=("teacher",),
         default={"data.sample": 100_000, "batch": 32, "optim.name": "adam", "optim.schedule": "constant"},
         scales={"paper": {"data.sample": 100_000, "train.eval_first": False}, "small": {"data.sample": 20_000}},
-        settings_problem=_distillation_settings_problem, matryoshka_problem=_distillation_matryoshka_problem,
+        settings_problem=lambda settings, dim: _width_problem(settings, settings.projection or dim),
+        matryoshka_problem=_distillation_matryoshka_problem,
         has_head=lambda settings: settings.keeps_projection,
     ),
     "flow": ObjectiveSpec(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -12,7 +12,7 @@ from raysts.ids import later
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.recipes.catalog import CATALOG, Group, ObjectiveSpec, Settings
-from raysts.recipes.tree import build, built, has_path, misfits, paths, require, set_path, to_plain
+from raysts.recipes.tree import Ruled, build, built, has_path, misfits, paths, require, ruled, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -59,7 +59,7 @@ MOST_RESAMPLES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
+class Data(Ruled):
     """Training rows.
 
     Attributes:
@@ -73,17 +73,13 @@ class Data:
 
     table: str | None = None
     sources: tuple[str, ...] = ()
-    sample: int | None = None
-    sample_seed: int = 0
+    sample: int | None = ruled(None, lambda rows: rows > 0, "must be positive, or none for all rows")
+    sample_seed: int = ruled(0, lambda seed: seed >= 0, "must not be negative")
     bootstrap: bool = later(False)
-
-    def __post_init__(self) -> None:
-        require(self.sample is None or self.sample > 0, f"sample={self.sample} must be positive, or none for all rows")
-        require(self.sample_seed >= 0, f"sample_seed={self.sample_seed} must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optim:
+class Optim(Ruled):
     """Optimiser and learning-rate schedule.
 
     Attributes:
@@ -102,33 +98,32 @@ class Optim:
     """
 
     name: Literal["adamw", "adam", "rmsprop", "adamw-uncorrected"] = "adamw"
-    lr: float = 2e-5
+    lr: float = ruled(2e-5, lambda lr: 0 < lr < math.inf, "must be positive and finite")
     schedule: Literal["linear", "constant", "steps"] = "linear"
-    warmup: float = 0.1
+    warmup: float = ruled(0.1, lambda part: 0 <= part <= 1, "is a fraction of the steps and must be from 0 to 1")
     milestones: tuple[int, ...] = ()
     factors: tuple[float, ...] = ()
-    weight_decay: float = 0.0
-    clip: float | None = 1.0
+    weight_decay: float = ruled(0.0, lambda decay: decay >= 0, "must not be negative")
+    clip: float | None = ruled(1.0, lambda norm: norm > 0, "must be positive, or none")
     eps: float | None = None
     floor: float = 0.0
     decay_all: bool = False
 
     def __post_init__(self) -> None:
-        require(0 < self.lr < math.inf, f"lr={self.lr} must be positive and finite")
-        require(0 <= self.warmup <= 1, f"warmup={self.warmup} is a fraction of the steps and must be from 0 to 1")
+        Ruled.__post_init__(self)  # slots: super() would look for the class before it got them
         require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
-        require(self.clip is None or self.clip > 0, f"clip={self.clip} must be positive, or none")
-        require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must not be negative")
         require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
-        if self.schedule == "steps":
-            require(
-                len(self.factors) == len(self.milestones) + 1,
-                f"factors: schedule 'steps' needs one factor more than milestones ({len(self.milestones)})",
-            )
+        rule = f"schedule 'steps' needs one factor more than milestones ({len(self.milestones)})"
+        require(self.schedule != "steps" or len(self.factors) == len(self.milestones) + 1, f"factors: {rule}")
+
+
+def positive_or_none(came_later: bool = False) -> Any:
+    """Return a field that is None unless it is set."""
+    return ruled(None, lambda value: value > 0, "must be positive, or none", came_later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
+class Train(Ruled):
     """Length, precision and bookkeeping of one training run.
 
     Attributes:
@@ -157,37 +152,31 @@ class Train:
             restart. It needs a C++ compiler on every node; on CPUs it is no faster, on GPUs it has not been measured.
     """
 
-    epochs: float = 1.0
-    max_steps: int | None = None
-    max_length: int = 75
+    epochs: float = ruled(1.0, lambda epochs: 0 < epochs < math.inf, "must be positive and finite")
+    max_steps: int | None = positive_or_none()
+    max_length: int = ruled(75, lambda tokens: tokens >= 3, "must be at least 3 tokens")
     dropout: bool = True
     precision: Precision = "auto"
     keep: str = "last"
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    patience: int | None = None
+    eval_every: int | None = positive_or_none()
+    checkpoint_every: int | None = positive_or_none()
+    patience: int | None = positive_or_none()
     eval_first: bool = False
     drop_last: bool = False
     gradient_checkpointing: bool = later(False)
     init: Literal["given", "random"] = later("given")
-    lora: int | None = later(None)
+    lora: int | None = positive_or_none(came_later=True)
     attention_dropout: Literal["auto", "on"] = later("auto")
     compile: bool = later(False)
 
     def __post_init__(self) -> None:
-        require(0 < self.epochs < math.inf, f"epochs={self.epochs} must be positive and finite")
-        require(self.max_length >= 3, f"max_length={self.max_length} must be at least 3 tokens")
-        require(
-            self.precision not in EMBEDS_ALONE,
-            f"precision={self.precision} is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; train in bf16, tf32 or fp32",
-        )
-        for name in ("max_steps", "eval_every", "checkpoint_every", "patience", "lora"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name}={value} must be positive, or none")
+        Ruled.__post_init__(self)
+        rule = f"is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; train in bf16, tf32 or fp32"
+        require(self.precision not in EMBEDS_ALONE, f"precision={self.precision} {rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Ruled):
     """One training run.
 
     Attributes:
@@ -201,7 +190,7 @@ class Recipe:
     objective: str
     settings: Settings
     data: Data = field(default_factory=Data)
-    batch: int = 16
+    batch: int = ruled(16, lambda batch: batch > 0, "must be positive")
     optim: Optim = field(default_factory=Optim)
     train: Train = field(default_factory=Train)
     pooling: PoolingMode = "mean"
@@ -221,7 +210,7 @@ class Recipe:
         require(isinstance(settings, spec.settings), f"settings={settings!r:.40} {rule}")
         if wrong := misfits(self):
             raise ValueError("; ".join(wrong))
-        require(self.batch > 0, f"batch={self.batch} must be positive")
+        Ruled.__post_init__(self)
         problem = spec.batch_problem(self.batch)
         require(problem is None, f"batch={self.batch} {problem}")
         rule = f"must be one of {', '.join(spec.keeps)} for {self.objective}"
@@ -235,13 +224,12 @@ class Recipe:
             require(problem is None, f"settings.matryoshka={widths}: {self.objective}: {problem}")
             numbers = min(widths) >= 1 and len({*widths}) == len(widths)
             require(numbers, f"settings.matryoshka={widths} must be numbers of dimensions, each once")
-        if (chunk := settings.grad_cache) is not None:
-            rule = "must be the number of examples embedded at once, or none"
-            require(chunk >= 1, f"settings.grad_cache={chunk} {rule}")
-            require(spec.vectors, f"settings.grad_cache={chunk}: {self.objective}: {no_vectors}")
+        chunk = settings.grad_cache
+        require(chunk is None or spec.vectors, f"settings.grad_cache={chunk}: {self.objective}: {no_vectors}")
         check_layers(self.layers)
         table = f"data.table={self.table!r}"
-        require(self.table in TABLES, f"{table} is no canonical table{nearest(self.table, TABLES)}")
+        if self.table not in TABLES:
+            raise ValueError(f"{table} is no canonical table{nearest(self.table, TABLES)}")
         require(self.table not in TEST_TABLES, f"{table} is a test set: dev selects, test reports")
         selecting = {other.dev for other in CATALOG.values()}
         require(self.table not in selecting, f"{table} is a dev set, which selects: train on another table")
@@ -252,7 +240,6 @@ class Recipe:
 
     @property
     def spec(self) -> ObjectiveSpec:
-        """Return the description of its objective."""
         return CATALOG[self.objective]
 
     @property
@@ -316,7 +303,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Ruled):
     """What one training run asks of the cluster.
 
     Attributes:
@@ -335,38 +322,33 @@ class Resources:
             ``in(one,other)`` or ``!in(one,other)``, as Ray reads them.
     """
 
-    workers: int = 1
+    workers: int = ruled(1, lambda workers: workers >= 1, "must be at least 1")
     min_workers: int | None = None
-    cpus: int = 1
-    gpus: float | None = None
+    cpus: int = ruled(1, lambda cpus: 1 <= cpus <= MOST_CPUS, f"must be from 1 to {MOST_CPUS:,}")
+    gpus: float | None = ruled(None, lambda gpus: gpus >= 0, "must not be negative")
     shard: bool = False
-    memory: float | None = None
+    memory: float | None = ruled(None, lambda memory: memory > 0, "must be GB above 0, or none")
     accelerator_type: str | None = None
     label_selector: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.workers >= 1, f"workers={self.workers} must be at least 1")
+        Ruled.__post_init__(self)
         require(
             self.min_workers is None or 1 <= self.min_workers <= self.workers,
             f"min_workers={self.min_workers} must be from 1 to workers, {self.workers}, or none",
         )
-        require(1 <= self.cpus <= MOST_CPUS, f"cpus={self.cpus} must be from 1 to {MOST_CPUS:,}")
-        require(self.gpus is None or self.gpus >= 0, f"gpus={self.gpus} must not be negative")
         require(
             not self.shard or self.workers > 1,
             f"workers={self.workers}: shard spreads a member over several workers; ask for more, or leave shard out",
         )
-        require(self.memory is None or self.memory > 0, f"memory={self.memory} must be GB above 0, or none")
         require(
             self.accelerator_type is None or self.gpus != 0,
             f"accelerator_type={self.accelerator_type}: workers without GPUs (gpus=0) have none",
         )
         for label in self.label_selector:
             key, equals, value = label.partition("=")
-            require(
-                bool(key and equals and value),
-                f"label_selector={label!r} must be key=value, for example ray.io/market-type=spot",
-            )
+            rule = "must be key=value, for example ray.io/market-type=spot"
+            require(bool(key and equals and value), f"label_selector={label!r} {rule}")
 
     @property
     def least(self) -> int:
@@ -393,7 +375,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class Pipeline(Ruled):
     """Members x stages -> selection -> distillation -> what is fitted on the student -> evaluation.
 
     Attributes:
@@ -431,7 +413,7 @@ class Pipeline:
 
     name: str
     backbone: str = "tiny"
-    members: int = 4
+    members: int = ruled(4, lambda members: members >= 1, "must be at least 1")
     min_members: int | None = None
     seed: int = 0
     stages: dict[str, Recipe] = field(default_factory=dict)
@@ -440,22 +422,24 @@ class Pipeline:
     deliver: Literal["system", "best"] = "system"
     sed: Recipe | None = None
     post: dict[str, Recipe] = field(default_factory=dict)
-    students: int = 1
+    students: int = ruled(1, lambda students: 1 <= students <= MOST_MEMBERS, f"must be from 1 to {MOST_MEMBERS:,}")
     teachers: tuple[str, ...] = ()
     prompt: str | None = None
     teacher_prompt: str | None = None
     select_top: int | None = None
     student_pooling: Layers | None = None
-    max_seq_length: int | None = None
+    max_seq_length: int | None = ruled(
+        None, lambda n: n >= 3, "must be at least 3 tokens, or none for as many as the backbone reads"
+    )
     student_start: Literal["backbone", "member", "average"] = "backbone"
     precision: Precision = later("auto")
     evaluation: Evaluation = field(default_factory=Evaluation)
     resources: Resources = field(default_factory=Resources)
 
     def __post_init__(self) -> None:
+        Ruled.__post_init__(self)
         problem = name_problem(self.name)
         require(problem is None, str(problem))
-        require(self.members >= 1, f"members={self.members} must be at least 1")
         require(self.members <= MOST_MEMBERS, f"members={self.members} must be at most {MOST_MEMBERS:,}")
         require(
             self.min_members is None or 1 <= self.min_members <= self.members,
@@ -469,18 +453,12 @@ class Pipeline:
                 f"stages: {stage!r} must be of letters, digits, '_' and '-', and not 'sed', which is the distillation",
             )
             require("teacher" not in recipe.spec.values, f"stages.{stage}: a member has no teacher")
-        for stages in ways:
-            for stage, recipe in stages.items():
-                require(
-                    not recipe.spec.head or stage == next(reversed(stages)),
-                    f"stages.{stage}: {recipe.objective} is fitted on a finished model and must be the last stage",
-                )
+        for stage, recipe in chain.from_iterable(list(stages.items())[:-1] for stages in ways):
+            rule = "is fitted on a finished model and must be the last stage"
+            require(not recipe.spec.head, f"stages.{stage}: {recipe.objective} {rule}")
         self._require_alike(ways[1:])
         for stage, recipe in self.post.items():
-            require(
-                bool(recipe.spec.head),
-                f"post.{stage}: {recipe.objective} is no stage of a finished model",
-            )
+            require(bool(recipe.spec.head), f"post.{stage}: {recipe.objective} is no stage of a finished model")
             require(stage not in self.stages, f"post.{stage}: the members have a stage of that name already")
         if self.resources.shard:
             for stage, recipe in self.recipes.items():
@@ -492,10 +470,8 @@ class Pipeline:
                 require(not recipe.train.compile, f"resources.shard: not together with {stage}.train.compile")
         require(len(self.post) <= (1 if self.sed else 0), "post: one at most, and only after a distillation")
         distilling = [name for name, spec in CATALOG.items() if "teacher" in spec.values]
-        require(
-            self.sed is None or self.sed.objective in distilling, f"sed.objective: must be {' or '.join(distilling)}"
-        )
-        require(1 <= self.students <= MOST_MEMBERS, f"students={self.students} must be from 1 to {MOST_MEMBERS:,}")
+        distils = self.sed is None or self.sed.objective in distilling
+        require(distils, f"sed.objective: must be {' or '.join(distilling)}")
         require(
             self.students == 1 or self.sed is not None,
             f"students={self.students}: '{self.name}' distils no student; take a system with -sed",
@@ -515,10 +491,6 @@ class Pipeline:
         require(
             self.min_members is None or (self.select_top or 1) <= self.min_members,
             f"min_members={self.min_members} must be at least select_top, {self.select_top}: so many are chosen from them",
-        )
-        require(
-            self.max_seq_length is None or self.max_seq_length >= 3,
-            f"max_seq_length={self.max_seq_length} must be at least 3 tokens, or none for as many as the backbone reads",
         )
         if self.student_pooling is not None:
             check_layers(self.student_pooling)
@@ -549,19 +521,15 @@ class Pipeline:
         """The members of several ways are averaged, compared and chosen from as one kind of model."""
         ends = [recipe for stages in ways for recipe in list(stages.values())[-1:]]
         require(len(ends) == len(ways), "variants: every member needs a stage that trains it")
-        what: dict[str, Callable[[Recipe], Any]] = {
-            "pooling": lambda recipe: recipe.pooling,
-            "pooled layers": lambda recipe: recipe.layers,
-            "development set": lambda recipe: recipe.spec.dev,
-            "head of its own": lambda recipe: recipe.has_head,
+        traits: dict[str, list[Any]] = {
+            "pooling": [recipe.pooling for recipe in ends],
+            "pooled layers": [recipe.layers for recipe in ends],
+            "development set": [recipe.spec.dev for recipe in ends],
+            "head of its own": [recipe.has_head for recipe in ends],
         }
-        for name, of in what.items():
-            found = list(dict.fromkeys(map(of, ends)))
-            require(
-                len(found) < 2,
-                f"variants: the members must come out alike, and their last stages differ in {name}: "
-                f"{', '.join(map(str, found))}",
-            )
+        for name, values in traits.items():
+            rule = f"the members must come out alike, and their last stages differ in {name}"
+            require(len({*values}) < 2, f"variants: {rule}: {', '.join(map(str, dict.fromkeys(values)))}")
 
     def stages_of(self, member: int) -> dict[str, Recipe]:
         """The recipes that a member is trained by, in order.

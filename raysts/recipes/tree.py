@@ -8,7 +8,7 @@ import operator
 import types
 import typing
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +25,22 @@ def require(holds: bool, message: str) -> None:
     """Raise a ValueError with a message unless a rule holds."""
     if not holds:
         raise ValueError(message)
+
+
+def ruled(default: Any, holds: Callable[[Any], bool], rule: str, came_later: bool = False) -> Any:
+    """Return a field whose values obey a rule, None aside (``came_later``: as of ``raysts.ids.later``)."""
+    return dataclasses.field(default=default, metadata={"rule": (holds, rule)} | ({LATER: True} if came_later else {}))
+
+
+class Ruled:
+    """Base of the dataclasses that check the rules of their fields (:func:`ruled`)."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, (holds, rule) = getattr(self, option.name), option.metadata.get("rule", (None, ""))
+            require(value is None or holds is None or holds(value), f"{option.name}={value} {rule}")
 
 
 def to_plain(value: Any, identity: bool = False) -> Any:

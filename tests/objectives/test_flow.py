@@ -11,7 +11,7 @@ from raysts.models.pretrained import load
 from raysts.models.tokens import Tokens
 from raysts.objectives.flow import Flow
 from raysts.objectives.objective import Batch
-from raysts.recipes.catalog import FlowSettings
+from raysts.recipes.catalog import CATALOG, FlowSettings
 from raysts.recipes.recipe import Optim
 from raysts.training import checkpoint
 from raysts.training.loop import train
@@ -97,4 +97,4 @@ def test_wrong_settings_and_widths_are_refused() -> None:
             FlowSettings(**{name: 0})
     with pytest.raises(ValueError, match="32 must divide.* 16"):
         made(levels=5)
-    assert Flow.problem(1) and Flow.problem(2) is None
+    assert CATALOG["flow"].batch_problem(1) and CATALOG["flow"].batch_problem(2) is None

@@ -147,7 +147,7 @@ def test_the_reversed_set_teaches_the_direction() -> None:
 def test_recipe(loss: Any) -> None:
     recipe = STAGES[f"gausscse-{loss}"]
     assert recipe.settings == GaussCSESettings(loss=loss) and recipe.pooling == "cls" and recipe.layers == 1
-    assert GaussCSE.dev == "nli/snli_dev" and recipe.by_dev and recipe.train.eval_first
+    assert recipe.spec.dev == "nli/snli_dev" and recipe.by_dev and recipe.train.eval_first
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from raysts.errors import InputError
 from raysts.models.tokens import Tokens
 from raysts.objectives.objective import Batch
 from raysts.objectives.simcse import SimCSE, SupervisedSimCSE, UnsupervisedSimCSE
-from raysts.recipes.catalog import SimCSESettings
+from raysts.recipes.catalog import CATALOG, SimCSESettings
 from raysts.recipes.names import pipeline
 
 ROWS = 6
@@ -34,7 +34,9 @@ def made(kind: type[SimCSE], **settings: Any) -> SimCSE:
 
 
 def batch(objective: SimCSE, weight: np.ndarray | None = None) -> Batch:
-    table = {name: texts(longest, longest) for name, longest in zip(objective.texts, (12, 6, 9), strict=False)}
+    table = {
+        name: texts(longest, longest) for name, longest in zip(dict.fromkeys(objective.views), (12, 6, 9), strict=False)
+    }
     weight = np.ones(ROWS, np.float32) if weight is None else weight
     return objective.collate(share_of(table, [(i,) for i in range(ROWS)], weight))
 
@@ -180,8 +182,9 @@ def test_wrong_settings_are_refused(name: str, allowed: str) -> None:
 
 
 def test_a_sentence_alone_has_no_negatives() -> None:
-    assert "at least 2" in str(UnsupervisedSimCSE.problem(1)) and UnsupervisedSimCSE.problem(2) is None
-    assert SupervisedSimCSE.problem(1) is None, "its contradiction is one"
+    problem = CATALOG["simcse-unsup"].batch_problem
+    assert "at least 2" in str(problem(1)) and problem(2) is None
+    assert CATALOG["simcse-sup"].batch_problem(1) is None, "its contradiction is one"
 
 
 def test_the_temperature_divides_the_cosines() -> None:
