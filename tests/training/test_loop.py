@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from small_runs import Interrupted, Stage, Watched, difference, interrupted_at, metrics, without
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from raysts.cpu import native
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed, StoreFailed
-from raysts.models import native
 from raysts.models.pretrained import load
 from raysts.models.tokens import LocalBatch
 from raysts.pipeline.local import LocalExecutor, train_chain
