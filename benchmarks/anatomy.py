@@ -82,7 +82,10 @@ def as_it_is(run: Run, on: bool) -> None:
     for module in run.objective.modules():
         if isinstance(module, Encoder):
             module.fused = on
-    optim.by_rows(run.objective, run.job.recipe.optim if on else None)
+            if module.word_table is not None:
+                module.word_table.sparse = False
+    if on:
+        optim.by_rows(run.objective, run.job.recipe.optim)
 
 
 def run_of(objective: str, precision: str, args: Any, folder: Path) -> Run:
