@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from raysts.ids import later
 from raysts.ops.ensemble import Target
-from raysts.recipes.tree import Ruled, require, ruled
+from raysts.recipes.tree import Tree, limit, require
 
 # -- settings ------------------------------------------------------------------------------------------------------------
 
@@ -31,11 +31,11 @@ MOST_WIDE = 10_000
 
 def size(default: int | None, otherwise: str = "") -> Any:
     """Return a field of settings that is a size of a head."""
-    return ruled(default, lambda size: 1 <= size <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}{otherwise}")
+    return limit(default, lambda size: 1 <= size <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}{otherwise}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Ruled):
+class Settings(Tree):
     """Settings of every objective.
 
     Attributes:
@@ -47,7 +47,7 @@ class Settings(Ruled):
     """
 
     matryoshka: tuple[int, ...] = later(())
-    grad_cache: int | None = ruled(
+    grad_cache: int | None = limit(
         None, lambda chunk: chunk >= 1, "must be the number of examples embedded at once, or none", came_later=True
     )
 
@@ -56,7 +56,7 @@ class Settings(Ruled):
 class MLMSettings(Settings):
     """Settings of ``mlm``. ``rate``: part of a text's tokens that is predicted, in (0, 1); at least one token."""
 
-    rate: float = ruled(0.15, lambda rate: 0 < rate < 1, "is a part of a text's tokens and must be between 0 and 1")
+    rate: float = limit(0.15, lambda rate: 0 < rate < 1, "is a part of a text's tokens and must be between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class ContrastiveTensionSettings(Settings):
 class STSRegressionSettings(Settings):
     """Settings of ``sts``. ``lower_bound``: target cosine of a pair of score 0, in [0, 1); a pair of score 5 has target 1."""
 
-    lower_bound: float = ruled(0.0, lambda bound: 0 <= bound < 1, "must be in [0, 1)")
+    lower_bound: float = limit(0.0, lambda bound: 0 <= bound < 1, "must be in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class ContrastiveSettings(Settings):
             negatives (the papers), or ``masked`` in the anchor's loss. The batches and their order stay the same.
     """
 
-    temperature: float = ruled(0.05, lambda value: value > 0, "divides the similarities and must be above 0")
+    temperature: float = limit(0.05, lambda value: value > 0, "divides the similarities and must be above 0")
     false_negatives: Literal["kept", "masked"] = later("kept")
 
 
@@ -155,7 +155,7 @@ class DistillationSettings(Settings):
             which the target is turned (:func:`raysts.ops.ensemble.turn`), for a student with another starting model.
     """
 
-    projection: int | None = ruled(None, lambda n: n >= 1, "must be the number of dimensions of the members, or none")
+    projection: int | None = limit(None, lambda n: n >= 1, "must be the number of dimensions of the members, or none")
     target: Target = later("mean")
     loss: TargetLoss | None = later(None)
     weights: tuple[float, ...] | str | None = later(None)
@@ -163,7 +163,7 @@ class DistillationSettings(Settings):
     axes: Literal["teachers", "student"] = later("teachers")
 
     def __post_init__(self) -> None:
-        Ruled.__post_init__(self)  # slots: super() would look for the class before it got them
+        Tree.__post_init__(self)  # slots: super() would look for the class before it got them
         rule = "target=similarity is the cosines of a batch, and no vectors that could be matched; take loss=similarity, or"
         fits = self.target != "similarity" or self.matched == "similarity"
         require(fits, f"loss={self.loss}: {rule} target=concat")
@@ -222,7 +222,7 @@ class FlowSettings(Settings):
 class WhitenSettings(Settings):
     """Settings of ``whiten``. ``dimensions``: keep this many, those of largest variance; none: all."""
 
-    dimensions: int | None = ruled(None, lambda dims: dims >= 1, "must be at least 1, or none for all")
+    dimensions: int | None = limit(None, lambda dims: dims >= 1, "must be at least 1, or none for all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,11 +248,11 @@ class AutoencoderSettings(Settings):
     """
 
     dims: int = size(64)
-    encoder_layers: int = ruled(1, lambda layers: 1 <= layers <= 3, "must be 1, 2 or 3")
+    encoder_layers: int = limit(1, lambda layers: 1 <= layers <= 3, "must be 1, 2 or 3")
     hidden: int | None = size(None, ", or none for the width of the token vectors")
     reconstruction: Literal["sum", "mean"] = "sum"
     inputs: Literal["raw", "standardised"] = later("raw")
-    variance: float | None = ruled(
+    variance: float | None = limit(
         0.5,
         lambda value: 0 < value < math.inf,
         "divides the error: it must be above 0, or none to be learnt",
@@ -271,10 +271,10 @@ class NormalVAESettings(AutoencoderSettings):
         beta: weight of the divergence after that.
     """
 
-    free_bits: float = ruled(0.3, lambda nats: nats >= 0, "must not be negative")
+    free_bits: float = limit(0.3, lambda nats: nats >= 0, "must not be negative")
     free_bits_of: Literal["total", "per_latent"] = "total"
-    beta_warmup_fraction: float = ruled(0.1, lambda part: 0 <= part <= 1, "is a part of the run, from 0 to 1")
-    beta: float = ruled(1.0, lambda weight: 0 <= weight < math.inf, "must not be negative", came_later=True)
+    beta_warmup_fraction: float = limit(0.1, lambda part: 0 <= part <= 1, "is a part of the run, from 0 to 1")
+    beta: float = limit(1.0, lambda weight: 0 <= weight < math.inf, "must not be negative", came_later=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,9 +290,9 @@ class LatteMixSettings(NormalVAESettings):
     """
 
     layout: Literal["factorised", "single"] = "factorised"
-    classes: int = ruled(100, lambda count: count >= 2, "must be at least 2")
-    tau: float = ruled(0.3, lambda tau: tau > 0, "divides the logits and must be above 0")
-    tau_test: float | None = ruled(None, lambda tau: tau > 0, "divides the logits and must be above 0")
+    classes: int = limit(100, lambda count: count >= 2, "must be at least 2")
+    tau: float = limit(0.3, lambda tau: tau > 0, "divides the logits and must be above 0")
+    tau_test: float | None = limit(None, lambda tau: tau > 0, "divides the logits and must be above 0")
 
 
 # -- specs ---------------------------------------------------------------------------------------------------------------

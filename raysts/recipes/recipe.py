@@ -12,7 +12,7 @@ from raysts.ids import later
 from raysts.models.layers import Layers, PoolingMode, check_layers
 from raysts.models.precision import EMBEDS_ALONE, Precision
 from raysts.recipes.catalog import CATALOG, Group, ObjectiveSpec, Settings
-from raysts.recipes.tree import Ruled, build, built, has_path, misfits, paths, require, ruled, set_path, to_plain
+from raysts.recipes.tree import Tree, build, built, has_path, limit, misfits, paths, require, set_path, to_plain
 from raysts.schema import TABLES, TEST_TABLES
 
 NAME = re.compile(r"[\w+=][\w.+=-]{0,99}")
@@ -59,7 +59,7 @@ MOST_RESAMPLES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data(Ruled):
+class Data(Tree):
     """Training rows.
 
     Attributes:
@@ -73,13 +73,13 @@ class Data(Ruled):
 
     table: str | None = None
     sources: tuple[str, ...] = ()
-    sample: int | None = ruled(None, lambda rows: rows > 0, "must be positive, or none for all rows")
-    sample_seed: int = ruled(0, lambda seed: seed >= 0, "must not be negative")
+    sample: int | None = limit(None, lambda rows: rows > 0, "must be positive, or none for all rows")
+    sample_seed: int = limit(0, lambda seed: seed >= 0, "must not be negative")
     bootstrap: bool = later(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optim(Ruled):
+class Optim(Tree):
     """Optimiser and learning-rate schedule.
 
     Attributes:
@@ -98,19 +98,19 @@ class Optim(Ruled):
     """
 
     name: Literal["adamw", "adam", "rmsprop", "adamw-uncorrected"] = "adamw"
-    lr: float = ruled(2e-5, lambda lr: 0 < lr < math.inf, "must be positive and finite")
+    lr: float = limit(2e-5, lambda lr: 0 < lr < math.inf, "must be positive and finite")
     schedule: Literal["linear", "constant", "steps"] = "linear"
-    warmup: float = ruled(0.1, lambda part: 0 <= part <= 1, "is a fraction of the steps and must be from 0 to 1")
+    warmup: float = limit(0.1, lambda part: 0 <= part <= 1, "is a fraction of the steps and must be from 0 to 1")
     milestones: tuple[int, ...] = ()
     factors: tuple[float, ...] = ()
-    weight_decay: float = ruled(0.0, lambda decay: decay >= 0, "must not be negative")
-    clip: float | None = ruled(1.0, lambda norm: norm > 0, "must be positive, or none")
+    weight_decay: float = limit(0.0, lambda decay: decay >= 0, "must not be negative")
+    clip: float | None = limit(1.0, lambda norm: norm > 0, "must be positive, or none")
     eps: float | None = None
     floor: float = 0.0
     decay_all: bool = False
 
     def __post_init__(self) -> None:
-        Ruled.__post_init__(self)  # slots: super() would look for the class before it got them
+        Tree.__post_init__(self)  # slots: super() would look for the class before it got them
         require(0 <= self.floor <= self.lr, f"floor={self.floor} must be from 0 to lr, {self.lr}")
         require(self.name != "rmsprop" or not self.weight_decay, "weight_decay: rmsprop has none here, set it to 0")
         rule = f"schedule 'steps' needs one factor more than milestones ({len(self.milestones)})"
@@ -119,11 +119,11 @@ class Optim(Ruled):
 
 def positive_or_none(came_later: bool = False) -> Any:
     """Return a field that is None unless it is set."""
-    return ruled(None, lambda value: value > 0, "must be positive, or none", came_later)
+    return limit(None, lambda value: value > 0, "must be positive, or none", came_later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train(Ruled):
+class Train(Tree):
     """Length, precision and bookkeeping of one training run.
 
     Attributes:
@@ -152,9 +152,9 @@ class Train(Ruled):
             restart. It needs a C++ compiler on every node; on CPUs it is no faster, on GPUs it has not been measured.
     """
 
-    epochs: float = ruled(1.0, lambda epochs: 0 < epochs < math.inf, "must be positive and finite")
+    epochs: float = limit(1.0, lambda epochs: 0 < epochs < math.inf, "must be positive and finite")
     max_steps: int | None = positive_or_none()
-    max_length: int = ruled(75, lambda tokens: tokens >= 3, "must be at least 3 tokens")
+    max_length: int = limit(75, lambda tokens: tokens >= 3, "must be at least 3 tokens")
     dropout: bool = True
     precision: Precision = "auto"
     keep: str = "last"
@@ -170,13 +170,13 @@ class Train(Ruled):
     compile: bool = later(False)
 
     def __post_init__(self) -> None:
-        Ruled.__post_init__(self)
+        Tree.__post_init__(self)
         rule = f"is for embedding alone: {EMBEDS_ALONE.get(self.precision)}; train in bf16, tf32 or fp32"
         require(self.precision not in EMBEDS_ALONE, f"precision={self.precision} {rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Ruled):
+class Recipe(Tree):
     """One training run.
 
     Attributes:
@@ -190,7 +190,7 @@ class Recipe(Ruled):
     objective: str
     settings: Settings
     data: Data = field(default_factory=Data)
-    batch: int = ruled(16, lambda batch: batch > 0, "must be positive")
+    batch: int = limit(16, lambda batch: batch > 0, "must be positive")
     optim: Optim = field(default_factory=Optim)
     train: Train = field(default_factory=Train)
     pooling: PoolingMode = "mean"
@@ -210,7 +210,7 @@ class Recipe(Ruled):
         require(isinstance(settings, spec.settings), f"settings={settings!r:.40} {rule}")
         if wrong := misfits(self):
             raise ValueError("; ".join(wrong))
-        Ruled.__post_init__(self)
+        Tree.__post_init__(self)
         problem = spec.batch_problem(self.batch)
         require(problem is None, f"batch={self.batch} {problem}")
         rule = f"must be one of {', '.join(spec.keeps)} for {self.objective}"
@@ -303,7 +303,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources(Ruled):
+class Resources(Tree):
     """What one training run asks of the cluster.
 
     Attributes:
@@ -322,17 +322,17 @@ class Resources(Ruled):
             ``in(one,other)`` or ``!in(one,other)``, as Ray reads them.
     """
 
-    workers: int = ruled(1, lambda workers: workers >= 1, "must be at least 1")
+    workers: int = limit(1, lambda workers: workers >= 1, "must be at least 1")
     min_workers: int | None = None
-    cpus: int = ruled(1, lambda cpus: 1 <= cpus <= MOST_CPUS, f"must be from 1 to {MOST_CPUS:,}")
-    gpus: float | None = ruled(None, lambda gpus: gpus >= 0, "must not be negative")
+    cpus: int = limit(1, lambda cpus: 1 <= cpus <= MOST_CPUS, f"must be from 1 to {MOST_CPUS:,}")
+    gpus: float | None = limit(None, lambda gpus: gpus >= 0, "must not be negative")
     shard: bool = False
-    memory: float | None = ruled(None, lambda memory: memory > 0, "must be GB above 0, or none")
+    memory: float | None = limit(None, lambda memory: memory > 0, "must be GB above 0, or none")
     accelerator_type: str | None = None
     label_selector: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        Ruled.__post_init__(self)
+        Tree.__post_init__(self)
         require(
             self.min_workers is None or 1 <= self.min_workers <= self.workers,
             f"min_workers={self.min_workers} must be from 1 to workers, {self.workers}, or none",
@@ -375,7 +375,7 @@ class Resources(Ruled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline(Ruled):
+class Pipeline(Tree):
     """Members x stages -> selection -> distillation -> what is fitted on the student -> evaluation.
 
     Attributes:
@@ -413,7 +413,7 @@ class Pipeline(Ruled):
 
     name: str
     backbone: str = "tiny"
-    members: int = ruled(4, lambda members: members >= 1, "must be at least 1")
+    members: int = limit(4, lambda members: members >= 1, "must be at least 1")
     min_members: int | None = None
     seed: int = 0
     stages: dict[str, Recipe] = field(default_factory=dict)
@@ -422,13 +422,13 @@ class Pipeline(Ruled):
     deliver: Literal["system", "best"] = "system"
     sed: Recipe | None = None
     post: dict[str, Recipe] = field(default_factory=dict)
-    students: int = ruled(1, lambda students: 1 <= students <= MOST_MEMBERS, f"must be from 1 to {MOST_MEMBERS:,}")
+    students: int = limit(1, lambda students: 1 <= students <= MOST_MEMBERS, f"must be from 1 to {MOST_MEMBERS:,}")
     teachers: tuple[str, ...] = ()
     prompt: str | None = None
     teacher_prompt: str | None = None
     select_top: int | None = None
     student_pooling: Layers | None = None
-    max_seq_length: int | None = ruled(
+    max_seq_length: int | None = limit(
         None, lambda n: n >= 3, "must be at least 3 tokens, or none for as many as the backbone reads"
     )
     student_start: Literal["backbone", "member", "average"] = "backbone"
@@ -437,7 +437,7 @@ class Pipeline(Ruled):
     resources: Resources = field(default_factory=Resources)
 
     def __post_init__(self) -> None:
-        Ruled.__post_init__(self)
+        Tree.__post_init__(self)
         problem = name_problem(self.name)
         require(problem is None, str(problem))
         require(self.members <= MOST_MEMBERS, f"members={self.members} must be at most {MOST_MEMBERS:,}")

@@ -27,13 +27,13 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def ruled(default: Any, holds: Callable[[Any], bool], rule: str, came_later: bool = False) -> Any:
+def limit(default: Any, holds: Callable[[Any], bool], rule: str, came_later: bool = False) -> Any:
     """Return a field whose values obey a rule, None aside (``came_later``: as of ``raysts.ids.later``)."""
     return dataclasses.field(default=default, metadata={"rule": (holds, rule)} | ({LATER: True} if came_later else {}))
 
 
-class Ruled:
-    """Base of the dataclasses that check the rules of their fields (:func:`ruled`)."""
+class Tree:
+    """Base of the dataclasses that check the rules of their fields (:func:`limit`)."""
 
     __slots__ = ()
 
