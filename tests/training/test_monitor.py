@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raysts.recipes.recipe import DEFAULTS
 from raysts.storage.checksums import write_record
 from raysts.training import monitor
 from raysts.training.monitor import RunMonitor, duration
@@ -15,9 +16,7 @@ from raysts.training.monitor import RunMonitor, duration
 def job(folder: Path, number: int) -> Any:
     (folder / str(number)).mkdir()
     facts = {"stage": "nli", "member": number}
-    return SimpleNamespace(
-        id=str(number), folder=folder / str(number), facts=facts, recipe=SimpleNamespace(objective="nli")
-    )
+    return SimpleNamespace(id=str(number), folder=folder / str(number), facts=facts, recipe=DEFAULTS["nli"])
 
 
 def stand(of: Any, step: int, status: str = "running", **more: float) -> None:
