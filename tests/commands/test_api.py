@@ -264,7 +264,7 @@ def test_reports_are_written_again(finished: run_commands.Finished) -> None:
     page.unlink()
     assert result("report", "--name", "nli", "--storage", finished.storage)["reports"] == [str(page)]
     after = page.read_text(encoding="utf-8")
-    assert "member 0 nli" in after and "raysts run nli" in after
+    assert "member 0, step 1: " in after and "raysts run nli" in after
     assert len(after) == pytest.approx(len(before), rel=0.01)
     every = result("report", "--storage", finished.storage)["reports"]
     assert set(map(str, finished.storage.glob("reports/*/index.html"))) == set(every)
