@@ -29,6 +29,10 @@ class RunFailed(RuntimeError):  # noqa: N818
     """A run failed after the work had started (exit code 3): which, why, where its log is, how to go on."""
 
 
+class Infeasible(RunFailed):
+    """A run that its settings cannot train: it has no batch, or its numbers are not finite."""
+
+
 class StoreFailed(RunFailed):
     """An object store did not answer, or refused, for longer than is worth waiting."""
 

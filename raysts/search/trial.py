@@ -9,7 +9,7 @@ import torch
 
 from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows
-from raysts.errors import RunFailed
+from raysts.errors import Infeasible
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.tokens import LocalBatch
 from raysts.pipeline.local import fail
@@ -118,7 +118,7 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Trial
         reason = fail(job, error)
         if out_of_memory(error):
             return TrialOutcome("infeasible", None, f"out of memory: {_first_line(error)}")
-        return TrialOutcome("infeasible" if isinstance(error, RunFailed) else "failed", None, reason)
+        return TrialOutcome("infeasible" if isinstance(error, Infeasible) else "failed", None, reason)
     value = metric.of_run(record, read_metrics(job.folder / "metrics.jsonl"))
     if value is None:
         return TrialOutcome(

@@ -16,7 +16,7 @@ from raysts.cpu.kernels import keep_memory
 from raysts.cpu.rowwise import clip
 from raysts.data.batches import BatchOrder
 from raysts.data.windows import Windows
-from raysts.errors import RunFailed
+from raysts.errors import Infeasible
 from raysts.ids import derive_seed
 from raysts.models import lora
 from raysts.models.encoder import Encoder
@@ -46,7 +46,7 @@ def train(job: Job, runtime: Runtime) -> dict[str, Any]:
         runtime: where it happens.
 
     Raises:
-        RunFailed: the loss is not finite, or there is no batch to train on.
+        Infeasible: the loss is not finite, or there is no batch to train on.
         Preempted: this process was told to end; the run has saved where it stands.
     """
     with writing(job) if runtime.rank == 0 else contextlib.nullcontext():
@@ -110,7 +110,7 @@ class Run:
         runtime: where it happens.
 
     Raises:
-        RunFailed: there is no batch to train on, or the untrained model cannot be scored.
+        Infeasible: there is no batch to train on, or the untrained model cannot be scored.
     """
 
     def __init__(self, job: Job, runtime: Runtime) -> None:
@@ -154,7 +154,7 @@ class Run:
         )
         self.steps = steps = total_steps(recipe, self.order)
         if steps == 0:
-            raise RunFailed(
+            raise Infeasible(
                 f"{self.windows.rows} training rows are too few for one batch={recipe.batch}; take a smaller batch, or more "
                 f"rows"
             )
@@ -247,7 +247,7 @@ class Run:
             save: write a checkpoint in any case. Nothing else depends on it: such a moment does not come again.
 
         Raises:
-            RunFailed: the loss or a weight is not finite.
+            Infeasible: the loss or a weight is not finite.
         """
         train, state = self.job.recipe.train, self.state
         state.step += 1
@@ -292,7 +292,7 @@ class Run:
             sums = collective.total(sums)
         if not math.isfinite(mean_loss) or not torch.isfinite(sums).all():
             wrong = "weights are not finite" if math.isfinite(mean_loss) else f"the loss is {mean_loss}"
-            raise RunFailed(
+            raise Infeasible(
                 f"{name_of(self.job)}: {wrong} between steps {state.step - state.loss_count + 1} and {state.step}; "
                 f"lower {recipe.objective}.optim.lr ({recipe.optim.lr:g}) or set {recipe.objective}.train.precision=fp32"
             )

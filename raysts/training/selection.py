@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from raysts.errors import RunFailed
+from raysts.errors import Infeasible
 from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.models.encoder import Encoder
 from raysts.models.sentence_model import SentenceModel
@@ -36,7 +36,7 @@ def evaluate(
                 scores[i] = math.nan  # every process learns it, and ends
     scores = collective.total(scores.to(runtime.device) * (runtime.rank == 0)).cpu()
     if not torch.isfinite(scores).all():
-        raise RunFailed(
+        raise Infeasible(
             f"{name_of(job)}: after {state.step} steps the model gives the same or no finite similarity for every dev "
             f"pair; lower {job.recipe.objective}.optim.lr ({job.recipe.optim.lr:g})"
         )
