@@ -44,7 +44,8 @@ def check(found: dict[str, Any], golden: Golden) -> None:
         if (row["metric"], row["aggregation"], row["rows"]) == ("spearman", "all", "all")
     }
     delivered = {name: found["delivered"][name] for name in ("what", "layers", "by", "beats_input", "difference")}
-    golden.check("quickstart", {"scores": scores, "delivered": delivered}, tolerance=0.03)
+    # Wide enough for processors that train in bf16, where hundreds of steps add up; the short one above is exact.
+    golden.check("quickstart", {"scores": scores, "delivered": delivered}, tolerance=0.1)
 
 
 @pytest.mark.skipif(WRITTEN not in os.environ, reason=f"{WRITTEN} names no JSON line of a quickstart")
