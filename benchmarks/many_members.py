@@ -112,10 +112,10 @@ def chains_of(storage: Path, members: int, steps: int) -> list[list[Any]]:
     }  # fmt: skip
     made = plan("nli", given, None, storage)
     made.write_backbone()
-    for node in made.token_nodes:
-        if not node.is_done(made.store):
-            node.run(LocalExecutor(threads=1), made.store, lambda text: None)
-    return [[node.job for node in chain] for chain in made.chains]
+    for step in made.steps:
+        if step.kind == "tokens" and step.work and step.state(made.store) != "done":
+            step.work(LocalExecutor(threads=1), made.store, lambda text: None)
+    return [[step.training for step in chain] for chain in made.chains]
 
 
 def in_process(folder: Path, members: int, steps: int) -> float:

@@ -15,7 +15,7 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.models.pretrained import find, load_tokenizer, tokenizer_id
-from raysts.pipeline.nodes.teacher import write_embeddings
+from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import DEFAULTS, Data, Recipe
 

@@ -21,7 +21,7 @@ from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch
 from raysts.objectives.objective import Objective
-from raysts.pipeline.nodes.teacher import write_embeddings
+from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.recipe import Data, Optim, Recipe, Train
 from raysts.training.job import Job

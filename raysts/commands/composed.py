@@ -7,8 +7,8 @@ from typing import Any
 from raysts.commands.context import checked_plan, run_plan
 from raysts.commands.options import Result, RunOptions
 from raysts.commands.study import planned, run_study
-from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.plan import describe
+from raysts.pipeline.steps.tokens import tokens_step
 from raysts.recipes.names import pipeline_of
 from raysts.recipes.recipe import Pipeline
 from raysts.recipes.tree import to_plain
@@ -57,11 +57,11 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
 def described_search(study: Study) -> tuple[dict[str, Any], Point | None]:
     """The plan of a search as plain data, and its best point as soon as it is done."""
     study.read()
-    nodes: list[Node] = [*study.plan.token_nodes]
+    steps = [tokens_step(study.plan, spec) for spec in study.plan.specs.values()]
     for point in grid(study.search.space) or []:
         for seed in range(study.search.seeds):
-            nodes.append(replace(study.node(point, seed), title=f"{text_of(point)} seed {seed}"))
-    result = describe(study.plan, nodes)
+            steps.append(replace(study.step(point, seed), title=f"{text_of(point)} seed {seed}"))
+    result = describe(study.plan, steps)
     for node in result["nodes"]:
         node["status"] = "done" if node["id"] in study.records else node["status"]
     best = scores.by_mean(study.scores(), study.search.objective.mode) if study.complete else None

@@ -22,7 +22,7 @@ from raysts.recipes.recipe import Pipeline, name_problem
 from raysts.report.run.data import report_data
 from raysts.report.run.page import write_report
 from raysts.storage.runs import RunFolder
-from raysts.storage.store import Store, at_once
+from raysts.storage.store import Store
 
 if TYPE_CHECKING:
     from raysts.cluster.preflight import Seen
@@ -142,7 +142,7 @@ def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
     if options.strict_contamination:
         plan.refuse_contamination()
     if options.verify:
-        at_once(lambda node: node.is_sound(plan.store, deep=True), plan.nodes)
+        plan.states(deep=True)
     return plan
 
 
@@ -176,7 +176,7 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
     """Where the nodes of the plans run, for the length of the block. Ray is not started when nothing is left to do."""
-    if address == IN_PROCESS or (plans and all({*plan.statuses().values()} == {"done"} for plan in plans)):
+    if address == IN_PROCESS or (plans and all({*plan.states().values()} == {"done"} for plan in plans)):
         yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
     with on_ray(address) as private:

@@ -111,7 +111,7 @@ def plan_text(result: Result) -> str:
     lines += result.get("notes", [])
     waiting = [node for node in result["nodes"] if node["status"] != "done"]
     sentences = sum(node["sentences"] for node in waiting)
-    lines.append(f"{len(result['nodes'])} nodes, {len(waiting)} left, {sentences:,} sentences to process")
+    lines.append(f"{len(result['nodes'])} steps, {len(waiting)} left, {sentences:,} sentences to process")
     return "\n".join(lines)
 
 

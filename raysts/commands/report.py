@@ -56,7 +56,7 @@ def _planned_again(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
     record = run_record(store, name)
     options = RunOptions(storage=store.root, skip_bad=record.get("skip_bad", False)).after(record)
     plan = plan_of(built(Pipeline, record["pipeline"]), options)
-    if [node.id for node in plan.nodes] != record["nodes"]:
+    if [step.id for step in plan.steps] != record["nodes"]:
         raise InputError(
             f"run '{name}': its data ({record['data']}), its backbone or raysts itself has changed since it ran, so its "
             f"report cannot be made again; the one it has stays ({store.path(f'reports/{name}/index.html')})"
@@ -69,8 +69,8 @@ def _written_again(name: str, plan: Plan, record: dict[str, Any], store: Store) 
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 
-    states = plan.statuses()
-    if record.get("status") == "done" and (lost := [node.title for node in plan.nodes if states[node.id] != "done"]):
+    states = plan.states()
+    if record.get("status") == "done" and (lost := [step.title for step in plan.steps if states[step.id] != "done"]):
         say_on_stderr(
             f"{name}: is without what is gone or damaged: {', '.join(lost)}; to make it again: {record['command']}"
         )

@@ -266,7 +266,7 @@ def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:
 
 
 def _outcome(plan: Plan) -> str:
-    return "student" if plan.outcomes else plan.soups[0].role if plan.soups else "member"
+    return "student" if plan.outcomes else next(iter(plan.soups)) if plan.soups else "member"
 
 
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:

@@ -19,10 +19,9 @@ from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
 from raysts.pipeline.nodes.evaluate import EvaluateNode
-from raysts.pipeline.nodes.model import Model
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Outcome, members_dev
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Model, Step
 from raysts.recipes.recipe import SOUPS
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.runs import record_of
@@ -277,12 +276,12 @@ def cautions(plan: Plan) -> list[str]:
     for chain in (*plan.chains, *plan.student_chains):
         for before, node in zip([None, *chain[:-1]], chain, strict=True):
             start, end = _start(plan, before, node, of_backbone), (node.record.get("dev") or {}).get("kept")
-            stage = str(node.job.facts["stage"])
+            stage = str(node.training.facts["stage"])
             trained[stage] = trained.get(stage, 0) + 1
-            names[stage] = plan.dev_name(node.job.recipe.spec.dev)
+            names[stage] = plan.dev_name(node.training.recipe.spec.dev)
             if start is not None and end is not None and end < start:
-                number = node.job.facts["member"]
-                who = f"{node.job.facts['role']}{'' if number is None else f' {number}'}"
+                number = node.training.facts["member"]
+                who = f"{node.training.facts['role']}{'' if number is None else f' {number}'}"
                 lines.setdefault(stage, []).append(f"{who} at {100 * end:.2f}, from {100 * start:.2f}")
     return [
         f"{stage}: {len(fallen)} of {trained[stage]} ended below the start on {names[stage]}: {'; '.join(fallen)}"
@@ -317,15 +316,15 @@ def _below_best(plan: Plan) -> list[str]:
     return [f"ensemble: {said} on {TITLES.get(on, on)} test"]
 
 
-def _start(plan: Plan, before: TrainNode | None, node: TrainNode, of_backbone: Mapping[Choice, float]) -> float | None:
+def _start(plan: Plan, before: Step | None, node: Step, of_backbone: Mapping[Choice, float]) -> float | None:
     """The score of what a run started from, on its own development set and at its own pooling; None where nobody knows."""
-    recipe = node.job.recipe
+    recipe = node.training.recipe
     dev = recipe.spec.dev
     if before is None:
-        from_backbone = node.job.facts["parents"][0] == plan.backbone_id
+        from_backbone = node.training.facts["parents"][0] == plan.backbone_id
         here = plan.chooser is not None and members_dev(plan.pipeline) == dev
         return of_backbone.get((recipe.pooling, str(recipe.layers))) if from_backbone and here else None
-    earlier = before.job.recipe
+    earlier = before.training.recipe
     same = (earlier.pooling, earlier.layers, earlier.spec.dev) == (recipe.pooling, recipe.layers, dev)
     return (before.record.get("dev") or {}).get("kept") if same else None
 

@@ -326,7 +326,7 @@ class Inputs:
     def rows(self, recipe: Recipe) -> int:
         return sum(group.size for group in self.groups(self.store_spec(recipe)))
 
-    def steps(self, recipe: Recipe) -> int:
+    def optimiser_steps(self, recipe: Recipe) -> int:
         groups = self.groups(self.store_spec(recipe))
         sizes = [min(WINDOW, group.size - first) for group in groups for first in range(0, group.size, WINDOW)]
         return total_steps(recipe, BatchOrder(np.array(sizes), recipe.group, recipe.batch, 0, recipe.train.drop_last))

@@ -20,9 +20,9 @@ from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
 from raysts.pipeline.deliver import cautions, delivered
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.nodes.model import Model
 from raysts.pipeline.outcome import Outcome, joined
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Model
 from raysts.recipes import names
 from raysts.recipes.overrides import dump
 from raysts.recipes.recipe import Recipe
@@ -125,7 +125,7 @@ def card_of(
         "system": pipeline.name,
         "role": record["role"],
         "members": len(plan.members),
-        "taught": plan.teacher.title if plan.teacher else "",
+        "taught": plan.teacher.vectors.title if plan.teacher else "",
         "language": None if plan.corpus.text else "en",
         "backbone": pipeline.backbone,
         "dimension": pretrained.dim(folder),

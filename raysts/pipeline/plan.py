@@ -1,172 +1,182 @@
-"""A Pipeline planned into nodes: what is done, what is left, and every id known before anything runs."""
+"""A pipeline planned into steps: what is done, what is left, and every id known before anything runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from raysts.evaluation.dev import Dev
-from raysts.ids import content_id, derive_seed
-from raysts.models import pretrained
+from raysts.ids import derive_seed
 from raysts.models.layers import as_layers
 from raysts.models.modules import pooled_by
 from raysts.pipeline import teachers, validate
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.nodes.agreement import AgreementNode
 from raysts.pipeline.nodes.evaluate import EvaluateNode, Role
-from raysts.pipeline.nodes.model import Model, ModelNode, candidates, selected
-from raysts.pipeline.nodes.node import Node
-from raysts.pipeline.nodes.soup import SoupNode
-from raysts.pipeline.nodes.teacher import TeacherNode
-from raysts.pipeline.nodes.tokenize import TokenizeNode
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Candidate, Option, Outcome, decide, members_dev
-from raysts.recipes.recipe import SOUPS
-from raysts.storage.store import Store, at_once
+from raysts.pipeline.step import Model, NamedModel, State, Step, candidates
+from raysts.pipeline.steps.average import average_step
+from raysts.pipeline.steps.tokens import tokens_step
+from raysts.pipeline.steps.train import train_step
+from raysts.pipeline.steps.vectors import Teachers
+from raysts.recipes.recipe import SOUPS, Recipe, Soup
+from raysts.storage.store import at_once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Inputs):
-    """The nodes of a pipeline on a corpus and a storage folder. Making one starts nothing and writes nothing.
+    """The steps of a pipeline on a corpus and a storage. Planning starts and writes nothing.
 
     Attributes:
-        without: numbers of members that failed and are left out of what is made of the members (``min_members``).
+        without: numbers of the members that failed and take no part in what is made of the members (``min_members``).
     """
 
     without: frozenset[int] = frozenset()
 
     @cached_property
-    def token_nodes(self) -> list[TokenizeNode]:
-        return [TokenizeNode.of(self, spec) for spec in self.specs.values()]
+    def steps(self) -> list[Step]:
+        """Return all steps, each after those that it needs."""
+        steps = [tokens_step(self, spec) for spec in self.specs.values()]
+        steps += [step for chain in self.chains for step in chain]
+        steps += self.soups.values()
+        steps += [self.agreement.step] if self.agreement else []
+        steps += self.teacher.steps if self.teacher else []
+        steps += [self._student_start] if isinstance(self._student_start, Step) else []
+        steps += [step for chain in self.student_chains for step in chain]
+        steps += [evaluation.step for evaluation in self.evaluations]
+        return list({step.id: step for step in steps}.values())
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    @property
+    def backbone_model(self) -> NamedModel:
+        """Return what training starts from."""
+        return NamedModel(id=self.backbone_id, title="backbone", model=self.start)
 
     @cached_property
-    def chains(self) -> list[list[TrainNode]]:
-        return [self._chain(member) for member in range(self.pipeline.members)] if self.pipeline.stages else []
+    def chains(self) -> list[list[Step]]:
+        """Return the training runs of each member in order, none of named members."""
+        members = range(self.pipeline.members) if self.pipeline.stages else ()
+        stages = self.pipeline.stages_of
+        return [self._chain(stages(number), self.backbone_model, number, member=number) for number in members]
 
-    def _chain(self, member: int) -> list[TrainNode]:
-        chain: list[TrainNode] = []
-        for stage, recipe in self.pipeline.stages_of(member).items():
-            seed = derive_seed(self.pipeline.seed, stage, member)
-            after = [chain[-1].id] if chain else []
-            parent = (chain[-1].model, chain[-1].id) if chain else (self.start, self.backbone_id)
-            chain.append(TrainNode.of(self, stage, recipe, seed, parent, member=member, after=after))
+    def _chain(self, stages: dict[str, Recipe], start: Model, number: int, **who: Any) -> list[Step]:
+        chain: list[Step] = []
+        for stage, recipe in stages.items():
+            seed = derive_seed(self.pipeline.seed, stage, number)
+            parent = chain[-1] if chain else start
+            chain.append(train_step(self, stage, recipe, seed, parent, **who))
         return chain
 
     @cached_property
     def members(self) -> list[Model]:
-        """What the ensemble is made of: the last stage of every member, or the models named as teachers."""
+        """Return the members of the ensemble: the last stage of each, or the named teachers."""
         trained = [chain[-1] for member, chain in enumerate(self.chains) if member not in self.without]
         return [*trained] or [*self.teacher_models]
 
     @property
     def left_out(self) -> list[dict[str, Any]]:
+        """Return the members that failed, each with its reason."""
         left_out = []
         for member in sorted(self.without):
-            records = [node.record for node in self.chains[member]]
+            records = [step.record for step in self.chains[member]]
             reasons = [record.get("reason") for record in records if record.get("status") == "failed"]
             left_out.append({"member": member, "reason": next(iter(reasons), None)})
         return left_out
 
     @cached_property
-    def teacher_models(self) -> list[ModelNode]:
+    def teacher_models(self) -> list[NamedModel]:
+        """Return the models that the pipeline names as teachers."""
         named = zip(self.pipeline.teachers, self.teacher_folders, strict=True)
-        return [ModelNode.of(self, name, folder) for name, folder in named]
+        return [NamedModel(id=self.contents[folder], title=f"model {name}", model=folder) for name, folder in named]
 
     @cached_property
     def teacher_names(self) -> dict[str, str]:
-        """What tables call the teachers that were not trained here, by the run id in their rows."""
+        """Return what tables call the teachers that were not trained here, by the run id in their rows."""
         foreign = [number for number, model in enumerate(self.teacher_models) if not model.record]
         names = teachers.short_names([self.pipeline.teachers[number] for number in foreign])
         return {self.teacher_models[number].id: name for number, name in zip(foreign, names, strict=True)}
 
+    # -- what is made of the members ---------------------------------------------------------------------------------
+
     @cached_property
-    def teacher(self) -> TeacherNode | None:
-        return TeacherNode.of(self, self.pipeline.sed, self.members) if self.pipeline.sed else None
+    def teacher(self) -> Teachers | None:
+        """Return the teachers of the distillation, if the pipeline has one."""
+        if self.pipeline.sed is None:
+            return None
+        return Teachers(inputs=self, recipe=self.pipeline.sed, members=tuple(self.members))
 
     @cached_property
     def agreement(self) -> AgreementNode | None:
+        """Return the pairs of held-out texts that judge where no labels do."""
         return AgreementNode.of(self, self.members) if self.by_agreement and self.members else None
 
     @property
     def chooser(self) -> Dev | None:
-        """As :attr:`Inputs.chooser`; without labels agreement with the ensemble."""
+        """Return the development set that chooses, without labels agreement with the ensemble."""
         return super().chooser or (self.agreement.dev if self.agreement else None)
 
     @cached_property
-    def student_chains(self) -> list[list[TrainNode]]:
-        """Per student its distillation, and what is fitted on it. The seed of one does not depend on their number."""
-        recipe, teacher = self.pipeline.sed, self.teacher
-        if recipe is None or teacher is None:
+    def _student_start(self) -> Model:
+        """Return what students start from."""
+        if self.pipeline.student_start == "backbone":
+            return self.backbone_model
+        return average_step(self, "first" if self.pipeline.student_start == "member" else "soup", self.members)
+
+    @cached_property
+    def student_chains(self) -> list[list[Step]]:
+        """Return per student its distillation, and what is fitted on it.
+
+        The seed of one does not depend on their number.
+        """
+        recipe = self.pipeline.sed
+        if recipe is None or self.teacher is None:
             return []
         chains = []
         for number in range(self.pipeline.students):
             who: dict[str, Any] = {"member": number if self.pipeline.students > 1 else None, "role": "student"}
-            chain = [
-                TrainNode.of(
-                    self,
-                    "sed",
-                    recipe,
-                    derive_seed(self.pipeline.seed, "sed", number),
-                    self._student_parent(teacher),
-                    teacher=teacher,
-                    agreement=self.agreement,
-                    layers=self.pipeline.student_pooling,
-                    after=[teacher.id],
-                    before=self._write_student_start,
-                    **who,
-                )
-            ]
-            for stage, fitted in self.pipeline.post.items():
-                seed, parent = derive_seed(self.pipeline.seed, stage, number), (chain[-1].model, chain[-1].id)
-                chain.append(TrainNode.of(self, stage, fitted, seed, parent, after=[chain[-1].id], **who))
-            chains.append(chain)
+            seed = derive_seed(self.pipeline.seed, "sed", number)
+            student = train_step(
+                self,
+                "sed",
+                recipe,
+                seed,
+                self._student_start,
+                teachers=self.teacher,
+                agreement=self.agreement,
+                layers=self.pipeline.student_pooling,
+                **who,
+            )
+            chains.append([student, *self._chain(self.pipeline.post, student, number, **who)])
         return chains
 
-    def _student_parent(self, teacher: TeacherNode) -> tuple[Path, str]:
-        start = self.pipeline.student_start
-        if start == "backbone":
-            return self.start, self.backbone_id
-        start_id = content_id([start, teacher.id])
-        return self.storage / "backbones" / f"{start}-{start_id}", start_id
-
-    def _write_student_start(self, store: Store) -> None:
-        """Write what the students start from, where that depends on which members were selected."""
-        start, teacher = self.pipeline.student_start, self.teacher
-        assert teacher is not None
-        folder, _ = self._student_parent(teacher)
-        if start == "backbone" or store.get_dir(folder, fresh=True):
-            return
-        models = [member.model for member in selected(self.members, self.pipeline.select_top)]
-        with store.put_dir(folder) as draft:
-            pretrained.average(models[:1] if start == "member" else models).save(draft)
-
     @cached_property
-    def soups(self) -> list[SoupNode]:
-        """The weight averages of the members: the one that they are combined to, all where the best of all is wanted."""
+    def soups(self) -> dict[Soup, Step]:
+        """Return the weight average that members are combined to, all where the best is wanted."""
         best = self.pipeline.deliver == "best" and len(self.members) > 1 and not validate.unmergeable(self)
         roles = [role for role in SOUPS if best or role == self.pipeline.combine]
         greedy = not self.by_agreement or self.pipeline.combine == "greedy-soup"  # it needs labels
-        return [SoupNode.of(self, role, self.members) for role in roles if greedy or role != "greedy-soup"]
+        return {role: average_step(self, role, self.members) for role in roles if greedy or role != "greedy-soup"}
 
     @property
-    def outcomes(self) -> list[TrainNode]:
-        """The runs that come out of a distillation: the students, or what is fitted on them."""
+    def outcomes(self) -> list[Step]:
+        """Return the runs that come out of a distillation: the students, or what is fitted on them."""
         return [chain[-1] for chain in self.student_chains]
 
     @property
     def models(self) -> list[Model]:
-        return [*self.outcomes, *self.soups, *self.members]
+        """Return all models that the run makes or combines, the last first."""
+        return [*self.outcomes, *self.soups.values(), *self.members]
 
     @property
     def outcome(self) -> Outcome:
-        done = all(node.is_done(self.store) for node in self.outcomes)
+        """Return the outcome, as far as it is on record."""
+        done = all(step.state(self.store) == "done" for step in self.outcomes)
         students = [Candidate.of(chain[-1].id, chain[0].record) for chain in (self.student_chains if done else [])]
-        records = {soup.role: (soup.id, soup.record) for soup in self.soups}
         return decide(
             candidates(self.members),
             students,
-            soups={role: Candidate.of(*known) for role, known in records.items()},
+            soups={role: Candidate.of(soup.id, soup.record) for role, soup in self.soups.items()},
             combine=self.pipeline.combine,
             select_top=self.pipeline.select_top,
             dev=self.dev_name(members_dev(self.pipeline)),
@@ -174,11 +184,14 @@ class Plan(Inputs):
         )
 
     def _options(self) -> list[Option]:
-        """What the best is chosen among, the smallest step away from the backbone first, a model as it is stored before its
-        other poolings; none before everything is evaluated."""
-        if self.pipeline.deliver != "best" or not all(node.is_done(self.store) for node in self.evaluations):
+        """Return the candidates for the best, none before everything is evaluated.
+
+        The smallest step away from the backbone comes first, a model as it is stored before its other poolings.
+        """
+        evaluated = all(evaluation.step.state(self.store) == "done" for evaluation in self.evaluations)
+        if self.pipeline.deliver != "best" or not evaluated:
             return []
-        found = []
+        choices = []
         for evaluation in self.evaluations:
             models = [("backbone", self.backbone_id, "backbone", self.distributed)]
             if evaluation.models:
@@ -190,15 +203,15 @@ class Plan(Inputs):
                     for (pooling, layers), score in evaluation.row_scores(kept)[1].items()
                 ]
                 as_stored = [option for option in options if (option.pooling, option.layers) == stored]
-                found += [*as_stored, *(option for option in options if option not in as_stored)]
-        return found
+                choices += [*as_stored, *(option for option in options if option not in as_stored)]
+        return choices
 
     @cached_property
     def evaluations(self) -> list[EvaluateNode]:
-        """Evaluation of the backbone, of the members with their ensemble, of weight averages, and of the students."""
+        """Return the evaluations of backbone, members with their ensemble, averages and students."""
         by_role: list[tuple[Role, Sequence[Model]]] = [("backbone", [])]
         by_role += [("member", self.members)] if self.members else []
-        by_role += [(soup.role, [soup]) for soup in self.soups]
+        by_role += [(role, [soup]) for role, soup in self.soups.items()]
         by_role += [("student", self.outcomes)] if self.outcomes else []
         return [
             EvaluateNode.of(
@@ -207,33 +220,29 @@ class Plan(Inputs):
             for role, models in by_role
         ]
 
-    @cached_property
-    def nodes(self) -> list[Node]:
-        trained = [node for chain in self.chains for node in chain]
-        teacher = [self.teacher] if self.teacher is not None else []
-        students = [node for chain in self.student_chains for node in chain]
-        judged = [*self.soups, *([self.agreement] if self.agreement else [])]
-        return [*self.token_nodes, *self.teacher_models, *trained, *judged, *teacher, *students, *self.evaluations]
+    # -- how far it is -----------------------------------------------------------------------------------------------
 
-    def statuses(self) -> dict[str, str]:
-        """By the id of each node whether it is ``done``, ``failed`` or ``waiting`` in the storage, as that is now."""
-        found = at_once(lambda node: node.status(self.store), self.nodes)
-        return {node.id: status for node, status in zip(self.nodes, found, strict=True)}
+    def states(self, deep: bool = False) -> dict[str, State]:
+        """Return the state of each step by its id, as the storage is now."""
+        states = at_once(lambda step: step.state(self.store, deep), self.steps)
+        return {step.id: state for step, state in zip(self.steps, states, strict=True)}
 
     def rows_on_record(self) -> list[dict[str, Any]]:
-        return [row for node in self.evaluations for row in node.rows()]
+        """Return the rows of the results table that are there."""
+        return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
     def check(self) -> None:
+        """Raise one InputError with everything that would stop the run later."""
         validate.check(self)
 
 
-def describe(plan: Plan, nodes: Sequence[Node] | None = None) -> dict[str, Any]:
-    """The plan as plain data: what ``raysts plan --json`` prints; ``nodes``: other ones than the plan's."""
-    described = plan.nodes if nodes is None else nodes
+def describe(plan: Plan, steps: Sequence[Step] | None = None) -> dict[str, Any]:
+    """Return the plan, perhaps with other ``steps``, as ``raysts plan --json`` prints it."""
+    described = plan.steps if steps is None else steps
     return {
         "name": plan.pipeline.name,
         "backbone": {"name": plan.pipeline.backbone, "id": plan.backbone_id},
         **({"text": plan.corpus.text.facts()} if plan.corpus.text else {}),
         "skipped": plan.skipped,
-        "nodes": at_once(lambda node: node.describe(plan.store), described),
+        "nodes": at_once(lambda step: step.describe(plan.store), described),
     }

@@ -1,4 +1,4 @@
-"""Runs a plan: every node that is not done, in order, on an executor; killed anywhere and run again, it goes on."""
+"""Runs the steps of a plan that are not done, in order, on an executor."""
 
 import contextlib
 import itertools
@@ -14,22 +14,22 @@ from raysts.evaluation import harness
 from raysts.pipeline.deliver import Delivered, cautions, delivered, write_model
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.model_card import card_of
-from raysts.pipeline.nodes.model import ModelNode, RunNode
-from raysts.pipeline.nodes.node import Node
 from raysts.pipeline.outcome import Outcome
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import NamedModel, Step
+from raysts.pipeline.steps.train import train_all
 from raysts.recipes.tree import to_plain
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import at_once
 
 Report = Callable[[Plan, dict[str, float]], Path]
-"""Writes the report of a plan, given the seconds that nodes took by their ids, and returns its path."""
+"""Writes the report of a plan, given the seconds that steps took by their ids, and returns its path."""
 
 
 def run(
     plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None = None
 ) -> dict[str, Any]:
-    """Run what is left of the plan and return the fields of the JSON line.
+    """Run what is left of a plan and return the fields of the JSON line.
 
     Args:
         plan: a plan that ``check`` has passed.
@@ -37,7 +37,7 @@ def run(
         report: writes the report, of a run that failed too.
 
     Raises:
-        RunFailed: a node failed; what was finished stays finished.
+        RunFailed: a step failed; what was finished stays finished.
         InputError: another driver holds the name.
     """
     try:
@@ -58,7 +58,7 @@ SWEPT = (
 
 
 class _Driver:
-    """One run of a plan; state is what the report needs: seconds per node."""
+    """One run of a plan. Its state is what the report needs: seconds per step."""
 
     def __init__(
         self, plan: Plan, executor: Executor, name: str, command: str, say: Say, report: Report | None
@@ -71,23 +71,23 @@ class _Driver:
 
     def run(self) -> dict[str, Any]:
         remove_drafts(self.store.root, of="*")
-        of_runs = [node.folder for node in self.plan.nodes if isinstance(node, RunNode)]
-        for folder in (*map(self.store.path, SWEPT), *of_runs):
+        runs = [step.output.parent for step in self.plan.steps if step.output.name == "model"]
+        for folder in (*map(self.store.path, SWEPT), *runs):
             remove_drafts(folder)
-        done = {node for node, status in self.plan.statuses().items() if status == "done"}
+        done = {step for step, state in self.plan.states().items() if state == "done"}
         self._write_record()
-        self.say(f"{self.name}: {len(self.plan.nodes)} nodes, {len(done)} done")
+        self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done")
         for line in [*self.plan.text_notes(), *map(skipped_line, self.plan.skipped)]:
             self.say(line)
         self.plan.write_backbone()
         for line in harness.left_out(self.plan.corpus, self.plan.tasks):
             self.say(line)
-        leftovers = [path for node in self.plan.nodes if node.id in done for path in node.leftovers()]
-        for path in itertools.compress(leftovers, at_once(self.store.exists, leftovers)):
+        scratch = [path for step in self.plan.steps if step.id in done for path in step.scratch]
+        for path in itertools.compress(scratch, at_once(self.store.exists, scratch)):
             self.store.delete(path)
         again: set[str] = set()
         while True:
-            batch = _ready(self.plan.nodes, done)
+            batch = _ready(self.plan.steps, done)
             if damaged := self._damaged(batch) & done:
                 if damaged & again:
                     raise RunFailed(
@@ -99,37 +99,39 @@ class _Driver:
                 return self._end()
             if failures := self._run_batch(batch):
                 self._leave_out(batch, failures)
-            done = {node.id for node in batch} | done
+            done = {step.id for step in batch} | done
 
-    def _damaged(self, batch: Sequence[Node]) -> set[str]:
-        """The nodes whose files are not what they wrote any more, of those that a batch reads, or that are handed out."""
-        read = {need for node in batch for need in node.needs}
+    def _damaged(self, batch: Sequence[Step]) -> set[str]:
+        """Return the damaged steps of those that a batch, or the user, reads."""
+        read = {need for step in batch for need in step.needs}
         if not batch:
-            read = {self.plan.outcome.selected or "", *(node.id for node in self.plan.evaluations)}
-        return {node.id for node in self.plan.nodes if node.id in read and not node.is_sound(self.store, deep=True)}
+            read = {self.plan.outcome.selected or "", *(evaluation.id for evaluation in self.plan.evaluations)}
+        steps = [step for step in self.plan.steps if step.id in read]
+        return {step.id for step in steps if step.state(self.store, deep=True) != "done"}
 
-    def _run_batch(self, batch: list[Node]) -> list[str]:
-        if batch[0].together:
-            return batch[0].run_all(batch, self.executor, self.store, self.say)
+    def _run_batch(self, batch: list[Step]) -> list[str]:
+        if batch[0].job:
+            return train_all(batch, self.plan.pipeline.resources, self.executor, self.say)
         with self.executor.keeping():
-            for node in batch:
-                with self._timed(node):
+            for step in batch:
+                assert step.work is not None
+                with self._timed(step):
                     try:
-                        node.run(self.executor, self.store, self.say)
+                        step.work(self.executor, self.store, self.say)
                     except InputError as error:  # what nobody could know before it was tried
-                        raise RunFailed(f"{node.title}: {error}") from error
+                        raise RunFailed(f"{step.title}: {error}") from error
         return []
 
-    def _leave_out(self, batch: Sequence[Node], failures: list[str]) -> None:
+    def _leave_out(self, batch: Sequence[Step], failures: list[str]) -> None:
         """Go on without the members that failed, where not all need to finish (``min_members``).
 
         Raises:
             RunFailed: too few did, or what failed is no member.
         """
         plan, least = self.plan, self.plan.pipeline.min_members
-        members = {node.id for chain in plan.chains for node in chain}
+        members = {step.id for chain in plan.chains for step in chain}
         chains, least = (plan.chains, least) if batch[0].id in members else (plan.student_chains, None)
-        done = [chain[-1].is_done(self.store) for chain in chains]
+        done = [chain[-1].state(self.store) == "done" for chain in chains]
         if least is None or sum(done) < least:
             self._write_report()
             needed = "" if least is None else f", and min_members={least}"
@@ -146,7 +148,7 @@ class _Driver:
         rows, report = plan.rows_on_record(), self._write_report()
         model, chosen = write_model(plan, outcome)
         known = delivered(plan, outcome)
-        if model is not None and chosen is not None and not isinstance(chosen, ModelNode):
+        if model is not None and chosen is not None and not isinstance(chosen, NamedModel):
             with self.store.put(model / "README.md") as draft:
                 draft.write_text(card_of(plan, outcome, chosen, model, rows, self.name, self.command), encoding="utf-8")
         contamination = plan.contamination()
@@ -183,8 +185,8 @@ class _Driver:
             "skip_bad": plan.corpus.skip_bad,
             "skipped": plan.skipped,
             "backbone_id": plan.backbone_id,
-            "members": [node.id for node in plan.members],
-            "nodes": [node.id for node in plan.nodes],
+            "members": [model.id for model in plan.members],
+            "nodes": [step.id for step in plan.steps],
             "seconds": self.seconds,
         }
         if outcome:
@@ -192,25 +194,25 @@ class _Driver:
         self.store.write_json(self.key, record)
 
     @contextlib.contextmanager
-    def _timed(self, node: Node) -> Iterator[None]:
-        """Time a node, say when it is done, and add up its seconds over interrupted tries."""
+    def _timed(self, step: Step) -> Iterator[None]:
+        """Time a step, say when it is done, and add up its seconds over interrupted tries."""
         began = time.monotonic()
-        self.say(f"{node.title} ...")
+        self.say(f"{step.title} ...")
         try:
             yield
         finally:
             seconds = time.monotonic() - began
-            self.seconds[node.id] = round(self.seconds.get(node.id, 0.0) + seconds, 2)
+            self.seconds[step.id] = round(self.seconds.get(step.id, 0.0) + seconds, 2)
             self._write_record()
-        self.say(f"{node.title}: done in {seconds:.1f} s")
+        self.say(f"{step.title}: done in {seconds:.1f} s")
 
 
-def _ready(nodes: Sequence[Node], done: set[str]) -> list[Node]:
-    """The first node whose needs are done, with all of its kind that are ready, or will be after others of them."""
-    waiting = [node for node in nodes if node.id not in done]
-    first = next((node for node in waiting if done.issuperset(node.needs)), None)
-    batch: dict[str, Node] = {}
-    for node in waiting if first else []:
-        if type(node) is type(first) and all(need in done or need in batch for need in node.needs):
-            batch[node.id] = node
+def _ready(steps: Sequence[Step], done: set[str]) -> list[Step]:
+    """Return the first ready step with all of its kind that are ready after it."""
+    waiting = [step for step in steps if step.id not in done]
+    first = next((step for step in waiting if done.issuperset(step.needs)), None)
+    batch: dict[str, Step] = {}
+    for step in waiting:
+        if first and step.kind == first.kind and all(need in done or need in batch for need in step.needs):
+            batch[step.id] = step
     return list(batch.values())

@@ -68,7 +68,7 @@ def check(inputs: Inputs) -> None:
                 f"name it by CXX, or leave compile out"
             )
         try:
-            if inputs.steps(recipe) == 0:
+            if inputs.optimiser_steps(recipe) == 0:
                 problems.append(
                     f"{name}.batch={recipe.batch}: table '{inputs.corpus.title(recipe.table)}' has too few rows for one "
                     f"batch; lower it"

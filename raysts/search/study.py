@@ -22,9 +22,10 @@ from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.ids import derive_seed
 from raysts.models import pretrained
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.tokenize import TokenizeNode
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Step
+from raysts.pipeline.steps.tokens import tokens_step
+from raysts.pipeline.steps.train import train_step
 from raysts.recipes.catalog import ObjectiveSpec
 from raysts.recipes.recipe import Recipe
 from raysts.recipes.tree import leaves, to_plain
@@ -232,28 +233,27 @@ class Study:
         """Raise an InputError when there is nothing to train on; a single batch that is too large is an infeasible point."""
         self.token_stores()
         recipes = [self.search.recipe(point) for point in corners(self.search.space)]
-        if all(self.plan.steps(recipe) == 0 for recipe in recipes):
+        if all(self.plan.optimiser_steps(recipe) == 0 for recipe in recipes):
             table = self.plan.store_spec(recipes[0]).table
             raise InputError(f"space: table '{table}' has too few rows for one batch at every point; lower the batch")
 
     def tokenize(self, executor: Executor, say: Say) -> None:
         for spec in self.token_stores():
-            node = TokenizeNode.of(self.plan, spec)
-            if not node.is_done(self.plan.store):
-                say(f"{node.title} ...")
-                node.run(executor, self.plan.store, say)
+            step = tokens_step(self.plan, spec)
+            if step.work and step.state(self.store) != "done":
+                say(f"{step.title} ...")
+                step.work(executor, self.store, say)
 
     # -- trials ------------------------------------------------------------------------------------------------------
 
-    def node(self, point: Point, seed: int) -> TrainNode:
-        """The training run of a point with its seed number ``seed``: that of a pipeline with this recipe."""
+    def step(self, point: Point, seed: int) -> Step:
+        """Return the training run of a point with its seed number ``seed``: that of a pipeline with this recipe."""
         plan, stage = self.plan, self.search.stage
-        recipe = self.search.recipe(point)
-        parent = (plan.start, plan.backbone_id)
-        return TrainNode.of(plan, stage, recipe, derive_seed(plan.pipeline.seed, stage, seed), parent, member=seed)
+        recipe, of_seed = self.search.recipe(point), derive_seed(plan.pipeline.seed, stage, seed)
+        return train_step(plan, stage, recipe, of_seed, plan.backbone_model, member=seed)
 
     def trial(self, point: Point, seed: int) -> Trial:
-        job = self.node(point, seed).job
+        job = self.step(point, seed).training
         return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
 
     def ask(self, point: Point) -> None:

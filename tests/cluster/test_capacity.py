@@ -134,7 +134,7 @@ def test_a_search_and_bulk_embedding_ask_for_nodes_that_may_come(
     from raysts.cluster import executor, tune
     from raysts.commands.options import RunOptions
     from raysts.commands.study import planned as planned_study
-    from raysts.pipeline.nodes.teacher import EmbedTeachers
+    from raysts.pipeline.steps.vectors import EmbedTeachers
     from raysts.search.queue import TrialQueue
 
     asked: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def _job(made: Plan) -> Job:
     for id_, spec in made.specs.items():
         if not (made.storage / "tokens" / id_ / "manifest.json").exists():
             tokenize_table(made.corpus, spec, load_tokenizer(made.backbone), made.store_folder(spec))
-    job = made.chains[0][0].job
+    job = made.chains[0][0].training
     assert job is not None
     return job
 

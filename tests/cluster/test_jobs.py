@@ -101,8 +101,8 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again_and_runs_to_its_end(
     home = Path(head.environment["HOME"]) / "raysts-storage"
     plan = planned(home, "nli", {"backbone": "tiny", "members": 1})
     plan.write_backbone()
-    (tokens,) = plan.token_nodes
-    tokens.run(LocalExecutor(threads=1), plan.store, lambda text: None)  # an actor less, which is not what is stopped
+    (tokens,) = (step for step in plan.steps if step.kind == "tokens")
+    tokens.work(LocalExecutor(threads=1), plan.store, lambda text: None)  # an actor less, which is not what is stopped
     arguments = [
         "nli", "--data", small_world, *TINY, *SMALL, "--set", "train.max_steps=100", "--set", "train.checkpoint_every=10",
         "--set", "batch=8", "--json",

@@ -20,8 +20,8 @@ from small_runs import Stage
 
 from raysts.errors import InputError, RunFailed
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Step
 from raysts.recipes.recipe import Resources
 from raysts.storage.foreign import read_json
 from raysts.storage.store import Store
@@ -35,14 +35,14 @@ def _made(planned: Callable[..., Plan], storage: Path | str, system: str, overri
     """A plan with its backbone and token stores written."""
     made = planned(storage, system, overrides)
     made.write_backbone()
-    for node in made.token_nodes:
-        if not node.is_done(made.store):
-            node.run(LocalExecutor(threads=1), made.store, lambda text: None)
+    for step in made.steps:
+        if step.kind == "tokens" and step.work and step.state(made.store) != "done":
+            step.work(LocalExecutor(threads=1), made.store, lambda text: None)
     return made
 
 
-def _jobs(chain: list[TrainNode]) -> list[Job]:
-    return [node.job for node in chain]
+def _jobs(chain: list[Step]) -> list[Job]:
+    return [step.training for step in chain]
 
 
 class _Watch(threading.Thread):
@@ -113,15 +113,15 @@ def test_members_train_at_once_and_come_back_whoever_dies(
         ]
         for which in places
     )
-    remote = Store.of(there[2][0].job.folder)
+    remote = Store.of(there[2][0].training.folder)
     shutil.rmtree(remote.root)
     calm = [_jobs(here[0]), _jobs(here[1])[:1], *map(_jobs, here[2:])]
     assert LocalExecutor(threads=1).train(calm, Resources(), lambda text: None) == [None] * 4
 
     chains = [_jobs(chain) for chain in there]
     folders = [job.folder for chain in chains for job in chain]
-    victim, (ended, failing) = there[0][0].job.folder, there[1]
-    watch, said = _Watch(folders, victim, ended.job.folder), []
+    victim, (ended, failing) = there[0][0].training.folder, there[1]
+    watch, said = _Watch(folders, victim, ended.training.folder), []
     watch.start()
     labels = (_label_of_the_node(),) if compat.scales_with("label_selector") else ()
     outcomes = members.train_members(chains, Resources(label_selector=labels, gpus=0), said.append)
@@ -136,7 +136,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     assert [outcomes[0], *outcomes[2:]] == [None] * 3, outcomes
     assert "the loss is nan" in outcomes[1] and "ct.optim.lr (1e+30)" in outcomes[1]
     assert [text for text in said if "the loss is nan" in text] == [f"failed: {outcomes[1]}"]
-    failed = read_json(failing.job.folder / "run.json")
+    failed = read_json(failing.training.folder / "run.json")
     assert failed["status"] == "failed" and "the loss is nan" in failed["reason"]
     assert Path(outcomes[1].split("[log: ")[1].rstrip("]")).read_text().startswith("Traceback")
 

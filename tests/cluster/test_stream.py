@@ -19,8 +19,8 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.models.tokens import LocalBatch
-from raysts.pipeline.nodes.teacher import write_embeddings
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.catalog import EACH, FRESH
 from raysts.recipes.recipe import DEFAULTS
 

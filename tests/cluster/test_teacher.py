@@ -13,8 +13,8 @@ from small_runs import tokenize_table
 from raysts.data.windows import Windows, shard_name
 from raysts.models.pretrained import load_tokenizer
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes import teacher
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.steps import vectors as teacher
 from raysts.recipes.recipe import Resources
 from raysts.storage.atomic import ASIDE, draft_name
 

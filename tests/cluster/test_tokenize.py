@@ -18,11 +18,11 @@ def test_a_file_that_has_gone_bad_since_the_check_is_named(small_world: Path, tm
     (path,) = damage.shards(data, "nli/train", 1)
     plan = plan_recipe("nli", {"members": 1, "backbone": "tiny"}, data, tmp_path / "storage")
     plan.write_backbone()
-    (node,) = plan.token_nodes
+    (node,) = (step for step in plan.steps if step.kind == "tokens")
     damage.flipped(path)
     with pytest.raises(RunFailed) as failed:
-        node.run(RayExecutor(), plan.store, lambda text: None)
+        node.work(RayExecutor(), plan.store, lambda text: None)
     said = str(failed.value)
     assert said.startswith(f"tokenising nli/train: {path}: its pages of row group 0 cannot be read (")
     assert "--skip-bad" in said and "\n" not in said
-    assert not (node.folder / "manifest.json").exists()
+    assert not (node.output / "manifest.json").exists()

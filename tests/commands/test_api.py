@@ -54,7 +54,7 @@ def test_a_pipeline_of_ones_own(finished: run_commands.Finished) -> None:
     assert finished.results["nli-ct-sed"]["status"] == "done"
     own = pipeline("nli-ct-sed", {**TINY, "evaluation.resamples": 4, "evaluation.tasks": TASKS})
     made = raysts.plan(own, None, finished.data, finished.storage)
-    assert {*made.statuses().values()} == {"done"}
+    assert {*made.states().values()} == {"done"}
     assert len(raysts.plan(own, {"members": 3}, finished.data, finished.storage).members) == 3
 
 

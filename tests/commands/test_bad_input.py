@@ -16,7 +16,7 @@ from run_commands import TINY, overrides, raysts, result
 
 from raysts.errors import InputError
 from raysts.evaluation.harness import TASKS
-from raysts.pipeline.nodes.tokenize import TokenizeNode
+from raysts.pipeline.steps import tokens
 from raysts.recipes.names import pipeline
 from raysts.recipes.overrides import dump
 
@@ -347,7 +347,7 @@ def test_wrong_input_that_shows_when_work_has_begun(
     def found_late(*arguments: object) -> None:
         raise InputError("a file that went meanwhile")
 
-    monkeypatch.setattr(TokenizeNode, "run", found_late)
+    monkeypatch.setattr(tokens, "_tokenize", found_late)
     where = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     outcome = raysts("run", "nli", *where, *overrides(TINY))
     assert outcome.code == 3 and "tokenise nli/train: a file that went meanwhile" in outcome.err

@@ -96,7 +96,7 @@ def test_systems_that_no_claim_needs_are_not_run(small_world: Path, tmp_path: Pa
     del overrides["gausscse.train.max_steps"]
     found = run("gausscse", data, tmp_path / "storage", seeds=2, overrides=overrides, plan=True)
     alone = plan("simcse-sup@small", {**overrides, "members": 2}, data, tmp_path / "storage")
-    assert [node["id"] for node in found["nodes"]] == [node.id for node in alone.nodes]
+    assert [node["id"] for node in found["nodes"]] == [node.id for node in alone.steps]
     about = Counter(claim.on[0] for claim in CLAIMS["gausscse"])
     cannot, left_out = found["notes"]
     assert cannot.startswith(f"gausscse: 13 of 14 claims cannot be measured with {data}: ")

@@ -58,15 +58,15 @@ def test_students_differ_by_their_seed_alone_and_the_first_is_the_only_one(plan:
     ids = [[[node.id for node in chain] for chain in each.student_chains] for each in (one, three, four)]
     assert ids[0] == ids[1][:1] and ids[1] == ids[2][:3]
     assert len({name for chain in ids[2] for name in chain}) == 8
-    jobs = [chain[0].job for chain in three.student_chains]
+    jobs = [chain[0].training for chain in three.student_chains]
     assert len({job.seed for job in jobs}) == 3
     assert len({(job.recipe, job.parent, job.store, job.teacher) for job in jobs}) == 1
-    assert one.teacher.id == four.teacher.id, "teacher means are computed once"
-    assert [node.title for node in three.nodes if node.kind == "train"][2:] == [
+    assert one.teacher.vectors.id == four.teacher.vectors.id, "teacher means are computed once"
+    assert [node.title for node in three.steps if node.kind == "train"][2:] == [
         f"student {k}: {stage}" for k in range(3) for stage in ("sed", "flow")
     ]
-    assert len({node.id for node in three.nodes}) == len(three.nodes)
-    assert {node.id for node in one.nodes} - {node.id for node in three.nodes} == {one.evaluations[-1].id}
+    assert len({node.id for node in three.steps}) == len(three.steps)
+    assert {node.id for node in one.steps} - {node.id for node in three.steps} == {one.evaluations[-1].id}
 
 
 def test_students_need_a_distillation() -> None:

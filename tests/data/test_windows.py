@@ -15,7 +15,7 @@ from raysts.data.corpora import Corpus
 from raysts.data.windows import WINDOW, StoreSpec, Windows, columns_of, finish_store, select, shard_name, tokenize_group
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError
-from raysts.pipeline.nodes.teacher import write_embeddings
+from raysts.pipeline.steps.vectors import write_embeddings
 from raysts.recipes.recipe import Data
 
 TABLE = "nli/train"

@@ -12,8 +12,8 @@ from golden.golden import Golden
 from raysts.data.corpora import Corpus
 from raysts.data.world import EMBEDDED
 from raysts.ids import content_id, derive_seed, folder_id
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Step
 from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline
@@ -39,7 +39,7 @@ def ids(plan: Plan) -> list[list[str]]:
     return [[node.id for node in chain] for chain in plan.chains]
 
 
-def student(plan: Plan) -> TrainNode:
+def student(plan: Plan) -> Step:
     return plan.student_chains[0][0]
 
 
@@ -160,9 +160,9 @@ def test_dev_counts_where_it_selects(plan: Planner, small_world: Path, tmp_path:
     assert ids(plan("sts")) != ids(plan("sts", corpus=Corpus(copy)))
     stops = {"nli.train.patience": 2}  # it keeps the last step, and dev says which that is
     assert ids(plan("nli", stops)) != ids(plan("nli", stops, corpus=Corpus(copy)))
-    assert plan("nli-sed").teacher.id == plan("nli-sed", corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]
+    assert plan("nli-sed").teacher.vectors.id == plan("nli-sed", corpus=Corpus(copy)).teacher.vectors.id
     top = {"select_top": 1}
-    assert plan("nli-sed", top).teacher.id != plan("nli-sed", top, corpus=Corpus(copy)).teacher.id  # type: ignore[union-attr]
+    assert plan("nli-sed", top).teacher.vectors.id != plan("nli-sed", top, corpus=Corpus(copy)).teacher.vectors.id
 
 
 def test_members_of_a_small_ensemble_are_those_of_a_large_one(plan: Planner) -> None:
@@ -209,8 +209,8 @@ def test_a_student_exported_with_other_layers_is_another_run(plan: Planner) -> N
     """It is the same training, but another model: what an id stands for must hold the layers that it pools."""
     one, two = (plan("nli-ct-sed", {"student_pooling": layers}) for layers in (1, 2))
     assert student(one).id != student(two).id
-    assert ids(one) == ids(two) and one.teacher.id == two.teacher.id  # type: ignore[union-attr]
-    assert [student(made).job.export_layers for made in (one, two)] == [1, 2]  # type: ignore[union-attr]
+    assert ids(one) == ids(two) and one.teacher.vectors.id == two.teacher.vectors.id
+    assert [student(made).training.export_layers for made in (one, two)] == [1, 2]
 
 
 def test_more_tokens_than_the_backbone_has_positions_for_are_refused(plan: Planner) -> None:
@@ -276,4 +276,4 @@ def test_python_overrides_of_a_given_pipeline_are_not_lost(small_world: Path, tm
 def test_ids_are_those_of_the_golden_record(name: str, tmp_path: Path, golden: Golden) -> None:
     """On the embedded tables: if one moves, everything that anybody has trained is trained again."""
     made = Plan(pipeline=pipeline(name, {"backbone": "tiny"}), corpus=Corpus(EMBEDDED), storage=tmp_path)
-    golden.check(f"ids/{name}", {node.title: node.id for node in made.nodes})
+    golden.check(f"ids/{name}", {step.title: step.id for step in made.steps})

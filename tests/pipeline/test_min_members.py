@@ -22,7 +22,7 @@ def test_an_ensemble_of_the_members_that_finished(small_world: Path, tmp_path: P
         return [command, "nli-sed", *data, "--storage", storage, *address, *chosen]
 
     nodes = result(*arguments("plan"))["nodes"]
-    members, teacher = [n["id"] for n in nodes if n["kind"] == "train"][:3], _of(nodes, "teacher")
+    members, teacher = [n["id"] for n in nodes if n["kind"] == "train"][:3], _of(nodes, "vectors")
     broken = storage / "runs" / members[1] / "checkpoints" / "step-0000001.pt"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"torn")

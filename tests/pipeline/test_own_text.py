@@ -121,7 +121,7 @@ class Passes:
 
     def _count(self, encoder: Encoder, ids: torch.Tensor, lengths: torch.Tensor, known: Any) -> Any:
         paths = (Path(frame.filename) for frame in inspect.stack(0))
-        where = next(path.stem for path in paths if path.parent.name in ("nodes", "training"))
+        where = next(path.stem for path in paths if path.parent.name in ("nodes", "steps", "training"))
         self.texts[where] += len(lengths)
         self.passes[where] += 1
         if self.last and self.passes[self.last[0]] == self.last[1]:
@@ -185,7 +185,7 @@ def test_two_encoders_and_a_file_of_text_give_a_student_and_its_page(
     (written,) = Path(result["storage"], "tables").glob("[!.]*.parquet")
     assert text.held and not {*text.held_out} & {*pq.read_table(written).column("sentence").to_pylist()}
     # Each teacher reads each text once; backbone and student read those on which they are measured.
-    assert (passes.texts["agreement"], passes.texts["teacher"]) == (2 * text.held, 2 * text.rows)
+    assert (passes.texts["agreement"], passes.texts["vectors"]) == (2 * text.held, 2 * text.rows)
     assert passes.texts["evaluate"] == 2 * text.held
     (path,) = Path(result["storage"], "agreements").glob("*.parquet")
     pairs = pq.read_table(path, filters=[("split", "=", "test")])
@@ -207,7 +207,7 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(
     job: Callable[..., dict[str, Any]], whole: tuple[dict[str, Any], Passes], tmp_path: Path
 ) -> None:
     """While a teacher embeds, the student trains, the student is evaluated: each time a process of its own."""
-    for place in (("teacher", 6), ("loop", 3), ("evaluate", 2)):
+    for place in (("vectors", 6), ("loop", 3), ("evaluate", 2)):
         child = os.fork()
         if not child:
             try:

@@ -11,7 +11,7 @@ from raysts.recipes.names import RECIPES, pipeline
 from raysts.recipes.overrides import load_pipeline
 from raysts.recipes.recipe import Pipeline
 
-KINDS = {"tokens", "train", "model", "soup", "teacher", "evaluate"}
+KINDS = {"tokens", "train", "average", "agreement", "vectors", "target", "scores"}
 
 
 def plan(name: object, data: Path, storage: Path, **more: Any) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def test_a_plan_writes_nothing_and_shows_everything(name: str, small_world: Path
     chosen = pipeline(name)
     kinds = [node["kind"] for node in nodes]
     assert kinds.count("train") == _trained(chosen) + (chosen.sed is not None) + len(chosen.post)
-    assert kinds.count("teacher") == (chosen.sed is not None) and kinds.count("evaluate") >= 1
+    assert kinds.count("vectors") == (chosen.sed is not None) and kinds.count("scores") >= 1
     assert len(set(ids(nodes))) == len(nodes)
     seen: set[str] = set()
     for node in nodes:
@@ -55,7 +55,7 @@ def test_the_text_shows_what_the_json_holds(small_world: Path, tmp_path: Path) -
     text = raysts(*arguments)
     nodes = result(*arguments)["nodes"]
     assert text.code == 0 and all(node["id"] in text.out and node["title"] in text.out for node in nodes)
-    assert f"{len(nodes)} nodes, {len(nodes)} left" in text.out
+    assert f"{len(nodes)} steps, {len(nodes)} left" in text.out
 
 
 def test_status_before_during_and_after(small_world: Path, tmp_path: Path) -> None:

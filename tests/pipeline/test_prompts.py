@@ -17,6 +17,7 @@ from raysts.models.pretrained import load
 from raysts.models.prompts import Prompts
 from raysts.pipeline.local import LocalExecutor
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.steps.train import train_all
 from raysts.recipes.recipe import DEFAULTS, Data, Pipeline
 
 PROMPTS = Prompts(texts={"query": "a cat: ", "passage": "the small "}, default="query")
@@ -52,11 +53,13 @@ def test_a_student_of_a_teacher_with_prompts(
     assert plan.teacher is not None
     assert sorted(spec.prompt for spec in plan.specs.values()) == sorted(["house of ", text])
     executor = LocalExecutor(device="cpu", threads=1)
-    for node in (*plan.token_nodes, plan.teacher, plan.student_chains[0][0]):
-        node.run(executor, plan.store, lambda line: None)
+    for step in plan.steps:
+        if step.kind in ("tokens", "vectors"):
+            step.work(executor, plan.store, lambda line: None)
+    assert not train_all(plan.student_chains[0], plan.pipeline.resources, executor, lambda line: None)
 
     spec, model = plan.store_spec(recipe), load(teacher, prompt=asked, device="cpu")
-    table = Windows(plan.store_folder(spec), plan.teacher.folder).read(0)
+    table = Windows(plan.store_folder(spec), plan.teacher.vectors.output).read(0)
     (group,) = plan.groups(spec)
     sentences = np.array(small_corpus.read(recipe.table)["sentence"].to_pylist())[group.rows].tolist()
     model.max_length = recipe.train.max_length

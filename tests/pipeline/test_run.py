@@ -147,7 +147,7 @@ def test_a_second_run_trains_nothing(name: str, finished: run_commands.Finished)
     assert json.loads(again.out)["results"] == finished.results[name]["results"]
     nodes = result("plan", *finished.arguments(name))["nodes"]
     assert {node["status"] for node in nodes} == {"done"}
-    assert f"{len(nodes)} nodes, {len(nodes)} done" in again.err
+    assert f"{len(nodes)} steps, {len(nodes)} done" in again.err
 
 
 def test_recipes_share_their_members(finished: run_commands.Finished, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_select_top_takes_the_member_that_is_best_on_dev(finished: run_commands.
     ]
     assert len(records) == 2 and records[0]["dev"]["kept"] != records[1]["dev"]["kept"]
     best = max(records, key=lambda record: record["dev"]["kept"])
-    teacher = next(node for node in result("plan", *arguments)["nodes"] if node["kind"] == "teacher")
+    teacher = next(node for node in result("plan", *arguments)["nodes"] if node["kind"] == "vectors")
     manifest = json.loads(
         (finished.storage / "embeddings" / teacher["id"] / "manifest.json").read_text(encoding="utf-8")
     )

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from raysts.ids import content_id
 from raysts.recipes.recipe import Data
 from raysts.recipes.tree import built
 from raysts.storage.runs import RunFolder, record_of
 from raysts.storage.store import BucketStore, Store
 
 TINY = "tiny"
-STARTS = ("member", "average")
-"""What a student may start from that is made of its teachers: its id as a parent is that of this word and the teacher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def _of(model: Path, seen: set[Path]) -> TrainedOn:
     behind = [TrainedOn((TrainingText(data["table"], rows, data["sha256"], data.get("name")),))]
     if parent == record["backbone_id"]:
         behind.append(_of_backbone(str(record["backbone"]), runs, seen))
-    elif parent not in [content_id([start, teacher]) for start in STARTS for teacher in teachers]:
+    else:
         behind.append(_of_run(runs / parent, "parent", seen))
     for teacher in teachers:
         means = store.read_json(runs.parent / "embeddings" / teacher / "manifest.json") or {"members": [teacher]}

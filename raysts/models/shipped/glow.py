@@ -73,7 +73,7 @@ class Shift(nn.Module):
         return self.out(x_BD) * (LOG_SCALE * self.logs).exp()
 
 
-class Step(nn.Module):
+class GlowStep(nn.Module):
     """Actnorm, reversal, and one half of the dimensions shifted by what a network makes of the other half."""
 
     def __init__(self, dim: int, width: int) -> None:
@@ -114,7 +114,7 @@ class Glow(nn.Module):
                 f"which is {dim}; take fewer levels or a model of another width"
             )
         self.levels = nn.ModuleList(
-            nn.ModuleList(Step(dim >> level, width) for _ in range(depth)) for level in range(levels)
+            nn.ModuleList(GlowStep(dim >> level, width) for _ in range(depth)) for level in range(levels)
         )
         self.register_buffer("initialized", torch.tensor(False))
 
@@ -156,8 +156,8 @@ class Glow(nn.Module):
         self.initialized.fill_(True)
 
     @property
-    def _steps(self) -> list[list[Step]]:
-        return cast("list[list[Step]]", self.levels)
+    def _steps(self) -> list[list[GlowStep]]:
+        return cast("list[list[GlowStep]]", self.levels)
 
     # -- what sentence-transformers calls ------------------------------------------------------------------------------
 

@@ -11,24 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.evaluation.agreement import SPLITS, AgreementPairs, pairs_of
-from raysts.ids import content_id
 from raysts.models.layers import Layers
 from raysts.ops.ensemble import unit
 from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
-from raysts.pipeline.nodes.model import Model, embedding_resources, selected
-from raysts.pipeline.nodes.node import Node
+from raysts.pipeline.step import Model, Step, embedding_resources, selected, step_id
 from raysts.storage.store import Store
 
-VERSION = 1
 OWN = "own"
 """What the vectors of a model are called that pools in one way alone."""
 
@@ -74,10 +71,13 @@ def kept_vectors(path: Path, pooling: str, layers: Sequence[Layers]) -> dict[Lay
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgreementNode(Node):
+class AgreementNode:
     """``agreements/<id>.parquet``: pairs of held-out texts with the mean of the cosines that the members give them."""
 
-    kind: ClassVar[str] = "agreement"
+    id: str
+    title: str
+    needs: tuple[str, ...]
+    sentences: int
     inputs: Inputs
     members: tuple[Model, ...]
 
@@ -87,17 +87,32 @@ class AgreementNode(Node):
         pipeline, text = inputs.pipeline, inputs.corpus.text
         assert text is not None and text.held
         who = "teachers" if pipeline.teachers else "members"
-        asked = [prompt for prompt in [pipeline.teacher_prompt] if prompt is not None]
         return cls(
-            id=content_id(
-                ["agreement", VERSION, [m.id for m in members], pipeline.select_top, sorted(text.held_out), *asked]
+            id=step_id(
+                "agreement",
+                members=[member.id for member in members],
+                top=pipeline.select_top,
+                texts=sorted(text.held_out),
+                prompt=pipeline.teacher_prompt,
             ),
             title=f"agreement of {pipeline.select_top or len(members)} {who} on {text.held:,} held-out texts",
-            needs=tuple(member.id for member in members),
-            resources=embedding_resources(pipeline.resources),
+            needs=tuple(member.id for member in members if isinstance(member, Step)),
             sentences=text.held * len(members),
             inputs=inputs,
             members=tuple(members),
+        )
+
+    @property
+    def step(self) -> Step:
+        return Step(
+            kind="agreement",
+            id=self.id,
+            title=self.title,
+            needs=self.needs,
+            output=self.path,
+            work=self.run,
+            resources=embedding_resources(self.inputs.pipeline.resources),
+            sentences=self.sentences,
         )
 
     @property
@@ -125,12 +140,6 @@ class AgreementNode(Node):
     @property
     def test(self) -> AgreementPairs:
         return AgreementPairs(self.path, self.id, SPLITS[1])
-
-    def is_done(self, store: Store) -> bool:
-        return store.get(self.path) is not None
-
-    def written(self, store: Store) -> list[Path]:
-        return [self.path]
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         pipeline, half = self.inputs.pipeline, len(self.texts) // 2

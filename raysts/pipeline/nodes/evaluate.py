@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -37,10 +37,9 @@ from raysts.pipeline import teachers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
 from raysts.pipeline.nodes.agreement import AgreementNode, kept_vectors
-from raysts.pipeline.nodes.model import Model, candidates, embedding_resources, run_id, selected
-from raysts.pipeline.nodes.node import Node
-from raysts.pipeline.nodes.teacher import TeacherNode, foreign
 from raysts.pipeline.outcome import decide, members_dev
+from raysts.pipeline.step import Model, Step, candidates, embedding_resources, run_id, selected
+from raysts.pipeline.steps.vectors import Teachers, foreign
 from raysts.recipes.recipe import Pipeline
 from raysts.storage.atomic import remove_drafts
 from raysts.storage.store import Store
@@ -115,7 +114,7 @@ class EmbedTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateNode(Node):
+class EvaluateNode:
     """The results rows of one part: of the backbone, the members with their ensemble, a weight average, or the students.
 
     Attributes:
@@ -124,13 +123,16 @@ class EvaluateNode(Node):
         teacher: of the students, which knows how much each member counts; None: all do alike.
     """
 
-    kind: ClassVar[str] = "evaluate"
+    id: str
+    title: str
+    needs: tuple[str, ...]
+    sentences: int
     inputs: Inputs
     role: Role
     models: tuple[Model, ...]
     members: tuple[Model, ...]
     agreement: AgreementNode | None = None
-    teacher: TeacherNode | None = None
+    teacher: Teachers | None = None
 
     @classmethod
     def of(
@@ -140,7 +142,7 @@ class EvaluateNode(Node):
         models: Sequence[Model],
         members: Sequence[Model],
         agreement: AgreementNode | None = None,
-        teacher: TeacherNode | None = None,
+        teacher: Teachers | None = None,
     ) -> EvaluateNode:
         """The evaluation of ``models``, which have that role; of members that ``teacher`` combines it is given."""
         pipeline, settings = inputs.pipeline, inputs.distilled
@@ -171,11 +173,10 @@ class EvaluateNode(Node):
             id=node_id,
             title=f"evaluate {NAMES[role]}",
             needs=(
-                *(model.id for model in models),
+                *(model.id for model in models if isinstance(model, Step)),
                 *([agreement.id] if agreement else []),
-                *([teacher.id] if teacher and unlike else []),
+                *([teacher.vectors.id] if teacher and unlike else []),
             ),
-            resources=embedding_resources(pipeline.resources),
             sentences=(
                 inputs.test_sentences
                 + (len(dev.sentences) if dev else 0)
@@ -194,17 +195,20 @@ class EvaluateNode(Node):
     def part(self) -> Path:
         return self.inputs.storage / "results" / f"{self.id}.parquet"
 
-    def is_done(self, store: Store) -> bool:
-        if not store.exists(self.part) and store.get(self.part):
-            store.upload(self.part)  # somebody emptied the bucket
-        return store.get(self.part) is not None
-
-    def written(self, store: Store) -> list[Path]:
-        return [self.part]
-
-    def leftovers(self) -> list[Path]:
+    @property
+    def step(self) -> Step:
         kept = [self.agreement.folder] if self.agreement and self.role == "member" else []
-        return [self.inputs.storage / "evaluations" / self.id, *kept]
+        return Step(
+            kind="scores",
+            id=self.id,
+            title=self.title,
+            needs=self.needs,
+            output=self.part,
+            work=self.run,
+            resources=embedding_resources(self.inputs.pipeline.resources),
+            sentences=self.sentences,
+            scratch=(self.inputs.storage / "evaluations" / self.id, *kept),
+        )
 
     def rows(self) -> list[Row]:
         return results.read_part(self.inputs.storage, self.id)
@@ -264,7 +268,7 @@ class EvaluateNode(Node):
             ours = self._in_pipeline(each)
             rows += [{**row, **ours, "role": row["role"] or ours["role"]} for row in found]
         results.write(inputs.storage, self.id, rows)
-        for path in self.leftovers():
+        for path in self.step.scratch:
             store.delete(path)
 
     # -- what is kept of a model, by what goes into it ------------------------------------------------------------------
@@ -290,7 +294,7 @@ class EvaluateNode(Node):
             "ensemble",
             [[model.id, self._pooled_by(model)] for model in self.chosen],
             str(pipeline.compared),
-            [self.inputs.target, self.teacher.id if self.teacher and settings and settings.weights else None],
+            [self.inputs.target, self.teacher.vectors.id if self.teacher and settings and settings.weights else None],
         ]
         return Subject(content=content, pooling=self.pooling, layers=_choices(self.inputs, self.role)[self.pooling])
 

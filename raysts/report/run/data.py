@@ -13,9 +13,9 @@ from raysts.evaluation.run_metric import RunMetric
 from raysts.models.layers import Layers
 from raysts.pipeline.deliver import Difference, against, cautions, delivered
 from raysts.pipeline.inputs import TINY
-from raysts.pipeline.nodes.train import TrainNode
 from raysts.pipeline.outcome import Option
 from raysts.pipeline.plan import Plan
+from raysts.pipeline.step import Step
 from raysts.recipes.overrides import dump
 from raysts.storage.store import Store, at_once
 from raysts.training.metrics import read_metrics
@@ -97,10 +97,10 @@ class ReportData:
 
 def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float]) -> ReportData:
     """Everything the report of a plan shows. ``seconds``: by node, of those that do not train."""
-    nodes = [node for node in plan.nodes if isinstance(node, TrainNode)]
+    nodes = [step for step in plan.steps if step.job]
     records = dict(zip([node.id for node in nodes], at_once(lambda node: node.record, nodes), strict=True))
     took = {id_: (record.get("timings") or {}).get("train_seconds") for id_, record in records.items()}
-    statuses, outcome = plan.statuses(), plan.outcome
+    statuses, outcome = plan.states(), plan.outcome
     complete = all(statuses[node.id] == "done" for node in plan.evaluations)
     known = delivered(plan, outcome) if complete else None
     return ReportData(
@@ -117,7 +117,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
                 seconds={**seconds, **took}.get(node.id),
                 detail=f"{node.sentences:,} sentences",
             )
-            for node in plan.nodes
+            for node in plan.steps
         ],
         runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
         rows=by_name(plan.rows_on_record(), plan.teacher_names),
@@ -141,15 +141,15 @@ def environment(record: Mapping[str, Any], **more: str) -> dict[str, str]:
     return {key: value for key, value in {**(record.get("versions") or {}), **where}.items() if value}
 
 
-def _run(node: TrainNode, record: dict[str, Any]) -> RunSummary:
-    folder = node.job.folder
+def _run(node: Step, record: dict[str, Any]) -> RunSummary:
+    folder = node.training.folder
     metrics = Store.of(folder).get(folder / "metrics.jsonl")
     return RunSummary(
         id=node.id,
         stage=record.get("stage", ""),
         role=record.get("role", ""),
         # A student that is one of several here may have been trained as the only one.
-        member=node.job.facts["member"],
+        member=node.training.facts["member"],
         record=record,
         metrics=read_metrics(metrics) if metrics else [],
     )

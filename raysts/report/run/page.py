@@ -74,7 +74,7 @@ def _chips(data: ReportData) -> list[tuple[str, str]]:
     counts = Counter(node.status for node in data.nodes)
     bad_runs = sum(run.failed for run in data.runs)
     done = "done" if counts["done"] == len(data.nodes) else ""
-    chips = [(f"{counts['done']} of {len(data.nodes)} nodes done", done)]
+    chips = [(f"{counts['done']} of {len(data.nodes)} steps done", done)]
     chips += [(f"{counts[status]} {status}", status) for status in ("failed", "waiting") if counts[status]]
     if bad_runs and not counts["failed"]:
         chips.append((f"{bad_runs} {'run' if bad_runs == 1 else 'runs'} failed", "failed"))

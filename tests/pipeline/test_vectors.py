@@ -17,7 +17,7 @@ from raysts.ops import ensemble
 from raysts.ops.ensemble import TARGETS
 from raysts.pipeline import teachers
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes import teacher
+from raysts.pipeline.steps import vectors as teacher
 from raysts.recipes.recipe import Data, Resources
 
 ROWS, WINDOW = 38, 8

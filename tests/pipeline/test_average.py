@@ -22,7 +22,7 @@ from raysts.evaluation.contamination.lineage import trained_on
 from raysts.models import pretrained
 from raysts.pipeline import run as driver
 from raysts.pipeline.local import LocalExecutor
-from raysts.pipeline.nodes.soup import ScoreAverage, greedy
+from raysts.pipeline.steps.average import ScoreAverage, greedy
 from raysts.storage.foreign import read_json
 
 CHANGES = {
@@ -124,17 +124,20 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path
             found = driver.run(short, executor, "short", "", lambda line: None)
             break
         except Interrupted:
-            assert short.soups[0].record["status"] == "running" and not short.soups[0].model.exists()
+            assert (
+                short.soups["greedy-soup"].record["status"] == "running"
+                and not short.soups["greedy-soup"].model.exists()
+            )
         finally:
             scored.append(executor.scored)
-    (soup,), record = short.soups, short.soups[0].record
+    (soup,), record = short.soups.values(), short.soups["greedy-soup"].record
     assert sum(scored) == len(record["averages"]) == 5 and len(scored) == 3  # three members, two averages
-    assert record["averages"] == calm.soups[0].record["averages"]
+    assert record["averages"] == calm.soups["greedy-soup"].record["averages"]
     kept = "+".join(record["parents"])
     assert record["dev"]["kept"] == record["averages"][kept]["spearman"]
     assert record["dev"]["kept"] >= max(record["averages"][member.id]["spearman"] for member in short.members)
     assert record["selected_by"] == "stsb-dev" and record["role"] == "greedy-soup"
-    weights = [load_file(folder / "model.safetensors") for folder in (soup.model, calm.soups[0].model)]
+    weights = [load_file(folder / "model.safetensors") for folder in (soup.model, calm.soups["greedy-soup"].model)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
     assert found["model"] == str(soup.model)
     rows = [row for row in found["results"] if row["role"] == "greedy-soup"]
@@ -143,13 +146,13 @@ def test_a_greedy_average_goes_on_after_a_kill(small_world: Path, tmp_path: Path
     outcome = read_json(tmp_path / "short" / "pipelines" / "short.json")["outcome"]
     assert outcome["selected"] == outcome["soups"]["greedy-soup"] == soup.id
     assert "greedy-soup" in (soup.model / "README.md").read_text(encoding="utf-8")
-    assert set(short.statuses().values()) == {"done"}
+    assert set(short.states().values()) == {"done"}
 
 
 def test_an_average_of_the_best_members(small_world: Path, tmp_path: Path) -> None:
     made = plan_recipe("nli-soup", CHANGES | {"select_top": 2}, small_world, tmp_path)
     driver.run(made, LocalExecutor(threads=1), "top", "", lambda line: None)
-    (soup,) = made.soups
+    (soup,) = made.soups.values()
     by_score = sorted(made.members, key=lambda member: -member.record["dev"]["kept"])
     assert set(soup.record["parents"]) == {member.id for member in by_score[:2]}
     weights, *parts = (load_file(run.model / "model.safetensors") for run in (soup, *by_score[:2]))
@@ -176,7 +179,7 @@ def test_members_of_several_objectives_are_averaged(small_world: Path, tmp_path:
 
 def test_what_is_averaged_decides_the_id(small_world: Path, tmp_path: Path) -> None:
     def soup(recipe: str, **changes: Any) -> str:
-        return plan_recipe(recipe, CHANGES | changes, small_world, tmp_path).soups[0].id
+        return plan_recipe(recipe, CHANGES | changes, small_world, tmp_path).soups.popitem()[1].id
 
     first = soup("nli-soup")
     assert first == soup("nli-soup", name="another", **{"resources.cpus": 2, "evaluation.resamples": 3})
@@ -191,8 +194,8 @@ def test_what_is_averaged_decides_the_id(small_world: Path, tmp_path: Path) -> N
 
 def test_members_and_students_are_those_of_systems_without_an_average(small_world: Path, tmp_path: Path) -> None:
     plain, best = (plan_recipe("nli-sed", CHANGES | more, small_world, tmp_path) for more in ({}, {"deliver": "best"}))
-    assert [soup.role for soup in best.soups] == ["soup", "greedy-soup"] and not plain.soups
-    made, of_best = ({node.id for node in plan.nodes if node.kind != "evaluate"} for plan in (plain, best))
+    assert [*best.soups] == ["soup", "greedy-soup"] and not plain.soups
+    made, of_best = ({step.id for step in plan.steps if step.kind != "scores"} for plan in (plain, best))
     assert made < of_best, "what may be handed over is scored on dev, so evaluated anew"
     assert not plan_recipe("nli-sed", CHANGES | {"deliver": "best", "members": 1}, small_world, tmp_path).soups
 
@@ -213,6 +216,6 @@ def test_another_machine_goes_on_with_an_average(s3: str, small_world: Path, tmp
             found = driver.run(plan, executor, "remote", "", lambda line: None)
         shutil.rmtree(tmp_path / "mirrors")
     assert executor.scored == 1  # of two members and one average
-    (soup,) = plan.soups
+    (soup,) = plan.soups.values()
     assert len(soup.record["averages"]) == 3 and found["model"] == str(soup.model)
     assert plan.store.get_dir(soup.model) and pretrained.load(soup.model, device="cpu").encode(["a dog"]).shape[0] == 1

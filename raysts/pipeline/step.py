@@ -1,0 +1,166 @@
+"""A step is one unit of a pipeline's work, as a value: its inputs, its output, its function.
+
+A new kind of step is a function in a file of ``steps/`` that returns one, and the line of ``Plan.steps`` that calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from raysts.ids import content_id
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.outcome import Candidate, top
+from raysts.recipes.recipe import Resources
+from raysts.storage.runs import RunFolder, record_of
+from raysts.storage.store import Store
+from raysts.training.job import Job
+
+Kind = Literal["tokens", "train", "average", "agreement", "vectors", "target", "scores"]
+State = Literal["waiting", "failed", "done"]
+Work = Callable[[Executor, Store, Say], None]
+VERSIONS: dict[Kind, int] = {}
+"""Versions of what a kind of step writes; raise one when equal inputs give another output."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """One unit of work, which reads files, writes one output, and is done when that is complete.
+
+    Attributes:
+        id: hash of its inputs (:func:`step_id`).
+        needs: ids of the steps before it.
+        output: a file, the ``model`` of a run folder, or a folder whose ``manifest.json`` lists the files.
+        work: does what is left of the work; killed anywhere and called again, it continues. It raises RunFailed where the
+            work cannot be done; what is finished of it stays. None: the step is a training run.
+        job: the training run, which an executor trains beside others.
+        resources: workers, cpus, gpus; of training also memory, in GB per worker.
+        sentences: texts that it processes.
+        scratch: files and folders of no use once it is done; ``work`` removes them, but a kill may come before.
+    """
+
+    kind: Kind
+    id: str
+    title: str
+    needs: tuple[str, ...] = ()
+    output: Path
+    work: Work | None = None
+    job: Job | None = None
+    resources: dict[str, float | None]
+    sentences: int
+    scratch: tuple[Path, ...] = ()
+
+    @property
+    def model(self) -> Path:
+        """Return the model folder that it writes."""
+        return self.output
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return the run record beside its model, empty before it begins."""
+        return RunFolder(self.output.parent).record() if self.output.name == "model" else {}
+
+    @property
+    def training(self) -> Job:
+        """Return the training run of a step that is one."""
+        assert self.job is not None, f"{self.kind} {self.id} is no training run"
+        return self.job
+
+    def files(self, store: Store) -> list[Path]:
+        """Return the files and folders that it wrote, empty before its output is complete."""
+        if self.output.suffix:
+            if not store.exists(self.output) and store.get(self.output):
+                store.upload(self.output)  # somebody emptied the bucket, and this machine still has the file
+            return [self.output] if store.get(self.output) else []
+        if self.output.name == "model":
+            return [self.output] if self.record.get("status") == "done" else []
+        manifest = store.read_json(self.output / "manifest.json", fresh=True) or {}
+        return [self.output / Path(part["file"]).name for part in manifest.get("parts", ())]
+
+    def state(self, store: Store, deep: bool = False) -> State:
+        """Return its state, by the sizes of its files, or ``deep``, by their checksums.
+
+        Damaged files are renamed.
+        """
+        whole = [store.whole(path, deep) for path in self.files(store)]
+        if whole and all(whole):
+            return "done"
+        return "failed" if self.record.get("status") == "failed" else "waiting"
+
+    def describe(self, store: Store) -> dict[str, Any]:
+        """Return the step as ``raysts plan --json`` shows it."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "title": self.title,
+            "status": self.state(store),
+            "resources": self.resources,
+            "sentences": self.sentences,
+            "needs": list(self.needs),
+        }
+
+
+def step_id(kind: Kind, **inputs: Any) -> str:
+    """Return the hash of a step's kind, of its version, and of all that decides the output."""
+    return content_id([kind, VERSIONS.get(kind, 1), inputs])
+
+
+class Model(Protocol):
+    """A model that steps read: the output of a step, or a model that a pipeline names."""
+
+    @property
+    def id(self) -> str:
+        """Run id, or content id of a model from elsewhere."""
+
+    @property
+    def title(self) -> str:
+        """Name for people."""
+
+    @property
+    def model(self) -> Path:
+        """Model folder, or the Parquet of vectors."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Run record, empty of a model without one."""
+
+    @property
+    def job(self) -> Job | None:
+        """Training run that writes it, where this plan has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedModel:
+    """A model that a pipeline names. Attributes as of :class:`Model`."""
+
+    id: str
+    title: str
+    model: Path
+    job: None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return the record of the run that wrote it, empty of a model from elsewhere."""
+        return record_of(self.model)
+
+
+def run_id(model: Model) -> str:
+    """Return the id of the run behind a model, or the content id of a model from elsewhere."""
+    return str(model.record.get("run_id") or model.id)
+
+
+def candidates(models: Sequence[Model]) -> list[Candidate]:
+    """Return the models with their scores on record."""
+    return [Candidate.of(model.id, model.record) for model in models]
+
+
+def selected(models: Sequence[Model], count: int | None) -> list[Any]:
+    """Return the members that form the ensemble: all, or the ``count`` best on their development set."""
+    return [models[index] for index in top([model.score for model in candidates(models)], count)]
+
+
+def embedding_resources(resources: Resources) -> dict[str, float | None]:
+    """Return what embedding with a model asks for."""
+    return {"workers": 1, "cpus": resources.cpus, "gpus": resources.gpus}

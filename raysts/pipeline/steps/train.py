@@ -1,0 +1,120 @@
+"""Training: one stage of one member or student is a run with a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raysts.data.derived import TARGETS
+from raysts.evaluation.agreement import AgreementPairs
+from raysts.models.layers import Layers
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.nodes.agreement import AgreementNode
+from raysts.pipeline.step import Model, Step, step_id
+from raysts.pipeline.steps.vectors import Teachers
+from raysts.recipes.recipe import Recipe, Resources
+from raysts.recipes.tree import to_plain
+from raysts.training.job import Job
+
+
+def train_step(
+    inputs: Inputs,
+    stage: str,
+    recipe: Recipe,
+    seed: int,
+    parent: Model,
+    *,
+    member: int | None,
+    role: str = "member",
+    teachers: Teachers | None = None,
+    agreement: AgreementNode | None = None,
+    layers: Layers | None = None,
+) -> Step:
+    """Return the step that trains a recipe.
+
+    Args:
+        parent: the model that it starts from.
+        member: number of the member or student; None of a single one.
+        teachers: what a distillation learns from.
+        agreement: what selects where the corpus lacks the development set of the objective.
+        layers: layers that the written model pools; default: those that it is trained with.
+    """
+    layers = recipe.layers if layers is None else layers
+    recipe = inputs.resolved(recipe)
+    spec, corpus = inputs.store_spec(recipe), inputs.corpus
+    dev = inputs.dev(recipe.spec.dev)
+    if dev is None and agreement is not None:
+        dev = agreement.dev
+    by_agreement, selected_by = isinstance(dev, AgreementPairs), None
+    if recipe.by_dev or recipe.train.patience is not None:
+        selected_by = dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(recipe.spec.dev)
+    run = step_id(
+        "train",
+        recipe=to_plain(recipe, identity=True),
+        version=recipe.spec.version,
+        seed=seed,
+        parent=parent.id,
+        tokens=spec.id,
+        vectors=teachers.vectors.id if teachers else None,
+        layers=layers,
+        dev=selected_by,
+        max_length=inputs.pipeline.max_seq_length,
+    )
+    parents = [parent.id, teachers.vectors.id] if teachers else [parent.id]
+    data = {
+        "table": spec.table,
+        "sha256": spec.fingerprint,
+        "rows": inputs.rows(recipe),
+        "skipped": corpus.skipped([spec.table]),
+    }
+    if name := inputs.own_title(spec.table):
+        data["name"] = name
+    asked, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
+    before = [parent.id] if isinstance(parent, Step) else []
+    before += [step.id for step in teachers.steps] if teachers else []
+    before += [agreement.id] if agreement and by_agreement else []
+    return Step(
+        kind="train",
+        id=run,
+        title=stage if member is None else f"{role} {member}: {stage}",
+        needs=(*before, spec.id),
+        output=folder / "model",
+        resources={
+            "workers": asked.workers,
+            "cpus": asked.cpus,
+            "gpus": asked.gpus,
+            "memory": asked.memory or inputs.worker_gigabytes,
+        },
+        sentences=inputs.optimiser_steps(recipe) * recipe.batch * recipe.spec.sentences,
+        scratch=(folder / "checkpoints",),
+        job=Job(
+            id=run,
+            recipe=recipe,
+            seed=seed,
+            folder=folder,
+            parent=parent.model,
+            content=inputs.contents.get(parent.model),
+            store=inputs.store_folder(spec),
+            prompt=spec.prompt,
+            teacher=teachers.vectors.output if teachers else None,
+            to_target=teachers.target.output if teachers and teachers.target else None,
+            export_layers=layers,
+            max_length=inputs.pipeline.max_seq_length,
+            dev=dev,
+            facts={
+                **inputs.facts(stage, role, member, parents),
+                "data": data,
+                "transductive": recipe.table == TARGETS,
+            },
+        ),
+    )
+
+
+def train_all(steps: Sequence[Step], resources: Resources, executor: Executor, say: Say) -> list[str]:
+    """Train runs, some of which start from the models of others, and return why some failed."""
+    chains: dict[str, list[Any]] = {}  # by the id of their last run
+    for step in steps:
+        chain = next((chains.pop(need) for need in step.needs if need in chains), [])
+        chains[step.id] = [*chain, step.job]
+    return [reason for reason in executor.train(list(chains.values()), resources, say) if reason is not None]

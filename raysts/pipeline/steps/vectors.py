@@ -1,0 +1,416 @@
+"""Vectors of the student's sentences by its teachers, computed once: one shard per window.
+
+All teachers that fit stand in one process, which embeds a window with one after the other and writes what they are combined
+to: nothing stands between. A shard is complete or absent, so a killed pass continues where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.data.windows import StoreSpec, Windows, columns_of, shard_name, vectors_column
+from raysts.errors import InputError
+from raysts.ids import derive_seed
+from raysts.models import pretrained
+from raysts.models.layers import Layers
+from raysts.models.modules import describe
+from raysts.models.precision import Precision
+from raysts.ops import ensemble
+from raysts.ops.ensemble import Target
+from raysts.pipeline import teachers
+from raysts.pipeline.inputs import Inputs
+from raysts.pipeline.local import Executor, Say
+from raysts.pipeline.outcome import STSB_DEV
+from raysts.pipeline.step import Model, Step, embedding_resources, selected, step_id
+from raysts.recipes.catalog import AGREEMENT, DistillationSettings
+from raysts.recipes.recipe import Recipe, Resources
+from raysts.storage.atomic import remove_drafts
+from raysts.storage.store import Store
+
+if TYPE_CHECKING:
+    from raysts.models.sentence_model import SentenceModel
+
+SAMPLE = 512
+"""Sentences on which teachers are compared before anything is embedded."""
+MOST_APART = 1.2
+"""Ratio of mean norms above which the mean of vectors is that of the longer ones alone."""
+FITTED_ON = 4
+"""Windows that the map to the student's width and axes is fitted to, at most."""
+TURNED_BY = 2_048
+"""Sentences of each of these windows that the student is asked for, at most."""
+OF_MEMORY = 0.5
+"""Share of a process's memory that teachers' weights may take; the rest is for what they compute."""
+
+WEIGHTS = "weights.json"
+"""Beside the shards: the weights that were found by agreement."""
+TITLES: Mapping[Target, str] = {
+    "mean": "mean embeddings",
+    "unit-mean": "mean unit embeddings",
+    "concat": "concatenated unit embeddings",
+    "similarity": "cosines",
+}
+"""Names of targets for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teachers:
+    """The teachers of a distillation, their weights, and the steps that write their vectors.
+
+    Attributes:
+        recipe: the distillation.
+        members: the models; ``select_top`` of them teach.
+    """
+
+    inputs: Inputs
+    recipe: Recipe
+    members: tuple[Model, ...]
+
+    @property
+    def settings(self) -> DistillationSettings:
+        """Return the settings of the distillation."""
+        assert isinstance(self.recipe.settings, DistillationSettings)
+        return self.recipe.settings
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return the steps in order."""
+        return [self.vectors, *([self.target] if self.target else [])]
+
+    @cached_property
+    def vectors(self) -> Step:
+        """Return the step that writes the combined vectors of the selected teachers, one shard per window."""
+        inputs, recipe, top = self.inputs, self.recipe, self.inputs.pipeline.select_top
+        spec, count = inputs.store_spec(recipe), top or len(self.members)
+        step = step_id(
+            "vectors",
+            members=[member.id for member in self.members],
+            top=top,
+            tokens=spec.id,
+            pooling=recipe.pooling,
+            layers=recipe.layers,
+            dev=inputs.corpus.fingerprint(STSB_DEV) if top is not None else None,
+            named=[_how_named_reads(inputs, recipe, member) for member in self.members],
+            target=self.settings.target,
+            weights=self.settings.weights,
+            precision=inputs.pipeline.precision,
+        )
+        who = "teacher" if inputs.pipeline.teachers else "member"
+        needs = [*(m.id for m in self.members if isinstance(m, Step)), spec.id]
+        needs += [tokens.id for tokens in inputs.teacher_specs(recipe)]
+        return Step(
+            kind="vectors",
+            id=step,
+            title=f"{TITLES[self.settings.target]} of {count} {who}{'s' if count > 1 else ''}",
+            needs=tuple(dict.fromkeys(needs)),
+            output=inputs.storage / "embeddings" / step,
+            work=self._embed,
+            resources=embedding_resources(inputs.pipeline.resources),
+            sentences=inputs.rows(recipe) * count,
+        )
+
+    @cached_property
+    def target(self) -> Step | None:
+        """Return the step that fits the map of the vectors to the student's target, if it needs one.
+
+        A student of another width, or of another start, has another map of the same vectors.
+        """
+        if not self.settings.mapped:
+            return None
+        width = self.inputs.student_width if self.settings.reduced else None
+        start = self.inputs.backbone_id if self.settings.axes == "student" else None
+        step = step_id("target", vectors=self.vectors.id, width=width, start=start)
+        return Step(
+            kind="target",
+            id=step,
+            title="map to the student's space",
+            needs=(self.vectors.id,),
+            output=self.vectors.output / f"map-{step}.npy",
+            work=self._fit,
+            resources=embedding_resources(self.inputs.pipeline.resources),
+            sentences=0 if start is None else FITTED_ON * TURNED_BY,
+        )
+
+    def weights(self, store: Store) -> list[float]:
+        """Return the weights of the selected teachers.
+
+        Weights by agreement exist once the vectors do.
+        """
+        asked = self.settings.weights
+        if isinstance(asked, tuple):
+            return list(asked)
+        if asked == AGREEMENT:
+            return list((store.read_json(self.vectors.output / WEIGHTS, fresh=True) or {})["weights"])
+        return [1.0] * (self.inputs.pipeline.select_top or len(self.members))
+
+    def sources(self, chosen: Sequence[Model]) -> list[Source]:
+        """Return how each of the chosen teachers reads the sentences."""
+        specs = dict(zip(self.inputs.teacher_folders, self.inputs.teacher_specs(self.recipe), strict=True))
+        return [
+            self._source(member.model, specs.get(member.model), as_trained=not foreign(self.inputs, member))
+            for member in chosen
+        ]
+
+    def _source(self, model: Path, spec: StoreSpec | None = None, as_trained: bool = True) -> Source:
+        """Return how a model reads (as the student, or its own tokens) and pools (as trained or not)."""
+        inputs, spec = self.inputs, spec or self.inputs.store_spec(self.recipe)
+        pooling, layers = (self.recipe.pooling, self.recipe.layers) if as_trained else (None, None)
+        tokens, content = inputs.store_folder(spec), inputs.contents.get(model)
+        return Source(model, tokens, pooling, layers, spec.prompt, inputs.pipeline.precision, content)
+
+    def _embed(self, executor: Executor, store: Store, say: Say) -> None:
+        inputs, folder, resources = self.inputs, self.vectors.output, self.inputs.pipeline.resources
+        chosen = selected(self.members, inputs.pipeline.select_top)
+        remove_drafts(folder)
+        sources = self.sources(chosen)
+        self._compare(executor, store, sources, say)
+        write_targets(executor, sources, folder, resources, say, self.settings.target, self.weights(store))
+        facts = {"store": inputs.store_folder(inputs.store_spec(self.recipe)).name}
+        finish(Windows(sources[0].tokens), folder, [member.id for member in chosen], facts)
+
+    def _fit(self, executor: Executor, store: Store, say: Say) -> None:
+        assert self.target is not None
+        tokens = self.inputs.store_folder(self.inputs.store_spec(self.recipe))
+        start = self._source(self.inputs.start) if self.settings.axes == "student" else None
+        args = (self.target.output, len(Windows(tokens)), self.settings.reduced, start)
+        list(executor.map(FitTarget, args, [self.inputs.student_width], self.inputs.pipeline.resources, say))
+
+    def _compare(self, executor: Executor, store: Store, sources: Sequence[Source], say: Say) -> None:
+        """Refuse a mean of vectors of different lengths, and find weights by agreement, on a sample."""
+        inputs, weights = self.inputs, self.vectors.output / WEIGHTS
+        by_agreement = self.settings.weights == AGREEMENT and not store.exists(weights)
+        unlike = self.settings.target == "mean" and bool(inputs.pipeline.teachers) and len(sources) > 1
+        if not (by_agreement or unlike):
+            return
+        numbers = range(len(sources))
+        sampled = list(executor.map(SampleTeachers, (sources,), numbers, inputs.pipeline.resources, say))
+        names = dict(zip(inputs.teacher_folders, inputs.pipeline.teachers, strict=True))
+        if unlike and (problem := norms_problem([names[source.model] for source in sources], sampled)):
+            raise InputError(problem)
+        if by_agreement:
+            agreement = ensemble.agreement(sampled)
+            if not any(agreement):
+                raise InputError(
+                    "sed.weights=agreement: no two teachers agree on the text; name the weights, or leave it out"
+                )
+            store.write_json(weights, {"weights": agreement})
+            say(f"teachers: weights by agreement {', '.join(f'{weight:.2f}' for weight in agreement)}")
+
+
+class Source(NamedTuple):
+    """A teacher and how it reads the student's sentences.
+
+    Attributes:
+        tokens: token store of the student's sentences as it reads them, behind its prompt.
+        pooling: of the token vectors; None: the model's own.
+        layers: which layers are pooled; None: the model's own.
+        content: content id of a model from elsewhere.
+    """
+
+    model: Path
+    tokens: Path
+    pooling: str | None
+    layers: Layers | None
+    prompt: str
+    precision: Precision = "fp32"
+    content: str | None = None
+
+    def load(self, device: str | None) -> teachers.Teacher:
+        """Load the teacher."""
+        return teachers.load(self.model, device=device, **self._how)
+
+    def untrained(self, device: str | None) -> SentenceModel:
+        """Load the encoder as a student starts from it: without heads."""
+        return pretrained.load(self.model, device=device, heads=False, **self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("pooling", "layers", "prompt", "precision", "content")}
+
+
+class EmbedTeachers:
+    """Writes a shard: what the teachers of an ensemble give of a window, combined in their order.
+
+    Units are windows. Teachers that do not fit beside those before them are loaded for each window.
+    """
+
+    def __init__(
+        self,
+        device: str | None,
+        sources: Sequence[Source],
+        folder: Path,
+        target: Target,
+        weights: Sequence[float],
+        resources: Resources,
+    ) -> None:
+        self.device, self.sources, self.folder, self.target, self.weights = device, sources, folder, target, weights
+        self.windows = [Windows(source.tokens) for source in sources]
+        held, room = 0, room_on(device, resources)
+        self.held: dict[int, teachers.Teacher] = {}
+        for number, source in enumerate(sources):
+            held += teachers.weight_bytes(source.model)
+            if number == 0 or held <= room:
+                self.held[number] = source.load(device)
+
+    def __call__(self, window: int) -> None:
+        shard, store = self.folder / shard_name(window), Store.of(self.folder)
+        if store.get(shard):
+            store.upload(shard)  # a killed process may not have come to it
+            return
+        total: np.ndarray | None = None
+        rows: Any = None
+        for number, (source, windows) in enumerate(zip(self.sources, self.windows, strict=True)):
+            table = windows.read(window)
+            assert rows is None or rows.equals(table.column("row")), "the teachers read other rows"
+            rows, teacher = table.column("row"), self.held.get(number) or source.load(self.device)
+            vectors_ND = teacher.vectors(columns_of(table, ("sentence",), ())["sentence"])
+            total = ensemble.added(self.target, total, vectors_ND, self.weights[number])
+        assert total is not None
+        write_embeddings(shard, rows, ensemble.combined(self.target, total, self.weights))
+
+
+def room_on(device: str | None, resources: Resources) -> float:
+    """Return the bytes that the weights of teachers may take in a process with these resources."""
+    import torch
+
+    if device != "cpu" and torch.cuda.is_available():
+        return OF_MEMORY * torch.cuda.mem_get_info()[1] * min(1.0, resources.gpus or 1.0)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share = 1e9 * resources.memory if resources.memory else memory * min(1.0, resources.cpus / (os.cpu_count() or 1))
+    return OF_MEMORY * share
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTeachers:
+    """Embeds the same few sentences with each teacher. Units are numbers of teachers."""
+
+    device: str | None
+    sources: Sequence[Source]
+
+    def __call__(self, number: int) -> np.ndarray:
+        source = self.sources[number]
+        windows = Windows(source.tokens)
+        draw = np.random.default_rng(derive_seed(0, "teachers"))
+        parts, left = [], SAMPLE
+        for window in draw.permutation(len(windows))[:FITTED_ON]:
+            rows = np.sort(draw.permutation(int(windows.sizes[window]))[:left])
+            parts.append(columns_of(windows.read(int(window)), ("sentence",), ())["sentence"].take(rows))
+            left -= len(rows)
+        teacher = source.load(self.device)
+        return np.concatenate([teacher.vectors(part) for part in parts if len(part)])
+
+
+class FitTarget:
+    """Fits the map of the vectors to the student's target, and writes it. The unit is its width.
+
+    Args:
+        reduced: whether the vectors are reduced to the student's width; otherwise they have it.
+        start: the student before it learns, to whose axes the target is turned; None: it is not turned.
+    """
+
+    def __init__(self, device: str | None, path: Path, shards: int, reduced: bool, start: Source | None) -> None:
+        self.device, self.path, self.shards, self.reduced, self.start = device, path, shards, reduced, start
+
+    def __call__(self, width: int) -> None:
+        store, parts = Store.of(self.path), []
+        fitted = np.unique(np.linspace(0, self.shards - 1, FITTED_ON).astype(int)).tolist()
+        for window in fitted:
+            shard = store.get(self.path.parent / shard_name(window))
+            assert shard is not None, f"shard {window} is gone"
+            parts.append(columns_of(pq.read_table(shard), (), ("embedding",))["embedding"])
+        map_DK = ensemble.reduction(parts, width) if self.reduced else np.eye(width, dtype=np.float32)
+        if self.start is not None:
+            from raysts.models.sentence_model import represent_tokens
+
+            windows, model = Windows(self.start.tokens), self.start.untrained(self.device)
+            targets, starts = [], []
+            for window, part in zip(fitted, parts, strict=True):
+                some = np.arange(0, len(part), -(-len(part) // TURNED_BY))
+                tokens = columns_of(windows.read(window), ("sentence",), ())["sentence"].take(some)
+                (represented,) = represent_tokens(model.encoder, tokens, (model.layers,), model.precision)
+                targets.append(part[some] @ map_DK)
+                starts.append(represented["vectors"])
+            map_DK = map_DK @ ensemble.turn(np.concatenate(targets), np.concatenate(starts))
+        with store.put(self.path) as draft, draft.open("wb") as file:
+            np.save(file, map_DK)
+
+
+def write_embeddings(path: Path, rows: Any, embeddings_ND: np.ndarray) -> None:
+    """Write one Parquet file with columns ``row`` and ``embedding`` (fixed-size list of float32)."""
+    with Store.of(path).put(path) as draft:
+        # Floats do not compress: plain pages are written and read at memory speed.
+        table = pa.table({"row": rows, "embedding": vectors_column(embeddings_ND)})
+        pq.write_table(table, draft, compression="none", use_dictionary=False)
+
+
+def write_targets(
+    executor: Executor,
+    sources: Sequence[Source],
+    folder: Path,
+    resources: Resources,
+    say: Say,
+    target: Target = "mean",
+    weights: Sequence[float] | None = None,
+) -> None:
+    """Write the shards that are missing or damaged.
+
+    Arguments as of :class:`EmbedTeachers`, the weights by default equal.
+    """
+    windows, store = Windows(sources[0].tokens), Store.of(folder)
+    whole = {path.name for path in store.list(folder) if store.whole(path, deep=True)}
+    left = [window for window in range(len(windows)) if shard_name(window) not in whole]
+    args = (sources, folder, target, weights or [1.0] * len(sources), resources)
+    for done, _ in enumerate(executor.map(EmbedTeachers, args, left, resources, say), 1):
+        if done % max(1, len(left) // 10) == 0:
+            say(f"teachers: {len(windows) - len(left) + done} of {len(windows)} shards")
+
+
+def finish(windows: Windows, folder: Path, member_ids: Sequence[str], facts: dict[str, Any]) -> None:
+    """Write the manifest that says that the shards are complete."""
+    remove_drafts(folder)
+    parts = [{"file": shard_name(window)} for window in range(len(windows))]
+    manifest = {"members": list(member_ids), "rows": windows.rows, "parts": parts, **facts}
+    Store.of(folder).write_json(folder / "manifest.json", manifest)
+
+
+def norms_problem(names: Sequence[str], vectors: Sequence[np.ndarray]) -> str | None:
+    """Return why the mean of vectors of these lengths is no ensemble, or None."""
+    norms = [float(np.linalg.norm(of_teacher, axis=1).mean()) for of_teacher in vectors]
+    if max(norms) <= MOST_APART * min(norms):
+        return None
+    lengths = ", ".join(f"{name} {norm:.2f}" for name, norm in zip(names, norms, strict=True))
+    return (
+        f"sed.target=mean: the teachers' vectors are of different lengths (in the mean {lengths}), so that the longest would "
+        f"count alone; take --set sed.target=unit-mean for models of one space, or --set sed.target=concat for any"
+    )
+
+
+def foreign(inputs: Inputs, member: Model) -> bool:
+    """Return True if a member was not trained here, and so pools as its directory says."""
+    return member.model in inputs.teacher_folders and not member.record
+
+
+def _how_named_reads(inputs: Inputs, recipe: Recipe, member: Model) -> list[Any] | None:
+    """Return how a named model gives vectors, None where it reads as members do."""
+    if member.model not in inputs.teacher_folders:
+        return None
+    if teachers.kind(member.model) == "vectors":
+        return ["vectors"]
+    described = describe(member.model)
+    prompt = described.prompts.resolve(inputs.pipeline.teacher_prompt)
+    pooled = [described.pooling, described.layers] if foreign(inputs, member) else [recipe.pooling, recipe.layers]
+    reads = [*pooled, prompt, described.prompts.pooled, described.normalize, described.truncate_dim]
+    reads.append(teachers.tokenizer_id(member.model))
+    return (
+        None
+        if reads == [recipe.pooling, recipe.layers, inputs.prompt, True, False, None, inputs.tokenizer_id]
+        else reads
+    )
