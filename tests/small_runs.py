@@ -16,7 +16,7 @@ from raysts.data.batches import BatchOrder, read_batches
 from raysts.data.corpora import Corpus
 from raysts.data.windows import StoreSpec, Windows, finish_store, select, shard_name, tokenize_group
 from raysts.data.world import world_tokenizer, world_vocabulary
-from raysts.evaluation.dev import StsDev
+from raysts.evaluation.dev import CORRELATION, Dev
 from raysts.evaluation.sts import pairs_from_table
 from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch
@@ -100,10 +100,10 @@ class Stage:
                 write_embeddings(folder / shard_name(window), rows, means)
         return folder
 
-    def dev(self, pairs: int = 40) -> StsDev:
+    def dev(self, pairs: int = 40) -> Dev:
         """The first pairs of the world's STS-B dev."""
         table = self.corpus.read("sts/stsb_dev").slice(0, pairs)
-        return StsDev(pairs_from_table(table, "sts/stsb_dev", "0"))
+        return Dev("stsb-dev", CORRELATION, (pairs_from_table(table, "stsb-dev", "0", "dev"),))
 
     def job(
         self, objective: str, folder: Path, *, rows: int = 70, batch: int = 16, dev: bool = True,

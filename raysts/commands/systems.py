@@ -11,8 +11,8 @@ from raysts.commands.context import locate
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
 from raysts.evaluation import harness
-from raysts.evaluation.row_scores import ModelScores, row_scores
-from raysts.evaluation.tasks import ComparableTask
+from raysts.evaluation.scores import ModelScores
+from raysts.evaluation.tasks import ModelTask
 from raysts.models import pretrained
 from raysts.models.layers import Layers
 from raysts.ops.similarity import cosine_of_vectors
@@ -47,15 +47,16 @@ class System:
 
 
 def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The tasks to compare on, and those that are left out, with the reason."""
-    checked = harness.check_tasks(corpus, tasks)
-    without = "its values are not of single rows, so there is nothing to pair"
-    known = harness.tasks_of(corpus)
-    left_out = {name: without for name in checked if not isinstance(known[name], ComparableTask)}
+    """Return the tasks to compare on, and those that are left out, with the reason."""
+    checked, by_name = harness.check_tasks(corpus, tasks), harness.tasks_of(corpus)
+    unnamed = [name for name in checked if by_name[name].heavy and not tasks]
+    left_out = dict.fromkeys(unnamed, "it takes minutes a model; name it in --tasks")
+    of_models = [name for name in checked if isinstance(by_name[name], ModelTask)]
+    left_out |= dict.fromkeys(of_models, "its values are not of single rows, so there is nothing to pair")
     chosen = tuple(name for name in checked if name not in left_out)
     refused = [name for name in tasks or () if name in left_out]
     if refused or not chosen:
-        raise InputError([f"task '{name}' cannot be compared: {without}" for name in refused or left_out])
+        raise InputError([f"task '{name}' cannot be compared: {left_out[name]}" for name in refused or left_out])
     return chosen, left_out
 
 
@@ -154,6 +155,7 @@ def measure(
     measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
     own: list[Layers] = []
+    sets = harness.sets_of(corpus, tasks)
     for number, folder in enumerate(system.folders, start=1):
         model = pretrained.load(folder, layers=layers, prompt=prompt)
         if layers is not None and model.layers != layers:
@@ -170,12 +172,13 @@ def measure(
                 sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
             continue
         by = dict([next(iter(model.similarities.items()))])
-        scores = {k: row_scores(corpus, tasks, texts, vectors, by) for k, vectors in representations.items()}
+        scores = {k: harness.compared_scores(sets, texts, of_k, by) for k, of_k in representations.items()}
         measured.append(Measured(model.layers, scores))
     if system.ensemble:
         count = np.float32(len(system.folders))
         cosine = {"cosine": cosine_of_vectors}
-        means = {k: row_scores(corpus, tasks, texts, {"vectors": total / count}, cosine) for k, total in sums.items()}
+        vectors = {k: {"vectors": total / count} for k, total in sums.items()}
+        means = {k: harness.compared_scores(sets, texts, vectors[k], cosine) for k in vectors}
         measured.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
     return measured
 

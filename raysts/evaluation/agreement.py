@@ -6,31 +6,28 @@ ensemble, or than what it started from.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.evaluation.dev import StsDev
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.sts import Pairs, pairs_from_table, rows_of
-from raysts.evaluation.tasks import Model, Represent, Similarities
+from raysts.evaluation.dev import CORRELATION, Dev
+from raysts.evaluation.sts import Pairs, pairs_from_table
 from raysts.ids import derive_seed
 from raysts.storage.store import Store
 
 AGREEMENT = "agreement"
-"""What results call it: the name of the set, and of what selects."""
+"""The name of the set in results, and of what selects."""
 
 SPLITS = ("dev", "test")
 """Half of the held-out texts selects, the other half reports."""
 
 
 def pairs_of(texts: Sequence[str], cosines_NN: np.ndarray, split: str) -> pa.Table:
-    """Each text with the one nearest to it and with one drawn at random, every pair once, with their cosines.
+    """Return each text with the nearest one and with one drawn at random, every pair once, with their cosines.
 
     Neighbours alone would leave out what a model must keep apart, random pairs what it must tell from each other.
     """
@@ -51,40 +48,20 @@ def pairs_of(texts: Sequence[str], cosines_NN: np.ndarray, split: str) -> pa.Tab
     )
 
 
-@dataclass(frozen=True)
-class AgreementPairs:
-    """The pairs of one half in the file at ``path``, once they are there.
+def judge(path: Path, sha256: str, split: str) -> Dev:
+    """Return the pairs of one half in the file at ``path``, which may be written later.
 
-    Attributes:
-        path: of the file; columns split, sentence1, sentence2, score.
-        sha256: names its content, which is known before it is there.
+    Args:
+        path: columns split, sentence1, sentence2, score.
+        sha256: names the content of the file.
         split: one of ``SPLITS``.
     """
+    return Dev(AGREEMENT, CORRELATION, partial(read_pairs, path, sha256, split))
 
-    metrics: ClassVar[tuple[str, ...]] = StsDev.metrics
-    name: ClassVar[str] = AGREEMENT
-    path: Path
-    sha256: str
-    split: str
 
-    @cached_property
-    def pairs(self) -> Pairs:
-        path = Store.of(self.path).get(self.path)
-        assert path is not None, f"{self.path} is not there yet"
-        table = pq.read_table(path, filters=[("split", "=", self.split)])
-        return pairs_from_table(table.drop_columns("split"), AGREEMENT, self.sha256)
-
-    @property
-    def sentences(self) -> list[str]:
-        return self.pairs.sentences
-
-    @property
-    def size(self) -> int:
-        return len(self.pairs.gold)
-
-    def scores(self, model: Model) -> dict[str, float]:
-        return StsDev(self.pairs, AGREEMENT).scores(model)
-
-    def rows(self, represent: Represent, similarities: Similarities, resamples: int) -> list[ResultRow]:
-        rows = rows_of(self.pairs, self.split, represent(self.sentences), similarities, resamples)
-        return [row for row in rows if row["aggregation"] == "all"]
+def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
+    """Read the pairs of one half; arguments as of :func:`judge`."""
+    file = Store.of(path).get(path)
+    assert file is not None, f"{path} is not there yet"
+    table = pq.read_table(file, filters=[("split", "=", split)]).drop_columns("split")
+    return (replace(pairs_from_table(table, AGREEMENT, sha256, split), aggregations=("all",)),)

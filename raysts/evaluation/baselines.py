@@ -6,9 +6,9 @@ import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.evaluation import harness
-from raysts.evaluation.entailment import DirectionTask
-from raysts.evaluation.row_scores import ModelScores
-from raysts.evaluation.sts import StsTask
+from raysts.evaluation.entailment import Direction
+from raysts.evaluation.scores import ModelScores
+from raysts.evaluation.sts import Pairs
 
 OVERLAP, LONGER = "word overlap", "longer sentence"
 
@@ -16,12 +16,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScores]:
-    """Scores of rows by baseline: on STS sets the Jaccard index of the words of a pair, on pairs of entailment that the
-    longer sentence (in words) is the one that entails the other."""
-    texts = harness.sentences(corpus, tasks)
+    """Return the row scores of baselines: the Jaccard index of the words of a scored pair, and the longer sentence."""
+    sets = harness.sets_of(corpus, tasks)
+    texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
     place = {text: index for index, text in enumerate(texts)}
     words = [frozenset(text.lower().split()) for text in texts]
-    lengths = np.array([len(text.split()) for text in texts], dtype=np.float64)
 
     def represent(wanted: Sequence[str]) -> Arrays:
         return {"vectors": np.array([place[text] for text in wanted])}
@@ -30,12 +29,7 @@ def baseline_scores(corpus: Corpus, tasks: Sequence[str]) -> dict[str, ModelScor
         pairs = [(words[i], words[j]) for i, j in zip(a["vectors"], b["vectors"], strict=True)]
         return np.array([len(one & other) / max(1, len(one | other)) for one, other in pairs])
 
-    def longer(a: Arrays, b: Arrays) -> np.ndarray:
-        return lengths[b["vectors"]]
-
-    found: dict[str, ModelScores] = {}
-    for name, kind, similarity in ((OVERLAP, StsTask, overlap), (LONGER, DirectionTask, longer)):
-        of_kind = [harness.TASKS[task] for task in tasks if isinstance(harness.TASKS[task], kind)]
-        each = [s for t in of_kind for s in t.row_scores(corpus, represent, {name: similarity})]  # type: ignore[attr-defined]
-        found[name] = {scores.dataset: scores for scores in each}
-    return found
+    overlaps = harness.row_scores([each for each in sets if isinstance(each, Pairs)], represent, {OVERLAP: overlap})
+    directions = harness.row_scores([each for each in sets if isinstance(each, Direction)], represent, {})
+    longer = [scores for scores in directions if scores.role == "baseline"]
+    return {name: {of.dataset: of for of in scores} for name, scores in ((OVERLAP, overlaps), (LONGER, longer))}

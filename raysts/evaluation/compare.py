@@ -5,7 +5,7 @@ R resamples, M models of a system.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,19 @@ import numpy as np
 
 from raysts.errors import InputError
 from raysts.evaluation.results import aligned
-from raysts.evaluation.row_scores import ModelScores
+from raysts.evaluation.scores import ModelScores, RowScores
 from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
     CORRELATIONS,
     METRICS,
     UndefinedCorrelationError,
     bootstrap_p,
-    correlation_samples,
     holm,
     mcnemar,
     paired_t,
     percentile_interval,
-    resample_set,
     williams,
 )
-from raysts.evaluation.tasks import RowScores
 
 OVERALL = "overall"
 """What the mean over the sets is called."""
@@ -86,7 +83,7 @@ def compare_systems(
     whole: dict[str, list[tuple[_Sampled, _Sampled]]] = {}
     for name in sets:
         _same_rows(a[0][name], b[0][name])
-        for metric in metrics if a[0][name].gold is not None else (a[0][name].metric,):
+        for metric in metrics if a[0][name].gold is not None else a[0][name].metrics:
             sides = tuple(
                 _sampled([one[name] for one in side], metric, resamples, which) for which, side in (("A", a), ("B", b))
             )
@@ -146,21 +143,13 @@ def _same_rows(a: RowScores, b: RowScores) -> None:
         )
 
 
-def _sampled(outcomes: Sequence[RowScores], metric: str, resamples: int, which: str) -> _Sampled:
-    first = outcomes[0]
-    counts_NR = resample_set(first.label, len(first.values), resamples)
-    if first.gold is None:
-        values_MN = np.stack([outcome.values for outcome in outcomes])
-        return _Sampled(values_MN.mean(axis=1), (values_MN @ counts_NR) / len(first.values))
-    correlation: Callable[..., float] = CORRELATIONS[metric]  # type: ignore[index]
+def _sampled(models: Sequence[RowScores], metric: str, resamples: int, which: str) -> _Sampled:
+    metric = metric if models[0].gold is not None else models[0].metrics[0]
     try:
-        values_M = np.array([correlation(outcome.values, first.gold) for outcome in outcomes])
+        values_MR = np.stack([model.sampled(resamples, [metric])[metric] for model in models])
     except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{which}, {first.dataset}: {error}") from error
-    return _Sampled(
-        values_M,
-        np.stack([correlation_samples(o.values, first.gold, counts_NR, [metric])[metric] for o in outcomes]),  # type: ignore[list-item,index]
-    )
+        raise UndefinedCorrelationError(f"{which}, {error}") from error
+    return _Sampled(values_MR[:, 0], values_MR[:, 1:])
 
 
 def _known(a: RowScores, b: RowScores, metric: str) -> ComparisonRow:

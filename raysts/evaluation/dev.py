@@ -1,136 +1,110 @@
-"""What selects: the scores of a model on a development set."""
+"""A development set: labelled sets, and the metric of them that selects checkpoints and models."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, Self
 
 from raysts.data.corpora import Corpus
 from raysts.data.own import OwnDev
 from raysts.errors import InputError
-from raysts.evaluation.entailment import DEV, EntailmentDev
-from raysts.evaluation.retrieval import RetrievalDev
-from raysts.evaluation.sts import EQUAL, Pairs, correlations_of, load_pairs, pairs_from_table
-from raysts.evaluation.tasks import Model
+from raysts.evaluation import retrieval
+from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
+from raysts.evaluation.scores import AREAS, RowScores
+from raysts.evaluation.sts import load_pairs, pairs_from_table
+from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
+
+CORRELATION = ("spearman", "pearson")
+
+DEVS: dict[str, tuple[str, ...]] = {"sts/stsb_dev": CORRELATION, DEV: AREAS}
+"""The tables that select (``ObjectiveSpec.dev`` names one), and their metrics: the first one selects."""
 
 
-class Dev(Protocol):
-    """A development set, loaded once and scored often. ``name`` is what results call it."""
+@dataclass(frozen=True)
+class Dev:
+    """A development set, loaded once and scored often.
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of the scores."""
+    Attributes:
+        name: in results: ``stsb-dev``, ``snli-dev``.
+        metrics: larger is better; the first one selects.
+        parts: the sets, each of which counts as much as the others; a function reads a file that is written later.
+    """
 
-    @property
-    def name(self) -> str:
-        """``stsb-dev``, ``snli-dev``."""
+    name: str
+    metrics: tuple[str, ...]
+    parts: Sequence[LabelledSet] | Callable[[], Sequence[LabelledSet]]
 
-    @property
-    def sentences(self) -> list[str]:
+    @cached_property
+    def sets(self) -> Sequence[LabelledSet]:
+        return self.parts() if callable(self.parts) else self.parts
+
+    @cached_property
+    def texts(self) -> list[str]:
         """The distinct texts that it wants represented."""
+        return list(dict.fromkeys(text for part in self.sets for text in part.texts))
 
     @property
     def size(self) -> int:
         """Pairs, or queries, that a score is made of."""
+        return sum(part.size for part in self.sets)
 
-    def scores(self, model: Model) -> dict[str, float]:
-        """The model's scores by its own similarity, larger is better; the first one selects checkpoints.
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        """Return the scores of the rows of all sets by the first similarity."""
+        first = dict([next(iter(similarities.items()))])
+        return [scores for part in self.sets for scores in part.row_scores(represent, first)]
 
-        Raises:
-            UndefinedCorrelationError: it gives the same or no finite similarity for every pair.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class StsDev:
-    """Correlation with the scores of pairs; with ``each`` the mean over subsets, whose scores need not be of one scale."""
-
-    metrics: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
-    pairs: Pairs
-    name: str = "stsb-dev"
-    each: bool = False
-
-    @property
-    def sentences(self) -> list[str]:
-        return self.pairs.sentences
-
-    @property
-    def size(self) -> int:
-        return len(self.pairs.gold)
-
-    @classmethod
-    def load(cls, corpus: Corpus, table: str) -> Self:
-        if table not in corpus.own:
-            return cls(load_pairs(corpus, table)).checked()
-        return cls(load_pairs(corpus, table), corpus.title(table), each=True).checked()
-
-    @property
-    def parts(self) -> list[Pairs]:
-        return self.pairs.parts() if self.each else [self.pairs]
-
-    def checked(self) -> Self:
-        """This set, if a model can have a score on it.
+    def values(self, scores: Sequence[RowScores]) -> dict[str, float]:
+        """Return the value of each metric: the mean over sets.
 
         Raises:
-            InputError: it has no correlation whatever a model says.
+            UndefinedCorrelationError: the similarities of a set are all equal, or some are not finite.
         """
-        for part in self.parts:
-            where = f", subset '{part.subsets[part.subset[0]]}'" if self.each and len(part.subsets) > 1 else ""
-            if len(set(part.gold.tolist())) < 2:
-                raise InputError(
-                    f"development set {self.name}{where}: has {len(part.gold):,} row(s) of one score, and a correlation needs "
-                    f"two at least; add rows, or select by another set"
-                )
-            if part.equal:
-                raise InputError(f"development set {self.name}{where}: {EQUAL}")
-        return self
+        by_dataset: dict[str, dict[str, float]] = {}
+        for of_set in scores:
+            values = by_dataset.setdefault(of_set.dataset, {})
+            values |= {metric: float(sampled[0]) for metric, sampled in of_set.sampled().items()}
+        parts = list(by_dataset.values())
+        if self.metrics == MEAN:
+            firsts = [next(part[metric] for metric in (*CORRELATION, *part) if metric in part) for part in parts]
+            return {"mean": sum(firsts) / len(firsts)}
+        return {metric: sum(part[metric] for part in parts) / len(parts) for metric in self.metrics}
 
     def scores(self, model: Model) -> dict[str, float]:
-        own = next(iter(model.similarities.values()))
-        representation = model.represent(self.pairs.sentences)
-        found = [correlations_of(part, representation, own) for part in self.parts]
-        return {metric: sum(one[metric] for one in found) / len(found) for metric in self.metrics}
+        """Return the values of a model by its own similarity; raises as :meth:`values`."""
+        represent = lookup(self.texts, model.represent(self.texts))
+        return self.values(self.row_scores(represent, model.similarities))
 
 
-@dataclass(frozen=True)
-class SeveralDevs:
-    """Development sets of which some are of retrieval: the mean of their first scores, each set as much as the others."""
-
-    parts: tuple[Dev, ...]
-    name: str
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Those of the sets where they are alike, else ``mean``."""
-        of_parts = {part.metrics for part in self.parts}
-        return of_parts.pop() if len(of_parts) == 1 else ("mean",)
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        return list(dict.fromkeys(text for part in self.parts for text in part.sentences))
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-    def scores(self, model: Model) -> dict[str, float]:
-        found = [part.scores(model) for part in self.parts]
-        if self.metrics == ("mean",):
-            found = [{"mean": next(iter(of_part.values()))} for of_part in found]
-        return {metric: sum(of_part[metric] for of_part in found) / len(found) for metric in self.metrics}
+MEAN = ("mean",)
+"""The metric of sets with different metrics: the mean of the first one of each."""
 
 
 def load_dev(corpus: Corpus, table: str) -> Dev:
-    """The development set that a table, or data of the user's own in its place, holds.
+    """Read the development set in a table, or the user's own in its place.
 
     Raises:
         InputError: no model can have a score on it.
     """
+    name, metrics = dev_name(table), DEVS[table]
     own = corpus.own.get(table)
-    if not isinstance(own, OwnDev):
-        return DEVS[table].load(corpus, table)
-    pairs = [StsDev(pairs_from_table(one.table, one.title, one.sha256), one.title).checked() for one in own.pairs]
-    return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
+    sets: list[LabelledSet]
+    if isinstance(own, OwnDev):
+        name = own.title
+        sets = [pairs_from_table(one.table, one.title, one.sha256, "dev") for one in own.pairs]
+        sets += [retrieval.own_set(part, tables) for part, tables in own.retrieval.items()]
+        if own.retrieval:
+            metrics = MEAN if own.pairs else retrieval.METRICS
+    elif table == DEV:
+        sets = [TwoWay(name, load_entailment(corpus, table), split="dev")]
+    else:
+        sets = [load_pairs(corpus, table, name=name, split="dev")]
+    problems = [f"development set {problem}" for part in sets for problem in part.problems()]
+    if problems:
+        raise InputError(problems)
+    return Dev(name, metrics, tuple(sets))
 
 
-DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {"sts/stsb_dev": StsDev, DEV: EntailmentDev}
-"""The tables that select (``ObjectiveSpec.dev`` names one)."""
+def dev_name(table: str) -> str:
+    """Return the name in results of the development set in a table."""
+    return table.rpartition("/")[2].replace("_", "-")

@@ -1,13 +1,13 @@
-"""Textual entailment by similarity alone, as GaussCSE measures it (section 3.1), and the score that selects it.
+"""Textual entailment by similarity alone, as GaussCSE measures it (section 3.1).
 
 Two-way inference calls a pair entailment when sim(hypothesis || premise) reaches a threshold. The direction of a pair
 that is entailment is right when sim(hypothesis || premise) > sim(premise || hypothesis), or when the premise has the
-larger variance. Shapes: N pairs, R resamples.
+larger variance. Shapes: N pairs.
 """
 
-from abc import abstractmethod
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,23 +15,15 @@ import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
-from raysts.errors import InputError
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import (
-    UndefinedCorrelationError,
-    best_threshold,
-    precision_recall_areas,
-    share_right,
-    value_columns,
-    whole_and_resampled,
-)
-from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table, read_once
-from raysts.evaluation.tasks import ComparableTask, Model, Represent, Representation, RowScores, Similarities
+from raysts.evaluation.scores import AREAS, RowScores
+from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold
+from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of
 from raysts.ops.similarity import Similarity
 from raysts.schema import NLI_LABELS
 
 DEV = "nli/snli_dev"
-"""Where thresholds come from, and what selects GaussCSE."""
+"""The table that gives thresholds, and selects GaussCSE."""
 
 GRID = np.arange(1001) / 1000
 """Thresholds that are tried."""
@@ -48,26 +40,28 @@ ONE_WAY = "one-way"
 
 
 def load_entailment(corpus: Corpus, table: str, entailed: bool = False) -> Pairs:
-    """The pairs of an NLI or SICK table (sentence A of SICK is the premise), or with ``entailed`` those of entailment.
+    """Read the pairs of an NLI or SICK table (sentence A of SICK is the premise), or only those of entailment.
 
-    ``left`` is the hypothesis, ``right`` the premise, ``gold`` 1 for entailment and else 0; ``subset`` is ``one-way``
+    ``left`` is the hypothesis, ``right`` the premise, ``gold`` 1 for entailment and else 0; the subset is ``one-way``
     where the table says that the hypothesis does not entail the premise in turn.
     """
-    found = corpus.read(table)
-    premise, hypothesis = ("sentence1", "sentence2") if "sentence1" in found.column_names else ("premise", "hypothesis")
-    gold = label_codes(found.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
-    columns = {"sentence1": found.column(hypothesis), "sentence2": found.column(premise), "score": pa.array(gold * 1.0)}
-    if "entailment_ba" in found.column_names:
-        back = found.column("entailment_ba")  # "B_entails_A" in the original release; or a class, by name or code
+    labelled = columns_of(corpus, table)
+    sides = ("sentence1", "sentence2") if "sentence1" in labelled.column_names else ("premise", "hypothesis")
+    is_entailed = label_codes(labelled.column("label"), NLI_LABELS) == NLI_LABELS.index("entailment")
+    columns = {"sentence1": labelled.column(sides[1]), "sentence2": labelled.column(sides[0])}
+    columns["score"] = pa.array(is_entailed * 1.0)
+    if "entailment_ba" in labelled.column_names:
+        back = labelled.column("entailment_ba")  # "B_entails_A" in the original release; or a class, by name or code
         named = pc.match_substring(back.cast(pa.string()), "entail", ignore_case=True)
         coded = pa.array(label_codes(back, NLI_LABELS) == NLI_LABELS.index("entailment"))
         columns["subset"] = pc.if_else(pc.or_(pc.fill_null(named, False), coded), "two-way", ONE_WAY)
-    rows = np.flatnonzero(gold) if entailed else np.arange(len(gold))
-    return pairs_from_table(pa.table(columns).take(rows), table, corpus.fingerprint(table))
+    rows = is_entailed if entailed else np.ones(len(labelled), bool)
+    pairs = pairs_from_table(pa.table(columns).take(np.flatnonzero(rows)), table, corpus.fingerprint(table))
+    return replace(pairs, rows={table: rows})
 
 
 def two_way_scores(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
-    """sim(hypothesis || premise) of every pair [N] float64.
+    """Return sim(hypothesis || premise) of every pair [N] float64.
 
     Raises:
         UndefinedCorrelationError: not finite, or the same for every pair: the curve of a constant measures nothing.
@@ -84,212 +78,125 @@ def two_way_scores(pairs: Pairs, representation: Representation, similarity: Sim
 
 
 @dataclass(frozen=True, slots=True)
-class EntailmentDev:
-    """What selects GaussCSE: AUC of two-way inference by the model's own similarity (GaussCSE, appendix A)."""
+class LabelledPairs(LabelledSet):
+    """Pairs of hypothesis and premise."""
 
-    metrics: ClassVar[tuple[str, ...]] = ("auc_pr", "average_precision")
+    name: str
     pairs: Pairs
-    name: str = "snli-dev"
 
     @property
-    def sentences(self) -> list[str]:
+    def rows(self) -> Mapping[str, np.ndarray]:
+        return self.pairs.rows
+
+    @property
+    def gold(self) -> np.ndarray | None:
+        return None
+
+    @property
+    def subsets(self) -> Mapping[str, np.ndarray]:
+        return {}
+
+    @property
+    def texts(self) -> list[str]:
         return self.pairs.sentences
 
     @property
     def size(self) -> int:
-        return len(self.pairs.gold)
-
-    @classmethod
-    def load(cls, corpus: Corpus, table: str) -> Self:
-        """Pairs and whether they are entailment.
-
-        Raises:
-            InputError: all are, or none is.
-        """
-        found = cls(load_entailment(corpus, table))
-        if len(set(found.pairs.gold.tolist())) < 2:
-            raise InputError(
-                f"development set {found.name}: needs rows that are entailment and rows that are not; add some"
-            )
-        return found
-
-    def scores(self, model: Model) -> dict[str, float]:
-        """The area, trapezoidal, and average precision; raises as :func:`two_way_scores`."""
-        own = next(iter(model.similarities.values()))
-        scores_N = two_way_scores(self.pairs, model.represent(self.pairs.sentences), own)
-        areas = precision_recall_areas(scores_N, self.pairs.gold == 1, np.ones((len(scores_N), 1)))
-        return {metric: float(area[0]) for metric, area in zip(self.metrics, areas, strict=True)}
+        return self.pairs.size
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceTask(ComparableTask):
-    """What both tasks of inference share: the pairs of a labelled table."""
+class TwoWay(LabelledPairs):
+    """Entailment against the rest: areas under the curve, and accuracy at the thresholds of other pairs.
 
-    entailed: ClassVar[bool] = False
-    """Whether the pairs of entailment alone are used."""
-    name: str
-    table: str
-    unasked: bool = True
-
-    def by_default(self, corpus: Corpus) -> bool:
-        return self.unasked
-
-    def needs(self, corpus: Corpus) -> tuple[str, ...]:
-        """The tables that it reads, if they are there: its own first."""
-        return (self.table,)
-
-    def load(self, corpus: Corpus, table: str) -> Pairs:
-        key = "entailed" if self.entailed else "inference", *corpus.contents([table])
-        return read_once(key, lambda: load_entailment(corpus, table, self.entailed))
-
-    @abstractmethod
-    def problems_of(self, pairs: Pairs) -> list[str]:
-        """What the pairs of one table lack."""
-
-    def expected(self) -> tuple[str, ...]:
-        return (self.table,)
-
-    def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        needed = self.needs(corpus)
-        return needed if all(map(corpus.has_labels, needed)) else ()
-
-    def tested(self, corpus: Corpus) -> tuple[str, ...]:
-        """The table whose rows are scored, without those that thresholds come from."""
-        return self.tables(corpus)[:1]
-
-    def problems(self, corpus: Corpus) -> list[str]:
-        return [problem for table in self.tables(corpus) for problem in self.problems_of(self.load(corpus, table))]
-
-    def sentences(self, corpus: Corpus) -> list[str]:
-        return list(dict.fromkeys(s for table in self.tables(corpus) for s in self.load(corpus, table).sentences))
-
-
-def known_columns(name: str, pairs: Pairs, similarity: str) -> ResultRow:
-    """What the rows of one similarity have in common."""
-    return {
-        "dataset": name, "split": "test", "rows": "all", "dataset_sha256": pairs.sha256, "similarity": similarity,
-        "subset": None, "aggregation": None,
-    }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TwoWayTask(InferenceTask):
-    """Entailment against the rest: accuracy at a threshold from SNLI dev, AUC and average precision.
-
-    ``own`` is a table whose threshold is measured beside that of SNLI dev, as set ``<name>-own``.
+    Attributes:
+        thresholds: by name in results the pairs that give the threshold of an accuracy; the first is compared.
     """
 
-    own: str | None = None
+    thresholds: Mapping[str, Pairs] = field(default_factory=dict)
+    split: str = "test"
 
-    def thresholds(self, corpus: Corpus) -> dict[str, str]:
-        """Sets, and the table that each has its threshold from."""
-        own = {f"{self.name}-own": self.own} if self.own is not None and corpus.has_labels(self.own) else {}
-        return {self.name: DEV, **own}
+    @property
+    def gold(self) -> np.ndarray:
+        return self.pairs.gold
 
-    def needs(self, corpus: Corpus) -> tuple[str, ...]:
-        return (self.table, *self.thresholds(corpus).values())
+    @property
+    def texts(self) -> list[str]:
+        if not self.thresholds:
+            return self.pairs.sentences
+        every = (self.pairs, *self.thresholds.values())
+        return list(dict.fromkeys(text for pairs in every for text in pairs.sentences))
 
-    def expected(self) -> tuple[str, ...]:
-        return self.table, DEV
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return (self.name, *self.thresholds)
 
-    def problems_of(self, pairs: Pairs) -> list[str]:
-        entailed, size = int(pairs.gold.sum()), len(pairs.gold)
-        if 0 < entailed < size:
-            return []
-        return [f"{pairs.name}: {entailed} of {size} pairs are entailment; '{self.name}' needs such and others"]
+    def problems(self) -> list[str]:
+        every = {pairs.name: pairs.gold for pairs in (self.pairs, *self.thresholds.values())}
+        return [
+            f"{table}: {int(gold.sum())} of {len(gold)} pairs are entailment; '{self.name}' needs such and others"
+            for table, gold in every.items()
+            if not 0 < gold.sum() < len(gold)
+        ]
 
-    def score(
-        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
-    ) -> list[ResultRow]:
-        rows: list[ResultRow] = []
-        pairs = {needed: self.load(corpus, needed) for needed in self.needs(corpus)}
-        found = {needed: represent(its.sentences) for needed, its in pairs.items()}
-        positive_N = pairs[self.table].gold == 1
-        counts_NR = whole_and_resampled(f"{self.name}/test", len(positive_N), resamples)
-        for called, similarity in similarities.items():
-            scores = {needed: two_way_scores(its, found[needed], similarity) for needed, its in pairs.items()}
-            known = known_columns(self.name, pairs[self.table], called)
-            areas = precision_recall_areas(scores[self.table], positive_N, counts_NR)
-            rows += [
-                known | value_columns(metric, values_R, len(positive_N))
-                for metric, values_R in zip(("auc_pr", "average_precision"), areas, strict=True)
-            ]
-            for dataset, source in self.thresholds(corpus).items():
-                right_N = (scores[self.table] >= _threshold(called, scores[source], pairs[source])) == positive_N
-                known |= {"dataset": dataset}
-                rows.append(known | value_columns("accuracy", share_right(right_N, counts_NR), len(positive_N)))
-        return rows
-
-    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        """Which pairs are called rightly at the threshold of SNLI dev."""
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         found: list[RowScores] = []
-        pairs, dev = self.load(corpus, self.table), self.load(corpus, DEV)
+        representations = {p.name: represent(p.sentences) for p in (self.pairs, *self.thresholds.values())}
         for called, similarity in similarities.items():
-            threshold = _threshold(called, two_way_scores(dev, represent(dev.sentences), similarity), dev)
-            scores_N = two_way_scores(pairs, represent(pairs.sentences), similarity)
-            right_N = (scores_N >= threshold) == (pairs.gold == 1)
-            found.append(RowScores(self.name, "test", pairs.sha256, called, right_N.astype(np.float64)))
+            scores_N = two_way_scores(self.pairs, representations[self.pairs.name], similarity)
+            known: dict[str, Any] = {"split": self.split, "sha256": self.pairs.sha256, "similarity": called}
+            known["draw"] = f"{self.name}/{self.split}"
+            found.append(
+                RowScores(dataset=self.name, metrics=AREAS, values=scores_N, gold=self.gold, compared=False, **known)
+            )
+            for dataset, pairs in self.thresholds.items():
+                on_others = two_way_scores(pairs, representations[pairs.name], similarity)
+                right_N = (scores_N >= _threshold(called, on_others, pairs)) == (self.gold == 1)
+                found.append(right(right_N, dataset=dataset, compared=dataset == self.name, **known))
         return found
+
+
+def right(right_N: np.ndarray, **known: Any) -> RowScores:
+    """Return row scores of an accuracy: 1 for each row that is right."""
+    return RowScores(metrics=("accuracy",), values=right_N.astype(np.float64), **known)
 
 
 def _threshold(called: str, scores_N: np.ndarray, pairs: Pairs) -> float:
-    """The threshold of the similarity ``called`` that is best on ``pairs``."""
+    """Return the threshold of the similarity ``called`` that is best on ``pairs``."""
     tried = GRID if called in ON_THE_GRID else np.append(np.unique(scores_N), np.inf)
     return best_threshold(scores_N, pairs.gold == 1, tried)
 
 
 @dataclass(frozen=True, slots=True)
-class DirectionTask(InferenceTask):
-    """Which of two sentences entails the other, on pairs of entailment: accuracy by similarity and by variance.
+class Direction(LabelledPairs):
+    """Pairs of entailment: which of the two sentences entails the other, by similarity and by variance.
 
-    Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong.
+    Beside it the accuracy of calling the longer sentence (in words) the premise, role ``baseline``. Ties are wrong. Results
+    are of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
     """
 
-    entailed: ClassVar[bool] = True
+    def problems(self) -> list[str]:
+        return [] if self.size else [f"{self.pairs.name}: no pair is entailment; '{self.name}' needs some"]
 
-    def measured(self, corpus: Corpus, table: str) -> np.ndarray:
-        """Those of entailment."""
-        return label_codes(corpus.read(table, ["label"]).column(0), NLI_LABELS) == NLI_LABELS.index("entailment")
-
-    def problems_of(self, pairs: Pairs) -> list[str]:
-        return [] if len(pairs.gold) else [f"{pairs.name}: no pair is entailment; '{self.name}' needs some"]
-
-    def score(
-        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
-    ) -> list[ResultRow]:
-        """Accuracy of all pairs, of those that are one-way, and by the ratio of lengths, whose ``n`` are its histogram.
-
-        A similarity that does not depend on the order says nothing about the direction and has no row.
-        """
-        rows: list[ResultRow] = []
-        pairs = self.load(corpus, self.table)
-        words = np.array([len(sentence.split()) for sentence in pairs.sentences])
-        found = right_by_model(pairs, represent(pairs.sentences), similarities)
-        found["length"] = words[pairs.right] > words[pairs.left]
-        groups = _groups(pairs, words)
-        counts_NR = whole_and_resampled(f"{self.name}/test", len(pairs.gold), resamples)
-        for called, right_N in found.items():
-            known = known_columns(self.name, pairs, called)
-            known |= {"role": "baseline"} if called == "length" else {}
-            rows += [
-                known
-                | {"subset": subset}
-                | value_columns("accuracy", share_right(right_N[group], counts_NR[group]), len(group))
-                for subset, group in groups.items()
-            ]
-        return rows
-
-    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        """Which pairs are right, by similarities that depend on the order and by variance."""
-        pairs = self.load(corpus, self.table)
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        words = np.array([len(sentence.split()) for sentence in self.texts])
+        by_model = right_by_model(self.pairs, represent(self.texts), similarities)
+        known: dict[str, Any] = {
+            "dataset": self.name, "split": "test", "sha256": self.pairs.sha256, "draw": f"{self.name}/test",
+            "subsets": _groups(self.pairs, words),
+        }  # fmt: skip
+        longer_N = words[self.pairs.right] > words[self.pairs.left]
         return [
-            RowScores(self.name, "test", pairs.sha256, called, right_N.astype(np.float64))
-            for called, right_N in right_by_model(pairs, represent(pairs.sentences), similarities).items()
+            *(right(right_N, similarity=called, **known) for called, right_N in by_model.items()),
+            right(longer_N, similarity="length", role="baseline", compared=False, **known),
         ]
 
 
 def right_by_model(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
-    """Per similarity that depends on the order, and for ``variance`` where there is ``log_var``: bool [N], who is right."""
+    """Return which pairs are right [N] bool, by each similarity that depends on the order, and by ``variance``.
+
+    Other similarities say nothing about the direction; only a representation with ``log_var`` has a variance.
+    """
     found: dict[str, np.ndarray] = {}
     back = replace(pairs, left=pairs.right, right=pairs.left)
     for called, similarity in similarities.items():
@@ -303,11 +210,9 @@ def right_by_model(pairs: Pairs, representation: Representation, similarities: S
     return found
 
 
-def _groups(pairs: Pairs, words: np.ndarray) -> dict[str | None, np.ndarray]:
-    """All rows, the one-way rows, and the rows of each class of length ratios that has any."""
-    groups: dict[str | None, np.ndarray] = {None: np.arange(len(pairs.gold))}
-    if ONE_WAY in pairs.subsets:
-        groups[ONE_WAY] = np.flatnonzero(pairs.subset == pairs.subsets.index(ONE_WAY))
+def _groups(pairs: Pairs, words: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the one-way rows, and the rows of each class of length ratios that has any."""
+    groups = {ONE_WAY: pairs.subsets[ONE_WAY]} if ONE_WAY in pairs.subsets else {}
     classes = np.digitize(np.log(words[pairs.right] / words[pairs.left]), RATIOS)
     edges = [-np.inf, *RATIOS, np.inf]
     for number in np.unique(classes):
@@ -316,7 +221,63 @@ def _groups(pairs: Pairs, words: np.ndarray) -> dict[str | None, np.ndarray]:
     return groups
 
 
-ENTAILMENT_TASKS: dict[str, InferenceTask] = {
+@dataclass(frozen=True, slots=True)
+class TwoWayTask(Task):
+    """Two-way inference on a labelled table, with the threshold of SNLI dev.
+
+    Attributes:
+        own: a table whose threshold is measured beside it, as set ``<name>-own``.
+    """
+
+    name: str
+    table: str
+    own: str | None = None
+    unasked: bool = True
+
+    def is_default(self, corpus: Corpus) -> bool:
+        return self.unasked
+
+    def expected(self) -> tuple[str, ...]:
+        return self.table, DEV
+
+    def _thresholds(self, corpus: Corpus) -> dict[str, str]:
+        """Return the names of accuracies, with the table that gives each its threshold."""
+        thresholds = {self.name: DEV}
+        if self.own is not None and corpus.has_labels(self.own):
+            thresholds[f"{self.name}-own"] = self.own
+        return thresholds
+
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        needed = (self.table, *self._thresholds(corpus).values())
+        return needed if all(map(corpus.has_labels, needed)) else ()
+
+    def load(self, corpus: Corpus) -> Sequence[TwoWay]:
+        thresholds = {name: load_entailment(corpus, table) for name, table in self._thresholds(corpus).items()}
+        return [TwoWay(self.name, load_entailment(corpus, self.table), thresholds)]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionTask(Task):
+    """The direction of entailment on a labelled table."""
+
+    name: str
+    table: str
+    unasked: bool = True
+
+    def is_default(self, corpus: Corpus) -> bool:
+        return self.unasked
+
+    def expected(self) -> tuple[str, ...]:
+        return (self.table,)
+
+    def tables(self, corpus: Corpus) -> tuple[str, ...]:
+        return (self.table,) if corpus.has_labels(self.table) else ()
+
+    def load(self, corpus: Corpus) -> Sequence[Direction]:
+        return [Direction(self.name, load_entailment(corpus, self.table, entailed=True))]
+
+
+ENTAILMENT_TASKS: dict[str, TwoWayTask | DirectionTask] = {
     task.name: task
     for task in (
         TwoWayTask("snli-2way", "nli/snli_test"),

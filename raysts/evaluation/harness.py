@@ -1,9 +1,11 @@
-"""Evaluation of a model on every task at once: each distinct sentence is embedded once, for all tasks."""
+"""Evaluation of a model on every task at once: each distinct text is embedded once, for all tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, nearest
@@ -12,9 +14,20 @@ from raysts.evaluation.contamination.contamination import Contamination, contami
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
 from raysts.evaluation.results import ResultRow
+from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set
 from raysts.evaluation.statistics import RESAMPLES
-from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask, rows_of
-from raysts.evaluation.tasks import LayeredModel, Model, ModelTask, Representation, Similarities, Task, lookup
+from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask
+from raysts.evaluation.tasks import (
+    LabelledSet,
+    LayeredModel,
+    Model,
+    ModelTask,
+    Represent,
+    Representation,
+    Similarities,
+    Task,
+    lookup,
+)
 from raysts.evaluation.transfer import PROBE, TransferTask
 from raysts.evaluation.words.task import WordsTask
 from raysts.models.layers import Layers
@@ -29,17 +42,21 @@ TASKS: dict[str, Task] = {
 }
 """Every public task by name. Adding a task is one entry."""
 
-VERSION = 3
-"""Part of the id of an evaluation; raise it when the rows of the same evaluation change."""
+VERSION = 4
+"""Part of the id of an evaluation; raise it when the row scores of the same evaluation change."""
 
 LAYERS = (1, 2)
 """Numbers of pooled last layers that every evaluation records, so that comparisons can be made at equal numbers."""
 
 
-def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
-    """Every task by name: the public ones, and one for each test set of the user's own and each retrieval set.
+# -- which tasks ----------------------------------------------------------------------------------------------------------
 
-    ``probe``: one of :data:`raysts.evaluation.transfer.PROBES`.
+
+def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
+    """Return every task by name: the public ones, then the user's own test sets, then the retrieval sets.
+
+    Args:
+        probe: one of :data:`raysts.evaluation.transfer.PROBES`.
 
     Raises:
         InputError: as :func:`taken_names` says.
@@ -56,30 +73,30 @@ def tasks_of(corpus: Corpus, probe: str = PROBE) -> dict[str, Task]:
 
 
 def taken_names(corpus: Corpus) -> list[str]:
-    """Test sets of the user's own that bear the name of a public task, in whose place nothing may be measured."""
-    names = [table.removeprefix(TESTS) for table in corpus.tests()]
-    return [
-        f"{f'--test {name}=...' if f'{TESTS}{name}' in corpus.own else f'{corpus.where}/{TESTS}{name}.parquet'}: has the name of "
-        f"a public task; give your own set another name"
-        for name in names
-        if name.lower() in TASKS
-    ]
+    """Return a problem for each of the user's own test sets that has the name of a public task."""
+    problems = []
+    for table in corpus.tests():
+        name = table.removeprefix(TESTS)
+        if name.lower() in TASKS:
+            where = f"--test {name}=..." if table in corpus.own else f"{corpus.where}/{table}.parquet"
+            problems.append(f"{where}: has the name of a public task; give your own set another name")
+    return problems
 
 
 def default_tasks(corpus: Corpus, heavy: bool = True) -> tuple[str, ...]:
-    """Every task whose files exist; without ``heavy`` those alone that do not take minutes."""
+    """Return every task whose files exist; without ``heavy`` only those that do not take minutes."""
     return tuple(
         name
         for name, task in tasks_of(corpus).items()
-        if (heavy or not task.heavy) and task.tables(corpus) and task.by_default(corpus)
+        if (heavy or not task.heavy) and task.tables(corpus) and task.is_default(corpus)
     )
 
 
 def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
-    """What tasks that run on the sets that are there leave out, a line for each."""
-    lines, known = [], tasks_of(corpus)
+    """Return a line for each task that leaves out sets which are not there."""
+    lines, by_name = [], tasks_of(corpus)
     for name in tasks:
-        missing = known[name].left_out(corpus)
+        missing = by_name[name].left_out(corpus)
         tables = ", ".join(dict.fromkeys(table for tables in missing.values() for table in tables))
         if missing:
             lines.append(f"{name}: left out {', '.join(missing)}; {corpus.where} has not all of {tables}")
@@ -87,20 +104,17 @@ def left_out(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
 
 
 def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool = True) -> tuple[str, ...]:
-    """The tasks to run (:func:`default_tasks` when none is named), after checking every row they will read.
+    """Check every row that the tasks will read, and return their names (default: :func:`default_tasks`).
 
     Raises:
         InputError: an unknown task, a named task without files, no task at all, or rows that cannot be used.
     """
-    known, names = tasks_of(corpus), [names] if isinstance(names, str) else names
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise InputError(
-            [f"unknown task '{name}'{nearest(name, known)}; tasks are {', '.join(known)}" for name in unknown]
-        )
-    absent = [name for name in names or () if not known[name].tables(corpus)]
-    if absent:
-        raise InputError([_no_files(corpus, name) for name in absent])
+    by_name, names = tasks_of(corpus), [names] if isinstance(names, str) else names
+    if unknown := [name for name in names or () if name not in by_name]:
+        known = ", ".join(by_name)
+        raise InputError([f"unknown task '{name}'{nearest(name, by_name)}; tasks are {known}" for name in unknown])
+    if absent := [name for name in names or () if not by_name[name].tables(corpus)]:
+        raise InputError([_no_files(corpus, name, by_name[name]) for name in absent])
     chosen = tuple(dict.fromkeys(names)) if names else default_tasks(corpus, heavy)
     if retrieval.NAME in chosen:  # holds that of every set
         chosen = tuple(name for name in chosen if not name.startswith(f"{retrieval.NAME}:"))
@@ -110,53 +124,51 @@ def check_tasks(corpus: Corpus, names: Sequence[str] | None = None, heavy: bool 
             f"'raysts data check' lists what is there, 'raysts data fetch' makes what is missing, and scored pairs of your "
             f"own are a task with --test NAME=FILE"
         )
-    tables = dict.fromkeys(table for name in chosen for table in known[name].tables(corpus))
-    corpus.check(tables)
-    problems = [problem for name in chosen for problem in known[name].problems(corpus)]
-    if problems:
+    corpus.check(dict.fromkeys(table for name in chosen for table in by_name[name].tables(corpus)))
+    if problems := [problem for name in chosen for problem in by_name[name].problems(corpus)]:
         raise InputError(problems)
     return chosen
 
 
-def sentences(corpus: Corpus, tasks: Sequence[str]) -> list[str]:
-    """The distinct texts of the tasks in order of first appearance."""
-    known = tasks_of(corpus)
-    return list(dict.fromkeys(text for name in tasks for text in known[name].sentences(corpus)))
+def _no_files(corpus: Corpus, name: str, task: Task) -> str:
+    expected = ", ".join(f"{table}.parquet" for table in task.expected())
+    present = ", ".join(default_tasks(corpus)) or "none"
+    return (
+        f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "
+        f"tasks with files: {present}; 'raysts data fetch' makes the rest"
+    )
 
 
-def score(
-    corpus: Corpus,
-    tasks: Sequence[str],
-    texts: Sequence[str],
-    representation: Representation,
-    similarities: Similarities,
-    context: Mapping[str, Any],
-    resamples: int = RESAMPLES,
-    contaminated: Contamination | None = None,
-    probe: str = PROBE,
-) -> list[ResultRow]:
-    """Results rows of one representation of ``texts`` (one row for each; :func:`sentences` of the tasks, or more), by
-    each of its similarities.
-
-    ``context`` gives the columns evaluation cannot know (run_id, system, role, layers, ...). With ``contaminated``, the training
-    text of the model in the test sets, tasks that hold some have their values on the other rows too, column ``rows`` clean.
-    ``probe``: as :func:`tasks_of`.
-    """
-    represent, known = lookup(texts, representation), tasks_of(corpus, probe)
-    rows: list[ResultRow] = []
-    for name in tasks:
-        rows += known[name].score(corpus, represent, similarities, resamples)
-        clean = contaminated.tasks[name].corpus if contaminated and name in contaminated.tasks else None
-        if clean is not None:
-            apart = known[name].score(clean, represent, similarities, resamples)
-            rows += [{**row, "rows": "clean"} for row in apart]
-    return complete(rows, context)
+def sets_of(corpus: Corpus, tasks: Iterable[str], probe: str = PROBE) -> list[LabelledSet]:
+    """Return the labelled sets of the tasks."""
+    by_name = tasks_of(corpus, probe)
+    return [labelled for name in tasks for labelled in by_name[name].sets(corpus)]
 
 
-def searched(corpus: Corpus, tasks: Sequence[str], trained: TrainedOn, cache: Path | None = None) -> Contamination:
-    """The training text of a model in the test sets of tasks; see :func:`contamination`."""
-    known = tasks_of(corpus)
-    return contamination(corpus, {name: known[name] for name in tasks}, trained, cache)
+def sentences(corpus: Corpus, tasks: Iterable[str]) -> list[str]:
+    """Return the distinct texts of the tasks in order of first appearance."""
+    return list(dict.fromkeys(text for labelled in sets_of(corpus, tasks) for text in labelled.texts))
+
+
+def searched(corpus: Corpus, tasks: Iterable[str], trained: TrainedOn, cache: Path | None = None) -> Contamination:
+    """Search the training text of a model in the test sets of tasks; see :func:`contamination`."""
+    by_name = tasks_of(corpus)
+    return contamination(corpus, {name: by_name[name].sets(corpus) for name in tasks}, trained, cache)
+
+
+# -- a model on them -------------------------------------------------------------------------------------------------------
+
+
+def row_scores(sets: Iterable[LabelledSet], represent: Represent, similarities: Similarities) -> list[RowScores]:
+    """Return the values that a model gives the rows of all sets."""
+    return [scores for labelled in sets for scores in labelled.row_scores(represent, similarities)]
+
+
+def compared_scores(
+    sets: Iterable[LabelledSet], texts: Sequence[str], representation: Representation, similarities: Similarities
+) -> ModelScores:
+    """Return the scores by which a model is compared, from its representation of the texts of all sets."""
+    return scores_by_set(row_scores(sets, lookup(texts, representation), similarities))
 
 
 def evaluate(
@@ -170,42 +182,32 @@ def evaluate(
     contaminated: Contamination | None = None,
     probe: str = PROBE,
 ) -> list[ResultRow]:
-    """Results rows of a model on the named tasks (default: every task whose files exist).
+    """Return the results rows of a model on the named tasks (default: every task whose files exist).
 
     Args:
-        layers: choices of pooled layers, all from one pass over the sentences; by default 1, 2 and the model's own. A
+        layers: choices of pooled layers, all from one pass over the texts; by default 1, 2 and the model's own. A
             model that is no :class:`~raysts.evaluation.tasks.LayeredModel` is evaluated as it is.
+        context: columns that evaluation cannot know (run_id, system, role, ...).
+        contaminated: the training text of the model in the test sets; these have values on their clean rows too.
+        probe: as of :func:`tasks_of`.
 
     Raises:
         InputError: as :func:`check_tasks`, or a task refuses the model.
         UndefinedCorrelationError: the model gives every pair the same similarity, or one that is not finite.
     """
-    tasks = check_tasks(corpus, tasks)
-    texts = sentences(corpus, tasks)
+    tasks, context = check_tasks(corpus, tasks), context or {}
+    clean = contaminated.clean if contaminated else {}
     of_model: list[ResultRow] = []
-    known = tasks_of(corpus)
-    for task in (known[name] for name in tasks):
+    for name in tasks:
+        task = TASKS.get(name)
         if isinstance(task, ModelTask):  # before the others: it may refuse the model
             from raysts.models.sentence_model import SentenceModel
 
             assert isinstance(model, SentenceModel), "such a task asks for token vectors"
-            of_model += task.score_model(model, corpus, layers, resamples)
-    rows = [
-        row
-        for own, representation in (_representations(model, texts, layers) if texts else ())
-        for row in score(
-            corpus,
-            tasks,
-            texts,
-            representation,
-            similarities or model.similarities,
-            {**(context or {}), **own},
-            resamples,
-            contaminated,
-            probe=probe,
-        )
-    ]
-    return rows + complete(of_model, context or {})
+            for choice, scores in task.row_scores(model, corpus, layers).items():
+                of_model += rows_of(scores, {**context, "layers": str(choice)}, resamples)
+    by = similarities or model.similarities
+    return _evaluated(model, sets_of(corpus, tasks, probe), layers, context, resamples, by, clean) + of_model
 
 
 def evaluate_pairs(
@@ -216,42 +218,54 @@ def evaluate_pairs(
     resamples: int = RESAMPLES,
     similarities: Similarities | None = None,
 ) -> list[ResultRow]:
-    """Results rows of a model on a user's own pairs; ``dataset`` is their name. Arguments as :func:`evaluate`."""
-    by = similarities or model.similarities
-    return [
-        row
-        for own, representation in _representations(model, pairs.sentences, layers)
-        for row in complete(rows_of(pairs, "test", representation, by, resamples), {**(context or {}), **own})
-    ]
+    """Return the results rows of a model on a user's own pairs; arguments as of :func:`evaluate`."""
+    return _evaluated(model, [pairs], layers, context or {}, resamples, similarities or model.similarities, {})
 
 
-def _representations(
-    model: Model, texts: list[str], layers: Sequence[Layers] | None
-) -> list[tuple[dict[str, Any], Representation]]:
+def _evaluated(
+    model: Model,
+    sets: Sequence[LabelledSet],
+    layers: Sequence[Layers] | None,
+    context: Mapping[str, Any],
+    resamples: int,
+    similarities: Similarities,
+    clean: Mapping[str, np.ndarray],
+) -> list[ResultRow]:
+    texts = list(dict.fromkeys(text for labelled in sets for text in labelled.texts))
+    if not texts:
+        return []
     if isinstance(model, LayeredModel):
         fitting = [k for k in LAYERS if k <= model.depth]
-        choices = tuple(layers) if layers else tuple(dict.fromkeys([*fitting, model.layers]))
-        by_layers = model.represent_layers(texts, choices)
+        by_layers = model.represent_layers(texts, tuple(layers or dict.fromkeys([*fitting, model.layers])))
     else:
         by_layers = {model.layers: model.represent(texts)}
-    return [({"layers": str(k), "pooling": model.pooling}, representation) for k, representation in by_layers.items()]
+    rows = []
+    for choice, representation in by_layers.items():
+        scores = row_scores(sets, lookup(texts, representation), similarities)
+        rows += rows_of(scores, {**context, "layers": str(choice), "pooling": model.pooling}, resamples, clean)
+    return rows
 
 
-def complete(rows: Sequence[ResultRow], context: Mapping[str, Any]) -> list[ResultRow]:
-    """Rows with every column of the results table, null where nobody knows the value."""
+def rows_of(
+    scores: Iterable[RowScores],
+    context: Mapping[str, Any],
+    resamples: int,
+    clean: Mapping[str, np.ndarray] | None = None,
+) -> list[ResultRow]:
+    """Return results rows with every column of the table, null where nobody knows the value.
+
+    Args:
+        context: columns that the scores do not know; a row of a baseline keeps its role.
+        clean: by set the rows that are clean; results on these stand beside those on all rows.
+    """
+    rows: list[ResultRow] = []
+    for of_set in scores:
+        rows += result_rows(of_set, resamples)
+        if clean and of_set.dataset in clean:
+            rows += result_rows(of_set, resamples, clean[of_set.dataset])
     common = {"schema_version": SCHEMA_VERSION, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
     blank = dict.fromkeys(RESULTS.names)
     complete = [{**blank, **context, **common, **row} for row in rows]
     for row in complete:
         assert row.keys() == blank.keys(), f"not a column of the results table: {sorted(row.keys() - blank.keys())}"
     return complete
-
-
-def _no_files(corpus: Corpus, name: str) -> str:
-    expected = ", ".join(f"{table}.parquet" for table in tasks_of(corpus)[name].expected())
-    present = ", ".join(default_tasks(corpus)) or "none"
-    return (
-        f"task '{name}' has no files in {corpus.where} (it reads {expected}, each a file or a folder of shards); "
-        f"tasks with files: {present}; "
-        f"'raysts data fetch' makes the rest"
-    )

@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +22,10 @@ import pyarrow.compute as pc
 from raysts.data.corpora import Corpus
 from raysts.data.own import OwnRows
 from raysts.errors import InputError
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import UndefinedCorrelationError, value_columns, whole_and_resampled
+from raysts.evaluation.scores import RowScores
+from raysts.evaluation.statistics import UndefinedCorrelationError
 from raysts.evaluation.sts import unordered
-from raysts.evaluation.tasks import (
-    ComparableTask,
-    Model,
-    Represent,
-    Representation,
-    RowScores,
-    Similarities,
-    lookup,
-    take,
-)
+from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Similarities, Task, columns_of, take
 from raysts.models.layers import Layers
 from raysts.models.prompts import Asked
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
@@ -183,17 +173,50 @@ class OfTwo:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A retrieval set: documents in descending order of their ids, and the queries that have judgements. ``judgements``: of
-    each query the rows of judged documents, ascending, and their scores, both int64 [J]."""
+class Judged(LabelledSet):
+    """A retrieval set: documents in descending order of their ids, and the queries that have judgements.
 
+    Attributes:
+        judgements: of each query the rows of judged documents, ascending, and their scores, both int64 [J].
+        rows: the queries of the table that have judgements.
+    """
+
+    name: str
     sha256: str
     documents: list[Asked]
     queries: list[Asked]
     judgements: list[tuple[np.ndarray, np.ndarray]]
+    rows: Mapping[str, np.ndarray]
+    split: str = "test"
+    gold: None = None
+    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        return list(dict.fromkeys([*self.queries, *self.documents]))
+
+    @property
+    def size(self) -> int:
+        return len(self.queries)
+
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        queries, documents = represent(self.queries), represent(self.documents)
+        found = []
+        for called, similarity in similarities.items():
+            try:
+                ranked_QK = search(queries, documents, similarity)
+            except UndefinedCorrelationError as error:
+                raise UndefinedCorrelationError(f"{self.name}: {error}") from error
+            known: dict[str, Any] = {"dataset": self.name, "split": self.split, "sha256": self.sha256}
+            known |= {"similarity": called, "draw": f"{self.name}/{self.split}"}
+            found += [
+                RowScores(metrics=(metric,), values=values_Q, **known)
+                for metric, values_Q in self.measure(ranked_QK).items()
+            ]
+        return found
 
     def measure(self, ranked_QK: np.ndarray) -> dict[str, np.ndarray]:
-        """Every metric of every query [Q], of documents ranked for it."""
+        """Return every metric of every query [Q], from the documents ranked for it."""
         values: dict[str, list[float]] = {metric: [] for metric in METRICS}
         for ranked_K, (rows_J, scores_J) in zip(ranked_QK, self.judgements, strict=True):
             places = np.minimum(np.searchsorted(rows_J, ranked_K), len(rows_J) - 1)
@@ -222,7 +245,7 @@ def _metrics(gains_K: np.ndarray, relevant_J: np.ndarray) -> tuple[float, float,
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievalTask(ComparableTask):
+class RetrievalTask(Task):
     """Retrieval in one set, or in every one of the corpus."""
 
     name: str | None = None
@@ -230,108 +253,49 @@ class RetrievalTask(ComparableTask):
     def expected(self) -> tuple[str, ...]:
         return tuple(f"{NAME}/{self.name or 'NAME'}/{part}" for part in RETRIEVAL)
 
-    def _sets(self, corpus: Corpus) -> list[str]:
-        """Those of which all tables are there."""
+    def _names(self, corpus: Corpus) -> list[str]:
+        """Return the names of the sets that have all tables."""
         names = corpus.retrieval_sets() if self.name is None else [self.name]
         return [name for name in names if all(corpus.files(table) for table in RetrievalTask(name).expected())]
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return tuple(table for name in self._sets(corpus) for table in RetrievalTask(name).expected())
+        return tuple(table for name in self._names(corpus) for table in RetrievalTask(name).expected())
 
-    def tested(self, corpus: Corpus) -> tuple[str, ...]:
-        """The queries: documents are what an encoder may well have read, without being told what they answer."""
-        return tuple(table for table in self.tables(corpus) if table.endswith("/queries"))
-
-    def measured(self, corpus: Corpus, table: str) -> np.ndarray:
-        """Queries that have judgements."""
-        tables = _columns(corpus, table.split("/")[1])
-        judged = tables["qrels"].column("query_id").combine_chunks()
-        return np.asarray(pc.is_in(tables["queries"].column("query_id"), judged).to_numpy())
-
-    def by_default(self, corpus: Corpus) -> bool:
+    def is_default(self, corpus: Corpus) -> bool:
         return self.name is None
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
         names = corpus.retrieval_sets() if self.name is None else ()
-        return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._sets(corpus)}
+        return {name: list(RetrievalTask(name).expected()) for name in names if name not in self._names(corpus)}
 
     def problems(self, corpus: Corpus) -> list[str]:
+        return [
+            problem for name in self._names(corpus) for problem in _problems(_columns(corpus, name), f"{NAME}/{name}")
+        ]
+
+    def load(self, corpus: Corpus) -> Sequence[Judged]:
         found = []
-        for name in self._sets(corpus):
-            tables, where = _columns(corpus, name), f"{NAME}/{name}"
-            found += _problems(tables, where, len(tables["queries"]) == corpus.rows(f"{where}/queries"))
-        return found
-
-    def sentences(self, corpus: Corpus) -> list[str]:
-        sets = [_load(corpus, name) for name in self._sets(corpus)]
-        return list(dict.fromkeys(text for judged in sets for text in (*judged.queries, *judged.documents)))
-
-    def score(
-        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
-    ) -> list[ResultRow]:
-        """A row for every set, similarity and metric: its mean over the queries, with their bootstrap interval."""
-        rows: list[ResultRow] = []
-        for found in self.row_scores(corpus, represent, similarities):
-            counts_QR = whole_and_resampled(found.label, len(found.values), resamples)
-            known = {"dataset": found.dataset, "split": found.split, "rows": "all", "dataset_sha256": found.sha256}
-            known |= {"similarity": found.similarity}
-            values_R = found.values @ counts_QR / len(found.values)
-            rows.append(known | value_columns(found.metric, values_R, len(found.values)))
-        return rows
-
-    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        found = []
-        for name in self._sets(corpus):
-            judged = _load(corpus, name)
-            queries, documents = represent(judged.queries), represent(judged.documents)
-            for called, similarity in similarities.items():
-                measured = judged.measure(search(queries, documents, similarity))
-                for metric, values_Q in measured.items():
-                    found.append(RowScores(f"{NAME}:{name}", "test", judged.sha256, called, values_Q, metric=metric))
+        for name in self._names(corpus):
+            prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
+            found.append(_judged(f"{NAME}:{name}", _columns(corpus, name), prints))
         return found
 
 
-@dataclass(frozen=True)
-class RetrievalDev:
-    """A retrieval set that selects, by nDCG@10."""
+def own_set(name: str, tables: Mapping[str, OwnRows]) -> Judged:
+    """Return a development set of the user's own.
 
-    metrics: ClassVar[tuple[str, ...]] = METRICS
-    judged: Judged
-    name: str
-
-    @classmethod
-    def of(cls, name: str, tables: Mapping[str, OwnRows]) -> RetrievalDev:
-        """A set of the user's own.
-
-        Raises:
-            InputError: its tables are of no use together.
-        """
-        columns = _ids_as_text({part: rows.table for part, rows in tables.items()})
-        if problems := _problems(columns, f"--dev {name}"):
-            raise InputError(problems)
-        return cls(_judged(columns, [rows.sha256 for rows in tables.values()]), name)
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        return list(dict.fromkeys([*self.judged.queries, *self.judged.documents]))
-
-    @property
-    def size(self) -> int:
-        return len(self.judged.queries)
-
-    def scores(self, model: Model) -> dict[str, float]:
-        of = lookup(self.sentences, model.represent(self.sentences))
-        own = next(iter(model.similarities.values()))
-        try:
-            ranked_QK = search(of(self.judged.queries), of(self.judged.documents), own)
-        except UndefinedCorrelationError as error:
-            raise UndefinedCorrelationError(f"{self.name}: {error}") from error
-        return {metric: float(values_Q.mean()) for metric, values_Q in self.judged.measure(ranked_QK).items()}
+    Raises:
+        InputError: its tables cannot be used together.
+    """
+    columns = _ids_as_text({part: rows.table for part, rows in tables.items()})
+    if problems := _problems(columns, f"--dev {name}"):
+        raise InputError(problems)
+    return replace(_judged(name, columns, [rows.sha256 for rows in tables.values()]), split="dev")
 
 
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:
     names = {part: [column.name for column in RETRIEVAL[part]] for part in RETRIEVAL}
-    return _ids_as_text({part: corpus.read(f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
+    return _ids_as_text({part: columns_of(corpus, f"{NAME}/{name}/{part}", names[part]) for part in RETRIEVAL})
 
 
 def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -344,12 +308,7 @@ def _ids_as_text(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     return tables
 
 
-def _load(corpus: Corpus, name: str) -> Judged:
-    prints = [corpus.fingerprint(table) for table in RetrievalTask(name).expected()]
-    return _judged(_columns(corpus, name), prints)
-
-
-def _judged(tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
+def _judged(name: str, tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
     documents = tables["corpus"].sort_by([("doc_id", "descending")])
     texts = documents.column("text").to_pylist()
     if "title" in documents.column_names:
@@ -360,12 +319,15 @@ def _judged(tables: Mapping[str, pa.Table], prints: Sequence[str]) -> Judged:
     qrels = tables["qrels"]
     for query_id, doc_id, score in zip(*(qrels.column(c).to_pylist() for c in qrels.column_names), strict=True):
         judged.setdefault(query_id, {})[row_of[doc_id]] = int(score)
-    queries = tables["queries"].filter(pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string())))
+    rows = pc.is_in(tables["queries"].column("query_id"), pa.array(judged, pa.string()))
+    queries = tables["queries"].filter(rows)
     return Judged(
+        name=name,
         sha256=hashlib.sha256("".join(prints).encode()).hexdigest(),
         documents=[Asked(text, "document") for text in texts],
         queries=[Asked(text, "query") for text in queries.column("text").to_pylist()],
         judgements=[_sorted(judged[query_id]) for query_id in queries.column("query_id").to_pylist()],
+        rows={f"{name.replace(':', '/')}/queries": np.asarray(rows.to_numpy())},
     )
 
 
@@ -374,8 +336,8 @@ def _sorted(scores: Mapping[int, int]) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.array([scores[int(row)] for row in rows], np.int64)
 
 
-def _problems(tables: Mapping[str, pa.Table], where: str, whole: bool = True) -> list[str]:
-    """What makes the tables of a set unusable together; not ``whole``: of the queries that a model was not trained on."""
+def _problems(tables: Mapping[str, pa.Table], where: str) -> list[str]:
+    """Return why the tables of a set cannot be used together, or an empty list."""
     found = []
     ids = {part: tables[part].column(c).to_pylist() for part, c in (("corpus", "doc_id"), ("queries", "query_id"))}
     qrels = tables["qrels"]
@@ -389,8 +351,6 @@ def _problems(tables: Mapping[str, pa.Table], where: str, whole: bool = True) ->
                 f"{what} may be there once, remove the others"
             )
     for column, part in (("query_id", "queries"), ("doc_id", "corpus")):
-        if part == "queries" and not whole:
-            continue  # judgements of the others are of no use, and no fault
         known = set(ids[part])
         unknown = [value for value in dict.fromkeys(qrels.column(column).to_pylist()) if value not in known]
         if unknown:

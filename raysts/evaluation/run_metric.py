@@ -16,7 +16,7 @@ Mode = Literal["max", "min"]
 
 def reported(table: str) -> tuple[str, ...]:
     """Names of what a run reports whose development set is ``table``; the first one selects checkpoints."""
-    return (*DEVS[table].metrics, LOSS)
+    return (*DEVS[table], LOSS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RunMetric:
         """What a line of ``metrics.jsonl`` calls it; ``dev`` is the score that selects checkpoints."""
         if self.name == LOSS:
             return LOSS
-        return "dev" if self.selecting or self.name == DEVS[self.table].metrics[0] else f"dev_{self.name}"
+        return "dev" if self.selecting or self.name == DEVS[self.table][0] else f"dev_{self.name}"
 
     @property
     def factor(self) -> int:

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from raysts.errors import InputError, RunFailed
-from raysts.evaluation.results import ResultRow
 
 Metric = Literal["pearson", "spearman"]
 METRICS: tuple[Metric, ...] = ("pearson", "spearman")
@@ -85,12 +84,6 @@ def resample_set(label: str, n: int, resamples: int) -> np.ndarray:
     return draw(n, (BOOTSTRAP_SEED, zlib.crc32(label.encode())), resamples)
 
 
-def whole_and_resampled(label: str, n: int, resamples: int) -> np.ndarray:
-    """How often each row counts [N, 1 + R]: once, then as it is drawn in each resample of :func:`resample_set`."""
-    drawn_NR = resample_set(label, n, resamples)
-    return np.concatenate([np.ones_like(drawn_NR, shape=(n, 1)), drawn_NR], axis=1)
-
-
 def correlation_samples(
     predicted: np.ndarray, gold: np.ndarray, counts: np.ndarray, metrics: Sequence[Metric] = METRICS
 ) -> dict[Metric, np.ndarray]:
@@ -129,32 +122,6 @@ def percentile_interval(samples: np.ndarray, level: float = 0.95) -> tuple[float
         return None
     low, high = np.quantile(defined, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
     return float(low), float(high)
-
-
-def value_columns(metric: str, values_R: np.ndarray, n: int) -> ResultRow:
-    """A value followed by its bootstrap samples -> metric, value, ci_low, ci_high, n."""
-    low, high = percentile_interval(values_R[1:]) or (None, None)
-    return {"metric": metric, "value": float(values_R[0]), "ci_low": low, "ci_high": high, "n": n}
-
-
-def share_right(right_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
-    """Share of the rows that are right, per column of counts [R]; NaN where none counts."""
-    with np.errstate(invalid="ignore"):
-        return counts_NR[right_N].sum(axis=0, dtype=np.int64) / counts_NR.sum(axis=0, dtype=np.int64)
-
-
-def sampled_correlations(
-    what: str, predicted: np.ndarray, gold: np.ndarray, label: str, resamples: int
-) -> dict[str, np.ndarray]:
-    """Per metric the value followed by its bootstrap samples [1 + R]; ``what`` begins the messages of errors."""
-    try:
-        values = {metric: [CORRELATIONS[metric](predicted, gold)] for metric in METRICS}
-    except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{what}: {error}") from error
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from error
-    samples = correlation_samples(predicted, gold, resample_set(label, len(gold), resamples))
-    return {metric: np.concatenate([values[metric], samples[metric]]) for metric in METRICS}
 
 
 def _checked(predicted: np.ndarray, gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

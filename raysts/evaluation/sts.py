@@ -8,10 +8,9 @@ average by the number of pairs (BERT-flow).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,30 +19,31 @@ import pyarrow.compute as pc
 from raysts.data.corpora import Corpus
 from raysts.data.own import open_pairs
 from raysts.errors import InputError
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import (
-    CORRELATIONS,
-    METRICS,
-    RESAMPLES,
-    UndefinedCorrelationError,
-    sampled_correlations,
-    value_columns,
+from raysts.evaluation.scores import RowScores
+from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
+from raysts.evaluation.tasks import (
+    LabelledSet,
+    Represent,
+    Representation,
+    Similarities,
+    Task,
+    columns_of,
+    take,
 )
-from raysts.evaluation.tasks import ComparableTask, Represent, Representation, RowScores, Similarities, take
 from raysts.ops.similarity import Similarity
 
 EQUAL = "has pairs of equal texts alone, which are all as similar to any model; sentence1 and sentence2 must be different columns"
 
-MOST_READ = 16
-_read: dict[tuple[Any, ...], Pairs] = {}
-"""The pairs of the sets that were read last, by what they are: each model that is measured asks for them."""
-
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(LabelledSet):
     """Scored sentence pairs, each distinct sentence once.
 
-    ``left`` and ``right`` [N] point into ``sentences``; ``subset`` [N] into ``subsets``; ``gold`` [N] is float64.
+    Attributes:
+        left, right: [N] places in ``sentences``.
+        gold: [N] float64 scores.
+        subsets: the rows of each subset, in order of first appearance; empty of a set without subsets.
+        aggregations: those of the results.
     """
 
     name: str
@@ -52,40 +52,60 @@ class Pairs:
     left: np.ndarray
     right: np.ndarray
     gold: np.ndarray
-    subsets: tuple[str, ...]
-    subset: np.ndarray
+    subsets: Mapping[str, np.ndarray]
+    split: str = "test"
+    aggregations: tuple[str, ...] = ("all", "mean", "wmean")
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def equal(self) -> bool:
-        """Whether both sentences of every pair are the same."""
-        return bool((self.left == self.right).all())
+    def texts(self) -> list[str]:
+        return self.sentences
 
-    def members(self) -> list[np.ndarray]:
-        return [np.flatnonzero(self.subset == index) for index in range(len(self.subsets))]
+    @property
+    def size(self) -> int:
+        return len(self.gold)
 
-    def parts(self) -> list[Pairs]:
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        representation = represent(self.sentences)
         return [
-            replace(self, left=self.left[rows], right=self.right[rows], gold=self.gold[rows], subset=self.subset[rows])
-            for rows in self.members()
+            RowScores(
+                dataset=self.name,
+                split=self.split,
+                sha256=self.sha256,
+                similarity=name,
+                metrics=METRICS,
+                values=pair_similarities(self, representation, unordered(similarity)),
+                gold=self.gold,
+                subsets=self.subsets if len(self.subsets) > 1 else {},
+                aggregations=self.aggregations,
+                draw=f"{self.name}/{self.split}/all",
+            )
+            for name, similarity in similarities.items()
         ]
 
+    def problems(self) -> list[str]:
+        found = []
+        parts = {f"{self.name}: subset '{subset}'": rows for subset, rows in self.subsets.items()}
+        for where, rows in (parts or {f"{self.name}:": np.arange(self.size)}).items():
+            distinct = len(np.unique(self.gold[rows]))
+            if distinct < 2:
+                found.append(
+                    f"{where} has {len(rows)} row(s) and {distinct} distinct score(s); a correlation needs at least two "
+                    f"different scores: add rows, merge the subset into another, or remove it"
+                )
+            elif (self.left[rows] == self.right[rows]).all():
+                found.append(f"{where} {EQUAL}")
+        return found
 
-def pairs_from_table(table: pa.Table, name: str, sha256: str) -> Pairs:
-    """A table with sentence1, sentence2, score and perhaps subset, checked before -> :class:`Pairs`."""
+
+def pairs_from_table(table: pa.Table, name: str, sha256: str, split: str = "test") -> Pairs:
+    """Return the pairs of a checked table with sentence1, sentence2, score and perhaps subset.
+
+    A development set (``split`` ``dev``) is one set, whatever its subsets.
+    """
     columns = [table.column(column).cast(pa.string()) for column in ("sentence1", "sentence2")]
     texts = pa.concat_arrays([chunk for column in columns for chunk in column.chunks]).dictionary_encode()
     codes = texts.indices.to_numpy().astype(np.int64)
-    if "subset" in table.column_names:
-        try:
-            named = table.column("subset").cast(pa.string())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"{name}: column 'subset' holds no names ({error}); write it as text, or leave it out"
-            ) from None
-        subsets = pc.fill_null(named, "unnamed").combine_chunks().dictionary_encode()
-        names, subset = tuple(subsets.dictionary.to_pylist()), subsets.indices.to_numpy().astype(np.int64)
-    else:
-        names, subset = (name,), np.zeros(table.num_rows, dtype=np.int64)
     return Pairs(
         name=name,
         sha256=sha256,
@@ -93,47 +113,54 @@ def pairs_from_table(table: pa.Table, name: str, sha256: str) -> Pairs:
         left=codes[: table.num_rows],
         right=codes[table.num_rows :],
         gold=table.column("score").cast(pa.float64()).to_numpy(),
-        subsets=names,
-        subset=subset,
+        subsets={} if split == "dev" else _subsets(table, name),
+        split=split,
     )
 
 
-def load_pairs(corpus: Corpus, *tables: str, name: str | None = None) -> Pairs:
-    """The pairs of one canonical table, or of several one after the other."""
+def _subsets(table: pa.Table, name: str) -> dict[str, np.ndarray]:
+    if "subset" not in table.column_names:
+        return {}
+    try:
+        named = table.column("subset").cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{name}: column 'subset' holds no names ({error}); write it as text, or leave it out"
+        ) from None
+    encoded = pc.fill_null(named, "unnamed").combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    return {subset: np.flatnonzero(codes == code) for code, subset in enumerate(encoded.dictionary.to_pylist())}
+
+
+def load_pairs(corpus: Corpus, *tables: str, name: str | None = None, split: str = "test") -> Pairs:
+    """Read the pairs of one canonical table, or of several one after the other."""
     wanted = ["sentence1", "sentence2", "score", "subset"]
-    parts = [corpus.read(table, wanted) for table in tables]
+    parts = [columns_of(corpus, table, wanted) for table in tables]
     prints = [corpus.fingerprint(table) for table in tables]
     sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
-    return pairs_from_table(pa.concat_tables(parts, promote_options="permissive"), name or tables[0], sha256)
-
-
-def read_once(key: tuple[Any, ...], read: Callable[[], Pairs]) -> Pairs:
-    """The pairs that ``key`` names, read unless they were lately."""
-    if key not in _read:
-        if len(_read) >= MOST_READ:
-            _read.clear()
-        _read[key] = read()
-    return _read[key]
+    table = pa.concat_tables(parts, promote_options="permissive")
+    rows = {name: np.ones(len(part), bool) for name, part in zip(tables, parts, strict=True)}
+    return replace(pairs_from_table(table, name or tables[0], sha256, split), rows=rows)
 
 
 def load_pairs_file(path: str | Path) -> Pairs:
-    """The user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used where there is one.
+    """Read the user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used if it is there.
 
     Raises:
         InputError: as :func:`raysts.data.own.open_pairs`, or a subset whose scores are all equal.
     """
     own = open_pairs(path, "--pairs")
     pairs = pairs_from_table(own.table, own.title.lower(), own.sha256)
-    if problems := problems_of(pairs):
+    if problems := pairs.problems():
         raise InputError([f"{path}: {problem}" for problem in problems])
     return pairs
 
 
 def pair_similarities(pairs: Pairs, representation: Representation, similarity: Similarity) -> np.ndarray:
-    """The similarity of every pair [N] float64; the representation has one row for each of ``pairs.sentences``.
+    """Return the similarity of every pair [N] float64; the representation has one row for each of ``pairs.sentences``.
 
     Raises:
-        UndefinedCorrelationError: a representation that is not finite, whatever the similarity would make of it.
+        UndefinedCorrelationError: a representation is not finite, whatever the similarity would make of it.
     """
     for name, values in representation.items():
         bad = len(values) - int(np.sum([np.isfinite(row).all() for row in values]))
@@ -149,91 +176,12 @@ def pair_similarities(pairs: Pairs, representation: Representation, similarity: 
 
 
 def unordered(similarity: Similarity) -> Similarity:
-    """The mean over both orders: a scored pair has none, and some similarities do (GaussCSE's)."""
+    """Return the mean over both orders: a scored pair has none, and some similarities do (GaussCSE's)."""
     return lambda a, b: (similarity(a, b) + similarity(b, a)) / 2
 
 
-def correlations_of(pairs: Pairs, representation: Representation, similarity: Similarity) -> dict[str, float]:
-    """Correlations over all pairs by metric, without intervals."""
-    predicted = pair_similarities(pairs, representation, unordered(similarity))
-    try:
-        return {metric: CORRELATIONS[metric](predicted, pairs.gold) for metric in METRICS}
-    except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{pairs.name}: {error}") from error
-
-
-def problems_of(pairs: Pairs) -> list[str]:
-    """Subsets whose correlation is undefined whatever the model says."""
-    return [
-        f"{pairs.name}: subset '{subset}' has {len(part.gold)} row(s) and {len(np.unique(part.gold))} distinct "
-        f"score(s); a correlation needs at least two different scores: merge the subset into another or remove it"
-        if len(np.unique(part.gold)) < 2
-        else f"{pairs.name}: subset '{subset}' {EQUAL}"
-        for subset, part in zip(pairs.subsets, pairs.parts(), strict=True)
-        if len(np.unique(part.gold)) < 2 or part.equal
-    ]
-
-
-def correlation_rows(pairs: Pairs, predicted: np.ndarray, label: str, resamples: int = RESAMPLES) -> list[ResultRow]:
-    """aggregation, subset, metric, value, ci_low, ci_high, n of every aggregation and, where there are several, subset.
-
-    Intervals are percentile bootstrap intervals of pairs; those of ``mean``, ``wmean`` and of a subset resample within
-    the subsets. ``label`` names the random numbers, so that systems compared on a set have the same resamples. With
-    ``resamples`` 0 the intervals are null.
-
-    Raises:
-        UndefinedCorrelationError: the similarities of a subset are all equal, or some are not finite.
-    """
-    members = pairs.members()
-    sizes = np.array([len(rows) for rows in members])
-    whole = sampled_correlations(pairs.name, predicted, pairs.gold, f"{label}/all", resamples)
-    # One subset is the whole set: its three aggregations are one number and have one interval.
-    parts = [whole]
-    if len(members) > 1:
-        parts = [
-            sampled_correlations(
-                f"{pairs.name}, subset '{subset}'", predicted[rows], pairs.gold[rows], f"{label}/{subset}", resamples
-            )
-            for subset, rows in zip(pairs.subsets, members, strict=True)
-        ]
-    rows: list[ResultRow] = []
-    for metric in METRICS:
-        columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]; row 0 is the value itself
-        aggregated = {"all": whole[metric], "mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
-        rows += [
-            {"aggregation": name, "subset": None} | value_columns(metric, values_R, len(pairs.gold))
-            for name, values_R in aggregated.items()
-        ]
-        if len(parts) > 1:
-            rows += [
-                {"aggregation": None, "subset": subset} | value_columns(metric, values_R, int(size))
-                for subset, values_R, size in zip(pairs.subsets, columns.T, sizes, strict=True)
-            ]
-    return rows
-
-
-def predictions(pairs: Pairs, representation: Representation, similarities: Similarities) -> dict[str, np.ndarray]:
-    """By each similarity that of every pair [N], whatever its order."""
-    return {
-        called: pair_similarities(pairs, representation, unordered(similarity))
-        for called, similarity in similarities.items()
-    }
-
-
-def rows_of(
-    pairs: Pairs, split: str, representation: Representation, similarities: Similarities, resamples: int
-) -> list[ResultRow]:
-    """As :func:`correlation_rows` of every similarity, with what they are of."""
-    known = {"dataset": pairs.name, "split": split, "rows": "all", "dataset_sha256": pairs.sha256}
-    return [
-        known | {"similarity": called} | row
-        for called, predicted in predictions(pairs, representation, similarities).items()
-        for row in correlation_rows(pairs, predicted, f"{pairs.name}/{split}", resamples)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
-class StsTask(ComparableTask):
+class StsTask(Task):
     """One test set, of one table or of several one after the other."""
 
     name: str
@@ -245,29 +193,8 @@ class StsTask(ComparableTask):
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
         return self.parts if all(map(corpus.files, self.parts)) else ()
 
-    def tested(self, corpus: Corpus) -> tuple[str, ...]:
-        return self.tables(corpus)
-
-    def problems(self, corpus: Corpus) -> list[str]:
-        return problems_of(self._pairs(corpus))
-
-    def sentences(self, corpus: Corpus) -> list[str]:
-        return self._pairs(corpus).sentences
-
-    def score(
-        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
-    ) -> list[ResultRow]:
-        pairs = self._pairs(corpus)
-        return rows_of(pairs, "test", represent(pairs.sentences), similarities, resamples)
-
-    def row_scores(self, corpus: Corpus, represent: Represent, similarities: Similarities) -> list[RowScores]:
-        pairs = self._pairs(corpus)
-        found = predictions(pairs, represent(pairs.sentences), similarities)
-        return [RowScores(self.name, "test", pairs.sha256, called, found[called], pairs.gold) for called in found]
-
-    def _pairs(self, corpus: Corpus) -> Pairs:
-        key = self.name, *corpus.contents(self.parts)
-        return read_once(key, lambda: load_pairs(corpus, *self.parts, name=self.name))
+    def load(self, corpus: Corpus) -> Sequence[Pairs]:
+        return [load_pairs(corpus, *self.parts, name=self.name)]
 
 
 STS_TASKS: dict[str, StsTask] = {

@@ -9,10 +9,10 @@ Shapes: N rows, D dimensions.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +20,9 @@ import pyarrow as pa
 from raysts.data.corpora import Corpus
 from raysts.data.derived import label_codes
 from raysts.evaluation import probes, senteval
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import (
-    UndefinedCorrelationError,
-    sampled_correlations,
-    share_right,
-    value_columns,
-    whole_and_resampled,
-)
-from raysts.evaluation.tasks import Represent, Similarities, Task
+from raysts.evaluation.scores import RowScores
+from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
+from raysts.evaluation.tasks import LabelledSet, Represent, Similarities, Task, columns_of
 from raysts.schema import TABLES, TEST_TABLES
 
 PROBES = {"logistic": probes, "senteval": senteval}
@@ -47,7 +41,7 @@ class Part:
     gold: np.ndarray
 
     def features(self, embed: Callable[[Sequence[str]], np.ndarray]) -> np.ndarray:
-        """What a probe reads: u, or |u - v| beside u * v for the vectors u, v of a pair -> [N, D] or [N, 2 D]."""
+        """Return what a probe reads: u, or |u - v| beside u * v of the vectors u, v of a pair -> [N, D] or [N, 2 D]."""
         vectors = [embed(texts) for texts in self.texts]
         if len(vectors) == 1:
             return vectors[0]
@@ -56,10 +50,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferSet:
-    """One set. Without ``train`` all of ``test`` is cross-validated; without ``dev`` folds of ``train`` choose.
+class TransferSource:
+    """The tables of one set. Without ``train`` all of ``test`` is cross-validated; without ``dev`` folds of ``train`` choose.
 
-    ``scores``: what is predicted is the score of a pair, not its label.
+    Attributes:
+        scores: a pair's score is predicted, not its label.
     """
 
     name: str
@@ -69,27 +64,83 @@ class TransferSet:
     scores: bool = False
 
     @property
-    def split(self) -> str:
-        return "test" if self.train else "cv"
-
-    @property
     def tables(self) -> tuple[str, ...]:
         return tuple(table for table in (self.train, self.dev, self.test) if table)
 
     def missing(self, corpus: Corpus) -> list[str]:
-        """The tables that the corpus lacks, or whose labels (which the layout lets SICK leave out)."""
+        """Return the tables that the corpus lacks, or that lack the labels (which the layout lets SICK leave out)."""
         there = corpus.files if self.scores else corpus.has_labels
         return [table for table in self.tables if not there(table) or table in corpus.own]
 
-    def load(self, corpus: Corpus, table: str) -> Part:
-        texts = [column.name for column in TABLES[table] if column.kind == "text"]
-        found = corpus.read(table, [*texts, "score" if self.scores else "label"])
-        return Part(table, tuple(found.column(name).to_pylist() for name in texts), _gold(found, table))
-
-    def sha256(self, corpus: Corpus) -> str:
-        """Of the table, or of the fingerprints of all tables: what is trained on counts as much as what is asked."""
+    def load(self, corpus: Corpus, probe: str) -> "TransferSet":
         prints = [corpus.fingerprint(table) for table in self.tables]
-        return prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+        # What is trained on counts as much as what is asked.
+        sha256 = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+        return TransferSet(self.name, self, sha256, tuple(self._part(corpus, table) for table in self.tables), probe)
+
+    def _part(self, corpus: Corpus, table: str) -> Part:
+        texts = [column.name for column in TABLES[table] if column.kind == "text"]
+        columns = columns_of(corpus, table, [*texts, "score" if self.scores else "label"])
+        return Part(table, tuple(columns.column(name).to_pylist() for name in texts), _gold(columns, table))
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSet(LabelledSet):
+    """The rows of one set; similarities play no part. ``parts``: those of train, dev and test, as far as they are there."""
+
+    name: str
+    source: TransferSource
+    sha256: str
+    parts: tuple[Part, ...]
+    probe: str
+
+    @property
+    def rows(self) -> Mapping[str, np.ndarray]:
+        return {self.source.test: np.ones(self.size, bool)} if self.source.test in TEST_TABLES else {}
+
+    @property
+    def gold(self) -> np.ndarray | None:
+        return self.parts[-1].gold if self.source.scores else None
+
+    @property
+    def subsets(self) -> Mapping[str, np.ndarray]:
+        return {}
+
+    @property
+    def texts(self) -> list[str]:
+        return list(dict.fromkeys(text for part in self.parts for texts in part.texts for text in texts))
+
+    @property
+    def size(self) -> int:
+        return len(self.parts[-1].gold)
+
+    def problems(self) -> list[str]:
+        if self.source.scores:
+            return score_problems(self.parts)
+        fewest = 1 if self.source.dev else 2
+        return label_problems(self.parts[0], self.parts[1:], fewest if self.source.train else 3)
+
+    def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
+        features = [self._finite(part.features(lambda texts: represent(texts)["vectors"])) for part in self.parts]
+        split = "test" if self.source.train else "cv"
+        known: dict[str, Any] = {
+            "dataset": self.name, "split": split, "sha256": self.sha256, "draw": f"{self.name}/{split}",
+            "similarity": None if self.probe == PROBE else self.probe,
+        }  # fmt: skip
+        if self.source.scores:
+            predicted_N, gold_N = _related(PROBES[self.probe], self, features)
+            return [RowScores(metrics=METRICS, values=predicted_N, gold=gold_N, **known)]
+        predicted_N, gold_N = _classified(PROBES[self.probe], self, features)
+        return [RowScores(metrics=("accuracy",), values=(predicted_N == gold_N) * 1.0, **known)]
+
+    def _finite(self, features_ND: np.ndarray) -> np.ndarray:
+        bad = len(features_ND) - int(np.isfinite(features_ND).all(axis=1).sum())
+        if bad:
+            raise UndefinedCorrelationError(
+                f"{self.name}: the vectors of {bad} of {len(features_ND)} rows are not finite: the model gives NaN or "
+                f"infinite values (training diverged?); use an earlier checkpoint or a lower learning rate"
+            )
+        return features_ND
 
 
 def _gold(found: pa.Table, table: str) -> np.ndarray:
@@ -102,7 +153,7 @@ def _gold(found: pa.Table, table: str) -> np.ndarray:
 
 
 def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]:
-    """What keeps labels from being learnt: one class alone, classes with fewer rows than folds, labels never seen."""
+    """Return why labels cannot be learnt: one class alone, classes with fewer rows than folds, labels never seen."""
     classes, counts = np.unique(train.gold, return_counts=True)
     if len(classes) < 2:
         return [
@@ -125,7 +176,7 @@ def label_problems(train: Part, asked: Sequence[Part], fewest: int) -> list[str]
 
 
 def score_problems(parts: Sequence[Part]) -> list[str]:
-    """Tables whose scores are all equal: they have no correlation with anything."""
+    """Return the tables with equal scores alone: they have no correlation with anything."""
     return [
         f"{part.table}: all {len(part.gold)} scores are {part.gold[0]:g}; a correlation needs scores that differ"
         for part in parts
@@ -139,107 +190,58 @@ def _rows(which: np.ndarray) -> str:
     return f"row {', '.join(map(str, found[:_MOST_ROWS]))}{more}"
 
 
-def _sick(name: str, scores: bool) -> TransferSet:
-    return TransferSet(name, "sick/sick_test", "sick/sick_train", "sick/sick_trial", scores)
+def _sick(name: str, scores: bool) -> TransferSource:
+    return TransferSource(name, "sick/sick_test", "sick/sick_train", "sick/sick_trial", scores)
 
 
-TRANSFER_SETS: tuple[TransferSet, ...] = (
-    *(TransferSet(name, f"senteval/{name}") for name in ("mr", "cr", "mpqa", "subj")),
+TRANSFER_SETS: tuple[TransferSource, ...] = (
+    *(TransferSource(name, f"senteval/{name}") for name in ("mr", "cr", "mpqa", "subj")),
     *(
-        TransferSet(name, f"senteval/{name}_test", f"senteval/{name}_train", f"senteval/{name}_dev")
+        TransferSource(name, f"senteval/{name}_test", f"senteval/{name}_train", f"senteval/{name}_dev")
         for name in ("sst2", "sst5")
     ),
-    *(TransferSet(name, f"senteval/{name}_test", f"senteval/{name}_train") for name in ("trec", "mrpc")),
+    *(TransferSource(name, f"senteval/{name}_test", f"senteval/{name}_train") for name in ("trec", "mrpc")),
     _sick("sick-e", scores=False),
     _sick("sickr-relatedness", scores=True),
-    TransferSet("stsb-relatedness", "sts/stsb_test", "sts/stsb_train", "sts/stsb_dev", scores=True),
+    TransferSource("stsb-relatedness", "sts/stsb_test", "sts/stsb_train", "sts/stsb_dev", scores=True),
 )
-"""Every set, by what the results table calls it."""
+"""Every set, by its name in the results table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferTask(Task):
-    """All sets that are there. The similarities of a model play no part."""
+    """All sets that are there."""
 
     heavy: ClassVar[bool] = True
-    sets: tuple[TransferSet, ...] = TRANSFER_SETS
+    sources: tuple[TransferSource, ...] = TRANSFER_SETS
     probe: str = PROBE
 
     def expected(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table for probe_set in self.sets for table in probe_set.tables))
+        return tuple(dict.fromkeys(table for source in self.sources for table in source.tables))
 
-    def present(self, corpus: Corpus) -> list[TransferSet]:
-        return [probe_set for probe_set in self.sets if not probe_set.missing(corpus)]
+    def present(self, corpus: Corpus) -> list[TransferSource]:
+        return [source for source in self.sources if not source.missing(corpus)]
 
     def left_out(self, corpus: Corpus) -> dict[str, list[str]]:
-        return {probe_set.name: missing for probe_set in self.sets if (missing := probe_set.missing(corpus))}
+        return {source.name: missing for source in self.sources if (missing := source.missing(corpus))}
 
     def tables(self, corpus: Corpus) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(table for probe_set in self.present(corpus) for table in probe_set.tables))
+        return tuple(dict.fromkeys(table for source in self.present(corpus) for table in source.tables))
 
-    def tested(self, corpus: Corpus) -> tuple[str, ...]:
-        return tuple(table for table in self.tables(corpus) if table in TEST_TABLES)
-
-    def problems(self, corpus: Corpus) -> list[str]:
-        found: list[str] = []
-        for probe_set in self.present(corpus):
-            parts = [probe_set.load(corpus, table) for table in probe_set.tables]
-            if probe_set.scores:
-                found += score_problems(parts)
-            else:
-                fewest = 3 if probe_set.train is None else 2 if probe_set.dev is None else 1
-                found += label_problems(parts[0], parts[1:], fewest)
-        return found
-
-    def sentences(self, corpus: Corpus) -> list[str]:
-        parts = (probe_set.load(corpus, table) for probe_set in self.present(corpus) for table in probe_set.tables)
-        return list(dict.fromkeys(text for part in parts for texts in part.texts for text in texts))
-
-    def score(
-        self, corpus: Corpus, represent: Represent, similarities: Similarities, resamples: int
-    ) -> list[ResultRow]:
-        rows: list[ResultRow] = []
-        for probe_set in self.present(corpus):
-            parts = [probe_set.load(corpus, table) for table in probe_set.tables]
-            features = [_finite(probe_set, part.features(lambda texts: represent(texts)["vectors"])) for part in parts]
-            known = {
-                "dataset": probe_set.name, "split": probe_set.split, "rows": "all", "dataset_sha256": probe_set.sha256(corpus),
-                "aggregation": None, "subset": None, "similarity": None if self.probe == PROBE else self.probe,
-            }  # fmt: skip
-            label = f"{probe_set.name}/{probe_set.split}"
-            measured = _related if probe_set.scores else _classified
-            predicted_N, gold_N = measured(PROBES[self.probe], probe_set, parts, features)
-            if probe_set.scores:
-                values = sampled_correlations(probe_set.name, predicted_N, gold_N, label, resamples)
-            else:
-                counts_NR = whole_and_resampled(label, len(gold_N), resamples)
-                values = {"accuracy": share_right(predicted_N == gold_N, counts_NR)}
-            rows += [known | value_columns(metric, values_R, len(gold_N)) for metric, values_R in values.items()]
-        return rows
+    def load(self, corpus: Corpus) -> Sequence[TransferSet]:
+        return [source.load(corpus, self.probe) for source in self.present(corpus)]
 
 
-def _finite(probe_set: TransferSet, features_ND: np.ndarray) -> np.ndarray:
-    bad = len(features_ND) - int(np.isfinite(features_ND).all(axis=1).sum())
-    if bad:
-        raise UndefinedCorrelationError(
-            f"{probe_set.name}: the vectors of {bad} of {len(features_ND)} rows are not finite: the model gives NaN or "
-            f"infinite values (training diverged?); use an earlier checkpoint or a lower learning rate"
-        )
-    return features_ND
-
-
-def _classified(
-    by: ModuleType, probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The predicted and the true codes of the classes of the measured rows."""
-    classes = np.unique(parts[0].gold)
-    codes = [np.searchsorted(classes, part.gold) for part in parts]
-    if probe_set.train is None:
+def _classified(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the predicted and the true codes of the classes of the measured rows."""
+    classes = np.unique(of.parts[0].gold)
+    codes = [np.searchsorted(classes, part.gold) for part in of.parts]
+    if of.source.train is None:
         splits = by.folds(codes[0], probes.fold_count(probes.FOLDS, codes[0]))
         predicted_N = np.empty_like(codes[0])
         for (_, held_out), probe in zip(splits, by.classify(features[0], codes[0], splits), strict=True):
             predicted_N[held_out] = probe.predicted
-    elif probe_set.dev is None:
+    elif of.source.dev is None:
         rows = np.split(np.arange(sum(map(len, codes))), [len(codes[0])])
         (probe,) = by.classify(np.concatenate(features), np.concatenate(codes), [(rows[0], rows[1])])
         predicted_N = probe.predicted
@@ -249,12 +251,10 @@ def _classified(
     return predicted_N, codes[-1]
 
 
-def _related(
-    by: ModuleType, probe_set: TransferSet, parts: Sequence[Part], features: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The predicted and the true scores of the measured rows."""
-    train, dev, test = zip(features, (part.gold for part in parts), strict=True)
+def _related(by: ModuleType, of: TransferSet, features: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the predicted and the true scores of the measured rows."""
+    train, dev, test = zip(features, (part.gold for part in of.parts), strict=True)
     try:
         return by.regress_by_dev(train, dev, test[0]).predicted, test[1]
     except UndefinedCorrelationError as error:
-        raise UndefinedCorrelationError(f"{probe_set.name}, development rows: {error}") from error
+        raise UndefinedCorrelationError(f"{of.name}, development rows: {error}") from error

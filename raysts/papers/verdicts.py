@@ -15,9 +15,8 @@ from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores
 from raysts.evaluation.compare import compare_spread, compare_systems
-from raysts.evaluation.row_scores import ModelScores
-from raysts.evaluation.statistics import CORRELATIONS, holm
-from raysts.evaluation.tasks import RowScores
+from raysts.evaluation.scores import ModelScores, RowScores
+from raysts.evaluation.statistics import holm
 from raysts.papers.claims import CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.match import BACKBONES
 from raysts.pipeline.nodes.evaluate import EvaluateNode
@@ -261,7 +260,7 @@ def _models(side: Side, plans: Mapping[str, Plan], baselines: Mapping[str, Model
 
 
 def _at(node: EvaluateNode, model: str, layers: str) -> ModelScores:
-    by_choice, _ = node.row_scores(model)
+    by_choice = node.row_scores(model)
     return by_choice.get((node.pooling, layers)) or (next(iter(by_choice.values())) if len(by_choice) == 1 else {})
 
 
@@ -272,7 +271,7 @@ def _outcome(plan: Plan) -> str:
 def _best(models: Sequence[ModelScores], on: Sequence[str]) -> list[dict[str, RowScores]]:
     def mean(model: ModelScores) -> float:
         rows = [model[name] for name in on]
-        return fmean(r.values.mean() if r.gold is None else CORRELATIONS["spearman"](r.values, r.gold) for r in rows)
+        return fmean(of.value(of.metrics[0] if of.gold is None else "spearman") for of in rows)
 
     best = max(models, key=mean)
     return [{name: best[name] for name in on}]

@@ -14,7 +14,7 @@ from raysts.evaluation import harness
 from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.compare import compare_systems
 from raysts.evaluation.results import AVERAGED, TEACHER
-from raysts.evaluation.row_scores import Choice, ModelScores
+from raysts.evaluation.scores import Choice, ModelScores
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
@@ -191,7 +191,7 @@ def _pooling_of(plan: Plan, role: str) -> str:
 def _scores(plan: Plan, role: str, model: str, choice: Choice) -> ModelScores:
     """The scores of rows of a model (see :meth:`EvaluateNode.row_scores`) at a pooling; one with heads has one alone."""
     evaluation = _evaluation(plan, role)
-    by_choice = evaluation.row_scores(model)[0] if evaluation else {}
+    by_choice = evaluation.row_scores(model) if evaluation else {}
     alike = [scores for (_, layers), scores in by_choice.items() if layers == choice[1]]  # pooled as it does by itself
     return by_choice.get(choice) or next(iter(alike or (by_choice.values() if len(by_choice) == 1 else ())), {})
 
@@ -269,7 +269,7 @@ def cautions(plan: Plan) -> list[str]:
     pooling and development set, or there is none.
     """
     backbone = _evaluation(plan, "backbone")
-    of_backbone = backbone.row_scores("backbone")[1] if backbone else {}
+    of_backbone = backbone.dev_scores("backbone") if backbone else {}
     lines: dict[str, list[str]] = {}
     trained: dict[str, int] = {}
     names: dict[str, str] = {}

@@ -26,7 +26,7 @@ from raysts.evaluation.agreement import AGREEMENT
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText, together, trained_on
 from raysts.evaluation.contamination.text_overlap import normalise
-from raysts.evaluation.dev import Dev, load_dev
+from raysts.evaluation.dev import Dev, dev_name, load_dev
 from raysts.ids import content_id, derive_seed, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
 from raysts.models.layers import Layers, pooling_modes
@@ -36,7 +36,7 @@ from raysts.models.prompts import Prompts
 from raysts.models.static import is_static
 from raysts.ops.ensemble import Target
 from raysts.pipeline import teachers
-from raysts.pipeline.outcome import dev_name, members_dev
+from raysts.pipeline.outcome import members_dev
 from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
@@ -208,7 +208,7 @@ class Inputs:
     @cached_property
     def in_dev(self) -> dict[str, tuple[int, int]]:
         """Of each task of which pairs, or queries, are in the development set that chooses: how many are, and of how many."""
-        table, known = members_dev(self.pipeline), harness.tasks_of(self.corpus)
+        table = members_dev(self.pipeline)
         own = self.corpus.own.get(table)
         parts = (
             [*own.pairs, *(tables["queries"] for tables in own.retrieval.values())] if isinstance(own, OwnDev) else []
@@ -217,7 +217,8 @@ class Inputs:
         chose |= set(_keys(self.corpus.read(table))) if not parts and self.corpus.files(table) else set()
         found = {}
         for name in self.tasks if chose else ():
-            keys = [key for tested in known[name].tested(self.corpus) for key in _keys(self.corpus.read(tested))]
+            tables = [table for labelled in harness.sets_of(self.corpus, [name]) for table in labelled.rows]
+            keys = [key for tested in tables for key in _keys(self.corpus.read(tested))]
             if shared := sum(key in chose for key in keys):
                 found[name] = shared, len(keys)
         return found

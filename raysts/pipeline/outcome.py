@@ -184,11 +184,6 @@ def members_dev(pipeline: Pipeline) -> str:
     return recipes[-1].spec.dev if recipes else STSB_DEV
 
 
-def dev_name(table: str) -> str:
-    """What results call the development set in a table."""
-    return table.rpartition("/")[2].replace("_", "-")
-
-
 def joined(names: Iterable[str | None]) -> str | None:
     """Names of development sets as a record holds them; None where there are none."""
     return ", ".join(sorted({name for name in names if name})) or None

@@ -200,7 +200,7 @@ class Plan(Inputs):
             for what, model_id, kept, stored in models:
                 options = [
                     Option(what=what, id=model_id, pooling=pooling, layers=as_layers(layers), score=score)
-                    for (pooling, layers), score in evaluation.row_scores(kept)[1].items()
+                    for (pooling, layers), score in evaluation.dev_scores(kept).items()
                 ]
                 as_stored = [option for option in options if (option.pooling, option.layers) == stored]
                 choices += [*as_stored, *(option for option in options if option not in as_stored)]

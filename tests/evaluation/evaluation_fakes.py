@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysts.data.corpora import Corpus
+from raysts.evaluation import harness
+from raysts.evaluation.scores import RowScores, result_rows
+from raysts.evaluation.tasks import Represent, Task
 from raysts.ops.similarity import cosine
 
 
@@ -59,3 +63,24 @@ def scored_pairs(n: int, seed: int = 0) -> dict[str, list[Any]]:
         rows["sentence2"].append(" ".join(first[:shared] + list(rng.choice(words, size=3 - shared))))
         rows["score"].append(shared * 5 / 3)
     return rows
+
+
+def measured(
+    task: Task, corpus: Corpus, represent: Represent, similarities: Any = None, resamples: int = 0
+) -> list[dict[str, Any]]:
+    """The results rows of a task."""
+    by = HashedWords().similarities if similarities is None else similarities
+    found = harness.row_scores(task.sets(corpus), represent, by)
+    return [row for scores in found for row in result_rows(scores, resamples)]
+
+
+def correlated(name: str, values: np.ndarray, gold: np.ndarray, sha256: str = "s") -> RowScores:
+    """Row scores of a set of scored pairs."""
+    known: dict[str, Any] = {"metrics": ("pearson", "spearman"), "aggregations": ("all",), "draw": f"{name}/test/all"}
+    return RowScores(dataset=name, split="test", sha256=sha256, similarity="cosine", values=values, gold=gold, **known)
+
+
+def accurate(name: str, right: np.ndarray, sha256: str = "s") -> RowScores:
+    """Row scores of an accuracy."""
+    known: dict[str, Any] = {"metrics": ("accuracy",), "draw": f"{name}/test", "similarity": "gauss"}
+    return RowScores(dataset=name, split="test", sha256=sha256, values=right.astype(float), **known)

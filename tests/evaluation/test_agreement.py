@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.stats
 
-from raysts.evaluation.agreement import AgreementPairs, pairs_of
+from raysts.evaluation.agreement import judge, pairs_of
+from raysts.evaluation.scores import result_rows
 from raysts.evaluation.tasks import lookup
 from raysts.ops.similarity import cosine_of_vectors
 
@@ -33,8 +34,9 @@ def test_pairs_are_neighbours_and_others_once_each(tmp_path: Path) -> None:
         pa.concat_tables([pairs_of(texts, cosines, "dev"), pairs_of(texts, cosines, "test")]), tmp_path / "a.parquet"
     )
     noisy = (vectors + 0.3 * random.normal(size=vectors.shape)).astype(np.float32)
-    judge = AgreementPairs(tmp_path / "a.parquet", "id", "test")
-    found = judge.rows(lookup(texts, {"vectors": noisy}), {"cosine": cosine_of_vectors}, 0)
+    (half,) = judge(tmp_path / "a.parquet", "id", "test").sets
+    (scores,) = half.row_scores(lookup(texts, {"vectors": noisy}), {"cosine": cosine_of_vectors})
+    found = result_rows(scores, 0)
     expected = scipy.stats.spearmanr([*pairs.values()], [(unit(noisy)[i] @ unit(noisy)[j]) for i, j in pairs])
     (spearman,) = (row for row in found if row["metric"] == "spearman")
     assert np.isclose(spearman["value"], expected.statistic, atol=1e-6) and spearman["n"] == len(pairs)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from evaluation_fakes import accurate, correlated
 from scipy import stats
 
 from raysts.errors import InputError
 from raysts.evaluation.compare import COLUMNS, OVERALL, compare_spread, compare_systems, conclusion, format_comparison
+from raysts.evaluation.scores import RowScores, result_rows
 from raysts.evaluation.statistics import mcnemar, resample_counts, williams
-from raysts.evaluation.sts import correlation_rows, pairs_from_table
-from raysts.evaluation.tasks import RowScores
 
 N = 300
 
@@ -17,11 +17,11 @@ def outcome(name: str, noise: float, seed: int, n: int = N, sha256: str = "s") -
     """Similarities whose errors are ``noise`` large, of a set whose gold scores depend on its name alone."""
     gold = np.random.default_rng(len(name) + n).uniform(0, 5, n).round(1)
     values = gold + noise * np.random.default_rng(seed).normal(size=n)
-    return RowScores(name, "test", sha256, "cosine", values, gold)
+    return correlated(name, values, gold, sha256)
 
 
 def right(name: str, share: float, seed: int, n: int = N) -> RowScores:
-    return RowScores(name, "test", "s", "gauss", (np.random.default_rng(seed).random(n) < share).astype(float))
+    return accurate(name, np.random.default_rng(seed).random(n) < share)
 
 
 def by_key(rows: list[dict]) -> dict[tuple[str, str], dict]:
@@ -53,7 +53,8 @@ def test_correlations_against_a_plain_bootstrap() -> None:
 def test_pairing_narrows_the_interval() -> None:
     """Shared errors cancel in the difference: it is known better than either value."""
     a = outcome("sts12", 1.0, 1)
-    near = RowScores("sts12", "test", "s", "cosine", a.values + 0.05 * np.random.default_rng(5).normal(size=N), a.gold)
+    assert a.gold is not None
+    near = correlated("sts12", a.values + 0.05 * np.random.default_rng(5).normal(size=N), a.gold)
     far = outcome("sts12", 1.0, 2)
     width = []
     for other in (near, far):
@@ -64,19 +65,11 @@ def test_pairing_narrows_the_interval() -> None:
 
 def test_resamples_are_those_of_an_evaluation() -> None:
     """The interval of A against a system that is right everywhere is 1 minus the interval that an evaluation gives."""
-    import pyarrow as pa
-
     a = outcome("sts12", 1.0, 1)
     assert a.gold is not None
-    perfect = RowScores("sts12", "test", "s", "cosine", a.gold, a.gold)
+    perfect = correlated("sts12", a.gold, a.gold)
     row = by_key(compare_systems([{"sts12": a}], [{"sts12": perfect}], 200))["sts12", "pearson"]
-    texts = [f"t{i}" for i in range(N)]
-    pairs = pairs_from_table(pa.table({"sentence1": texts, "sentence2": texts, "score": a.gold}), "sts12", "s")
-    (own,) = (
-        r
-        for r in correlation_rows(pairs, a.values, "sts12/test", 200)
-        if (r["metric"], r["aggregation"]) == ("pearson", "all")
-    )
+    (own,) = (r for r in result_rows(a, 200) if r["metric"] == "pearson")
     assert (row["ci_low"], row["ci_high"]) == pytest.approx((own["ci_low"] - 1, own["ci_high"] - 1), abs=1e-12)
 
 
@@ -148,7 +141,7 @@ def test_false_alarms_of_the_bootstrap_are_at_the_stated_rate() -> None:
     resample_counts.cache_clear()
     for _ in range(200):
         gold, shared = rng.normal(size=(2, 60))
-        a, b = (RowScores("sts12", "test", "s", "c", gold + shared + rng.normal(size=60), gold) for _ in range(2))
+        a, b = (correlated("sts12", gold + shared + rng.normal(size=60), gold) for _ in range(2))
         alarms += by_key(compare_systems([{"sts12": a}], [{"sts12": b}], 200))["sts12", "pearson"]["p"] < 0.05
     assert 0.01 <= alarms / 200 <= 0.11
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_fakes import HashedWords, write_table
+from evaluation_fakes import HashedWords, measured, write_table
 
 from raysts.data.corpora import Corpus
-from raysts.evaluation.dev import DEVS
-from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask, EntailmentDev
+from raysts.evaluation.dev import DEVS, load_dev
+from raysts.evaluation.entailment import DEV, ENTAILMENT_TASKS, GRID, DirectionTask
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold, precision_recall_areas
 from raysts.evaluation.tasks import Representation
 from raysts.models.gaussian_head import similarity
@@ -75,7 +75,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def score(corpus: Corpus, task: str, resamples: int = 50) -> list[dict[str, Any]]:
     model = HashedGaussians()
-    return ENTAILMENT_TASKS[task].score(corpus, model.represent, model.similarities, resamples)
+    return measured(ENTAILMENT_TASKS[task], corpus, model.represent, model.similarities, resamples)
 
 
 def by_hand(corpus: Corpus, table: str, called: str) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +194,7 @@ def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(cor
     """As 1 / (1 + sum of 768 divergences) is: the grid has nothing between its values but 0 and 0.001."""
     model = HashedGaussians()
     tiny = {"gauss-paper": lambda a, b: SIMILARITIES["gauss"](a, b) * 1e-4}
-    rows = ENTAILMENT_TASKS["snli-2way"].score(corpus, model.represent, tiny, 0)
+    rows = measured(ENTAILMENT_TASKS["snli-2way"], corpus, model.represent, tiny)
     on_dev, dev_positive = by_hand(corpus, DEV, "gauss")
     scores, positive = by_hand(corpus, "nli/snli_test", "gauss")
     best = max(np.unique(on_dev), key=lambda threshold: accuracy_by_hand(on_dev, dev_positive, threshold))
@@ -204,12 +204,12 @@ def test_similarities_that_the_grid_cannot_part_are_searched_at_their_values(cor
 
 
 def test_dev_score_is_the_area_by_the_models_own_similarity(corpus: Corpus) -> None:
-    dev = EntailmentDev.load(corpus, DEV)
+    dev = load_dev(corpus, DEV)
     scores, positive = by_hand(corpus, DEV, "gauss")
     assert dev.name == "snli-dev"
     area, average = precision_recall_areas(scores, positive, np.ones((90, 1)))
     found = dev.scores(HashedGaussians())
-    assert list(found) == ["auc_pr", "average_precision"] == list(DEVS[DEV].metrics)  # the first one selects
+    assert list(found) == ["auc_pr", "average_precision"] == list(DEVS[DEV])  # the first one selects
     assert found["auc_pr"] == pytest.approx(area[0], abs=1e-12)
     assert found["average_precision"] == pytest.approx(average[0], abs=1e-12) and average[0] != area[0]
 
@@ -226,7 +226,7 @@ def test_a_collapsed_model_has_no_score(corpus: Corpus, value: float, message: s
             return {"gauss": lambda a, b: np.full(len(a["vectors"]), value)}
 
     with pytest.raises(UndefinedCorrelationError, match=f"{DEV}: .*{message}"):
-        EntailmentDev(EntailmentDev.load(corpus, DEV).pairs).scores(Collapsed())
+        load_dev(corpus, DEV).scores(Collapsed())
 
 
 # -- direction -----------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_direction_by_hand(by_spread: Corpus) -> None:
         asked.append(texts)
         return spread(texts)
 
-    rows = ENTAILMENT_TASKS["sick-direction"].score(by_spread, represent, SIMILARITIES, 200)
+    rows = measured(ENTAILMENT_TASKS["sick-direction"], by_spread, represent, SIMILARITIES, 200)
     assert "z" not in asked[0] and len(asked[0]) == len({*PREMISES, *HYPOTHESES})
     found = {(row["similarity"], row["subset"]): row for row in rows}
     # Wider premise: yes, tie, no, yes, yes. Longer premise: yes, tie, no, tie, no. Ties are wrong.
@@ -306,7 +306,7 @@ def test_direction_of_all_rows_turns_with_the_sentences(corpus: Corpus) -> None:
 
 def test_a_model_of_points_has_the_baseline_alone(corpus: Corpus) -> None:
     model = HashedWords()
-    rows = ENTAILMENT_TASKS["snli-direction"].score(corpus, model.represent, model.similarities, 0)
+    rows = measured(ENTAILMENT_TASKS["snli-direction"], corpus, model.represent)
     assert {(row["similarity"], row["role"], row["split"]) for row in rows} == {("length", "baseline", "test")}
 
 
@@ -328,10 +328,9 @@ def test_tables(corpus: Corpus) -> None:
     )
     for name, task in ENTAILMENT_TASKS.items():
         assert not task.problems(corpus), name
-        sentences = task.sentences(corpus)
-        assert len(set(sentences)) == len(sentences)
+        assert all(len(set(labelled.texts)) == len(labelled.texts) for labelled in task.sets(corpus))
     rows = corpus.read(DEV).to_pydict()
-    assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sentences(corpus))
+    assert {*rows["premise"], *rows["hypothesis"]} <= set(ENTAILMENT_TASKS["sick-2way"].sets(corpus)[0].texts)
 
 
 def test_a_task_without_its_threshold_or_its_labels_is_not_there(corpus: Corpus) -> None:
@@ -360,6 +359,7 @@ def test_one_class_alone_is_a_problem(tmp_path: Path, label: str) -> None:
 def test_snli_dev_as_it_is(real_data: Corpus) -> None:
     """Its entailments are a third of the rows, and length alone tells the direction of nine in ten."""
     model = HashedWords()
-    rows = DirectionTask("snli-dev-direction", DEV).score(real_data, model.represent, model.similarities, 0)
+    rows = measured(DirectionTask("snli-dev-direction", DEV), real_data, model.represent)
     assert rows[0]["n"] == 3329 and rows[0]["value"] == pytest.approx(0.8994, abs=5e-5)
-    assert EntailmentDev.load(real_data, DEV).pairs.gold.mean() == pytest.approx(3329 / 9842)
+    (dev,) = load_dev(real_data, DEV).sets
+    assert dev.gold is not None and dev.gold.mean() == pytest.approx(3329 / 9842)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_fakes import HashedWords, scored_pairs, write_table
+from evaluation_fakes import HashedWords, accurate, correlated, scored_pairs, write_table
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
@@ -14,8 +14,8 @@ from raysts.evaluation.compare import compare_systems, conclusion
 from raysts.evaluation.contamination.contamination import contamination
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.retrieval import METRICS, RetrievalTask, search
-from raysts.evaluation.row_scores import read, row_scores, write
-from raysts.evaluation.tasks import RowScores, lookup
+from raysts.evaluation.scores import read, scores_by_set, write
+from raysts.evaluation.tasks import lookup
 from raysts.models.sentence_model import SentenceModel
 from raysts.ops.similarity import cosine_of_vectors, dot_of_vectors, l2_of_vectors
 from raysts.recipes.recipe import Data
@@ -51,10 +51,9 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def by_query(corpus: Corpus, model: HashedWords, name: str = "Books") -> dict[str, np.ndarray]:
-    task = RetrievalTask(name)
-    texts = task.sentences(corpus)
-    found = task.row_scores(corpus, lookup(texts, model.represent(texts)), {"cosine": cosine_of_vectors})
-    return {scores.metric: scores.values for scores in found}
+    (judged,) = RetrievalTask(name).sets(corpus)
+    found = judged.row_scores(lookup(judged.texts, model.represent(judged.texts)), {"cosine": cosine_of_vectors})
+    return {scores.metrics[0]: scores.values for scores in found}
 
 
 def test_metrics_are_those_of_trec_eval(corpus: Corpus) -> None:
@@ -133,14 +132,14 @@ def test_rows_have_the_interval_over_queries(corpus: Corpus) -> None:
 def test_two_models_are_compared_query_by_query(corpus: Corpus, tmp_path: Path) -> None:
     """Kept, read again, and compared by the paired bootstrap and Student's test."""
     model = HashedWords()
-    texts = harness.sentences(corpus, ["retrieval:Books"])
+    (judged,) = RetrievalTask("Books").sets(corpus)
     of_model = {
-        k: row_scores(corpus, ["retrieval:Books"], texts, vectors, {"cosine": cosine_of_vectors})
-        for k, vectors in model.represent_layers(texts, (1, 2)).items()
+        ("mean", str(k)): judged.row_scores(lookup(judged.texts, vectors), {"cosine": cosine_of_vectors})
+        for k, vectors in model.represent_layers(judged.texts, (1, 2)).items()
     }
-    write(tmp_path / "kept.parquet", {("mean", str(k)): scores for k, scores in of_model.items()}, {})
-    kept, _ = read(tmp_path / "kept.parquet")
-    a, b = kept["mean", "1"], kept["mean", "2"]
+    write(tmp_path / "kept.parquet", of_model)
+    kept = read(tmp_path / "kept.parquet") or {}
+    a, b = scores_by_set(kept["mean", "1"]), scores_by_set(kept["mean", "2"])
     assert list(a) == [f"retrieval:Books {metric}" for metric in METRICS]
     rows = compare_systems([a], [b], 500)
     found = next(row for row in rows if row["metric"] == "map")
@@ -199,11 +198,15 @@ def test_queries_that_were_trained_on_are_scored_apart(corpus: Corpus, tmp_path:
     write_table(tmp_path, "wikipedia/sentences", {"sentence": asked[:4]})
     corpus = Corpus(tmp_path)
     trained = TrainedOn((TrainingText("wikipedia/sentences", Data(), corpus.fingerprint("wikipedia/sentences")),))
-    tasks = {"retrieval:Books": RetrievalTask("Books")}
-    found = contamination(corpus, tasks, trained).tasks["retrieval:Books"]
-    assert (found.rows, found.trained, found.clean) == (24, 4, 20) and found.corpus is not None  # one has no judgements
-    clean = by_query(found.corpus, HashedWords())["map"]
-    assert clean.tolist() == by_query(corpus, HashedWords())["map"][4:].tolist()
+    tasks = {"retrieval:Books": RetrievalTask("Books").sets(corpus)}
+    searched = contamination(corpus, tasks, trained)
+    found = searched.tasks["retrieval:Books"]
+    assert (found.rows, found.trained, found.clean) == (24, 4, 20)  # one query has no judgements
+    rows = harness.evaluate(
+        HashedWords(), corpus, ["retrieval:Books"], layers=(1,), resamples=50, contaminated=searched
+    )
+    clean = next(row for row in rows if (row["rows"], row["metric"]) == ("clean", "map"))
+    assert clean["value"] == pytest.approx(by_query(corpus, HashedWords())["map"][4:].mean()) and clean["n"] == 20
 
 
 def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceModel, corpus: Corpus) -> None:
@@ -226,5 +229,5 @@ def test_a_model_reads_queries_and_documents_behind_its_prompts(small: SentenceM
 
 
 def test_rows_of_other_kinds_keep_their_keys() -> None:
-    assert RowScores("snli-2way", "test", "s", "gauss", np.ones(2)).key == "snli-2way"
-    assert RowScores("stsb", "test", "s", "cosine", np.ones(2), np.ones(2), metric="map").key == "stsb"
+    assert accurate("snli-2way", np.ones(2)).key == "snli-2way"
+    assert correlated("stsb", np.ones(2), np.ones(2)).key == "stsb"

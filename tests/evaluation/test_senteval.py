@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluation_fakes import HashedWords
+from evaluation_fakes import HashedWords, measured
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 from transfer_fakes import write_sets
@@ -139,7 +139,7 @@ def test_relatedness(rows: tuple[np.ndarray, np.ndarray]) -> None:
 
 def test_a_set_is_measured_by_either_probe(tmp_path: Path) -> None:
     task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in ("sst2", "stsb-relatedness")), "senteval")
-    rows = task.score(write_sets(tmp_path), HashedWords().represent, {}, 0)
+    rows = measured(task, write_sets(tmp_path), HashedWords().represent, {})
     assert {(row["dataset"], row["similarity"]) for row in rows} == {
         ("sst2", "senteval"),
         ("stsb-relatedness", "senteval"),

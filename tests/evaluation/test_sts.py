@@ -1,22 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_fakes import HashedWords, scored_pairs, write_table
+from evaluation_fakes import HashedWords, measured, scored_pairs, write_table
 from scipy import stats
 
 from raysts.data.corpora import Corpus
+from raysts.evaluation.scores import result_rows
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.sts import (
-    STS_TASKS,
-    correlation_rows,
-    correlations_of,
-    load_pairs,
-    pair_similarities,
-    problems_of,
-)
+from raysts.evaluation.sts import STS_TASKS, Pairs, load_pairs, pair_similarities
 
 
 @pytest.fixture
@@ -35,13 +30,23 @@ def small(tmp_path: Path) -> Corpus:
 PREDICTED = np.array([0.1, 0.9, 0.2, 0.3, 0.7, 0.4, 0.1])
 
 
+def correlation_rows(pairs: Pairs, predicted: np.ndarray, resamples: int = 1000) -> list[dict]:
+    """Results rows of given similarities of the pairs."""
+
+    def represent(texts: Sequence[str]) -> dict[str, np.ndarray]:
+        return {"vectors": np.zeros((len(texts), 1))}
+
+    (scores,) = pairs.row_scores(represent, {"given": lambda *_: predicted})
+    return result_rows(scores, resamples)
+
+
 def values(rows: list[dict]) -> dict[tuple[str, str], dict]:
     return {(row["metric"], row["aggregation"] or row["subset"]): row for row in rows}
 
 
 def test_aggregations_by_hand(small: Corpus) -> None:
     pairs = load_pairs(small, "sts/sts12")
-    found = values(correlation_rows(pairs, PREDICTED, "small", resamples=200))
+    found = values(correlation_rows(pairs, PREDICTED, resamples=200))
     one = stats.spearmanr([0.1, 0.2, 0.7], [1, 2, 4]).statistic
     # Ranks of 'two': 4, 2, 3, 1 against 4, 3, 1.5, 1.5.
     two = stats.pearsonr([4, 2, 3, 1], [4, 3, 1.5, 1.5]).statistic
@@ -79,7 +84,7 @@ def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None
     columns = scored_pairs(300) | {"score": gold, "subset": ["x"] * 100 + ["y"] * 200}
     write_table(tmp_path, "sts/sts13", columns)
     predicted = gold + rng.normal(size=300) * 0.5 + np.repeat([0.0, 20.0], [100, 200])
-    found = values(correlation_rows(load_pairs(Corpus(tmp_path), "sts/sts13"), predicted, "levels"))
+    found = values(correlation_rows(load_pairs(Corpus(tmp_path), "sts/sts13"), predicted))
     for metric in ("pearson", "spearman"):
         rows = {name: found[metric, name] for name in ("all", "mean", "wmean", "x", "y")}
         assert all(row["ci_low"] < row["value"] < row["ci_high"] for row in rows.values())
@@ -93,14 +98,14 @@ def test_intervals_of_aggregates_resample_within_subsets(tmp_path: Path) -> None
 def test_one_subset_gives_equal_aggregations_and_no_subset_rows(tmp_path: Path) -> None:
     write_table(tmp_path, "sts/sts13", scored_pairs(60))
     pairs = load_pairs(Corpus(tmp_path), "sts/sts13")
-    rows = correlation_rows(pairs, np.random.default_rng(0).normal(size=60), "x", resamples=50)
+    rows = correlation_rows(pairs, np.random.default_rng(0).normal(size=60), resamples=50)
     assert len(rows) == 6 and all(row["subset"] is None for row in rows)
     for metric in ("pearson", "spearman"):
         assert len({(r["value"], r["ci_low"], r["ci_high"]) for r in rows if r["metric"] == metric}) == 1
 
 
 def test_without_resamples_the_intervals_are_null(small: Corpus) -> None:
-    rows = correlation_rows(load_pairs(small, "sts/sts12"), PREDICTED, "small", resamples=0)
+    rows = correlation_rows(load_pairs(small, "sts/sts12"), PREDICTED, resamples=0)
     assert {(row["ci_low"], row["ci_high"]) for row in rows} == {(None, None)}
     assert all(np.isfinite(row["value"]) for row in rows)
 
@@ -119,27 +124,28 @@ def test_integer_scores_null_subsets_and_shards_are_read(tmp_path: Path) -> None
     write_table(tmp_path, "sts/sts16/part-1", base | {"score": [0.5] * 6})
     pairs = load_pairs(Corpus(tmp_path), "sts/sts16")
     assert pairs.gold.tolist() == [0, 1, 2, 3, 4, 5, *[0.5] * 6]
-    assert pairs.subsets == ("x", "unnamed") and (pairs.subset[6:] == 1).all()
+    assert list(pairs.subsets) == ["x", "unnamed"] and set(range(6, 12)) <= set(pairs.subsets["unnamed"])
 
 
 def test_a_collapsed_model_is_named_with_set_and_subset(small: Corpus) -> None:
     pairs = load_pairs(small, "sts/sts12", name="sts12")
     with pytest.raises(UndefinedCorrelationError, match="^sts12: all 7"):
-        correlation_rows(pairs, np.zeros(7), "x")
+        correlation_rows(pairs, np.zeros(7))
     with pytest.raises(UndefinedCorrelationError, match="^sts12, subset 'one': all 3"):
-        correlation_rows(pairs, np.where(pairs.subset == 0, 0.0, PREDICTED), "x")
+        predicted = PREDICTED.copy()
+        predicted[pairs.subsets["one"]] = 0.0
+        correlation_rows(pairs, predicted)
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 'vectors' of 1 of 5 sentences"):
-        correlations_of(
-            pairs, {"vectors": np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]}, HashedWords().similarities["cosine"]
-        )
+        vectors = np.diag([1.0, 1.0, 1.0, 1.0, np.nan])[:, 3:]
+        pairs.row_scores(lambda _: {"vectors": vectors}, HashedWords().similarities)
     with pytest.raises(UndefinedCorrelationError, match="^sts12: 7 of 7"):
-        correlations_of(pairs, {"vectors": np.ones((5, 2))}, lambda a, b: np.full(len(a["vectors"]), np.inf))
+        correlation_rows(pairs, np.full(7, np.inf))
 
 
 def test_subsets_without_a_correlation_are_found_beforehand(tmp_path: Path) -> None:
     columns = scored_pairs(6) | {"subset": ["a", "a", "a", "b", "c", "c"], "score": [1.0, 2.0, 3.0, 1.0, 4.0, 4.0]}
     write_table(tmp_path, "sts/sts15", columns)
-    problems = problems_of(load_pairs(Corpus(tmp_path), "sts/sts15", name="sts15"))
+    problems = load_pairs(Corpus(tmp_path), "sts/sts15", name="sts15").problems()
     assert len(problems) == 2
     assert "subset 'b' has 1 row(s)" in problems[0] and "subset 'c' has 2 row(s) and 1 distinct" in problems[1]
 
@@ -163,7 +169,7 @@ def test_sick_sets(tmp_path: Path) -> None:
     whole = STS_TASKS["sickr-all"]
     assert set(whole.tables(corpus)) == {"sick/sick_train", "sick/sick_trial", "sick/sick_test"}
     model = HashedWords()
-    rows = whole.score(corpus, model.represent, model.similarities, 20)
+    rows = measured(whole, corpus, model.represent, model.similarities, 20)
     assert {row["n"] for row in rows} == {59} and len({row["dataset_sha256"] for row in rows}) == 1
     assert rows[0]["dataset_sha256"] not in {corpus.fingerprint(table) for table in corpus.tables()}
     (tmp_path / "sick/sick_trial.parquet").unlink()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from evaluation_fakes import HashedWords, write_table
+from evaluation_fakes import HashedWords, measured, write_table
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -36,7 +36,7 @@ def vectors(texts: Sequence[str]) -> np.ndarray:
 def score(corpus: Corpus, *names: str, resamples: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows of the named sets by set and metric."""
     task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name in names))
-    rows = task.score(corpus, HashedWords().represent, {}, resamples)
+    rows = measured(task, corpus, HashedWords().represent, {}, resamples)
     return {(row["dataset"], row["metric"]): row for row in rows}
 
 
@@ -288,4 +288,4 @@ def test_a_small_class_makes_fewer_folds(tmp_path: Path) -> None:
 def test_a_collapsed_model_has_no_relatedness(sets: Corpus, value: float, said: str) -> None:
     task = TransferTask(tuple(each for each in TRANSFER_SETS if each.name == "stsb-relatedness"))
     with pytest.raises(UndefinedCorrelationError, match=f"stsb-relatedness.*({said})"):
-        task.score(sets, lambda texts: {"vectors": np.full((len(texts), 4), value, np.float32)}, {}, 0)
+        measured(task, sets, lambda texts: {"vectors": np.full((len(texts), 4), value, np.float32)}, {})

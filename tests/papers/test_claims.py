@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from evaluation_fakes import accurate
 
 from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP
 from raysts.evaluation.dev import DEVS
-from raysts.evaluation.entailment import InferenceTask
-from raysts.evaluation.tasks import RowScores
+from raysts.evaluation.entailment import DirectionTask, TwoWayTask
 from raysts.papers import verdicts as claims_data
 from raysts.papers.claims import BASELINES, CLAIMS, STAND_INS, Claim, Side
 from raysts.papers.claims_page import markdown, render, text, write_report
@@ -73,7 +73,7 @@ def test_two_systems_that_say_the_same_of_every_row_measure_nothing(
 ) -> None:
     """Constants: each of the models calls every pair entailment, so none is above another, whatever the paper says."""
     said = np.tile([1.0, 0.0, 1.0], 20)
-    rows = {"snli-2way": RowScores("snli-2way", "test", "0", "cosine", said)}
+    rows = {"snli-2way": accurate("snli-2way", said)}
     monkeypatch.setattr(claims_data, "_models", lambda side, *_: [rows] * (3 if side is CLAIM.a else 2))
     claim = CLAIM._replace(on=("snli-2way",), holds=holds)
     plan = SimpleNamespace(pipeline=SimpleNamespace(evaluation=SimpleNamespace(resamples=100), stages={}, recipes={}))
@@ -110,7 +110,7 @@ def test_every_point_is_of_use() -> None:
 def test_a_stand_in_is_of_the_same_task_and_selects_nothing() -> None:
     for name, other in STAND_INS.items():
         own, another = harness.TASKS[name], harness.TASKS[other]
-        assert isinstance(own, InferenceTask) and isinstance(another, InferenceTask) and type(own) is type(another)
+        assert type(own) is type(another) and isinstance(another, TwoWayTask | DirectionTask)
         assert another.table in TEST_TABLES - {*DEVS} and not another.unasked
 
 

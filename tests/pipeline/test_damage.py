@@ -51,7 +51,7 @@ FILES = {
     "teacher means": "embeddings/*/shard-00000.parquet",
     "manifest of the means": "embeddings/*/manifest.json",
     "results": "results/*.parquet",
-    "what was measured": "evaluations/*.parquet",
+    "what was measured": "row_scores/*.parquet",
     "search for training text": "contamination/*.json",
     "record of the pipeline": "pipelines/*.json",
 }
@@ -120,7 +120,7 @@ def content(storage: Path) -> dict[str, Any]:
         name = path.relative_to(storage).as_posix()
         if ".damaged" in name or name.startswith("reports/") or name.endswith((".lock", ".manifest.json", "README.md")):
             continue
-        if name.startswith(("results/", "evaluations/")):
+        if name.startswith("results/"):
             found[name] = pq.read_table(path).drop_columns(["created_at"]).to_pylist()
         elif path.name == "metrics.jsonl":
             found[name] = [timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluation_fakes import correlated
 from report_samples import exact
 from scipy import stats
 
+from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import resample_set
-from raysts.evaluation.tasks import RowScores
 from raysts.pipeline.deliver import Delivered, Difference, difference
 from raysts.report.run.scores import headline, standings, views
 
@@ -19,7 +20,7 @@ ROLES = ("member", "ensemble", "backbone")
 
 
 def _scores(values: np.ndarray, gold: np.ndarray) -> dict[str, RowScores]:
-    return {"stsb": RowScores("stsb", "test", "0", "cosine", values, gold)}
+    return {"stsb": correlated("stsb", values, gold)}
 
 
 def _interval(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from run_commands import result
 
 from raysts.commands import systems
 from raysts.errors import InputError
-from raysts.evaluation.dev import DEVS
-from raysts.pipeline.outcome import Candidate, Option, Outcome, best, decide, dev_name, outcome_of, system_of, top
+from raysts.evaluation.dev import dev_name, load_dev
+from raysts.pipeline.outcome import Candidate, Option, Outcome, best, decide, outcome_of, system_of, top
 from raysts.recipes.catalog import CATALOG
 from raysts.storage.checksums import write_record
 from raysts.storage.store import Store
@@ -123,7 +123,7 @@ def test_a_development_set_has_the_name_that_results_give_it(objective: str, sma
     from raysts.data.corpora import Corpus
 
     table = CATALOG[objective].dev
-    assert dev_name(table) == DEVS[table].load(Corpus(small_world), table).name
+    assert dev_name(table) == load_dev(Corpus(small_world), table).name
 
 
 def test_the_systems_of_a_run() -> None:

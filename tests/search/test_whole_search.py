@@ -21,7 +21,7 @@ from raysts.commands.tune import tune as run_search
 from raysts.data.batches import read_batches
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
-from raysts.evaluation.dev import StsDev
+from raysts.evaluation.dev import load_dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models import pretrained
 from raysts.recipes.names import pipeline
@@ -99,7 +99,7 @@ def test_a_search_its_second_call_more_seeds_and_the_hand_over(
     assert found["best"] == {"overrides": {BOUND: max(means, key=means.__getitem__)}, "value": max(means.values())}
     recipe = pipeline("sts").stages["sts"]
     loaded = pretrained.load(tiny_backbone, pooling=recipe.pooling, layers=recipe.layers)
-    start = StsDev.load(Corpus(small_world), "sts/stsb_dev").scores(loaded)["spearman"]
+    start = load_dev(Corpus(small_world), "sts/stsb_dev").scores(loaded)["spearman"]
     assert found["untrained"] == pytest.approx(start, abs=1e-6)
     assert f"before any training: {100 * start:.2f}" in found["table"]
     json.dumps(found)

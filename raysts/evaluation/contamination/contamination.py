@@ -1,4 +1,4 @@
-"""Training text in test sets: which rows, and the corpus without them.
+"""Training text in test sets: which rows hold it, and which are clean.
 
 Two kinds are counted. A row is *unclean* when the model was trained on it: on its two sentences as one pair (in either
 order; NLI premise and hypothesis, STS pairs, anchor and positive), or, where a row is a single sentence, on that
@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from raysts.data.corpora import Corpus
 from raysts.data.derived import TARGETS
-from raysts.errors import InputError
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.contamination.text_overlap import occurrences
-from raysts.evaluation.tasks import Task
+from raysts.evaluation.tasks import LabelledSet
 from raysts.ids import content_id
 from raysts.recipes.tree import to_plain
 from raysts.storage.checksums import set_aside
@@ -32,37 +30,49 @@ from raysts.storage.store import Store
 
 VERSION = 2
 FEWEST = 10
-"""A subset of which fewer clean rows are left, or rows of one score alone, is left out of the clean rows."""
+"""A subset with fewer clean rows, or with clean rows of one score alone, has no clean rows; nor has such a set."""
 
 Masks = dict[str, tuple[np.ndarray, np.ndarray]]
-"""Per table which rows were trained on, and of which some sentence was: bool, one for each row."""
+"""By table the rows that were trained on, and those with a sentence that was: bool, one for each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContamination:
-    """One task: its rows, those that were trained on, those of which some sentence was, those that are scored as clean."""
+    """Numbers of rows of one task.
+
+    Attributes:
+        trained: rows that were trained on.
+        sentence: rows with some sentence that was.
+        masks: the clean rows by set, if they are others than all and enough to be scored.
+    """
 
     rows: int
     trained: int
     sentence: int
     clean: int
-    corpus: Corpus | None
-    """With the clean rows alone; None where all rows are clean, or too few."""
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Contamination:
     """What is known of a model's training text in the test sets of tasks.
 
-    ``tables``: training tables that were searched; ``unknown``: whose training text is not known.
+    Attributes:
+        tables: training tables that were searched.
+        unknown: what has no training text on record.
     """
 
     tables: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     tasks: dict[str, TaskContamination] = field(default_factory=dict)
 
+    @property
+    def clean(self) -> dict[str, np.ndarray]:
+        """The clean rows by set, of sets in which they are others than all."""
+        return {name: mask for task in self.tasks.values() for name, mask in task.masks.items()}
+
     def entries(self, of: str) -> list[dict[str, Any]]:
-        """One per task as plain data, for the JSON line; one without a task where no training text is known."""
+        """Return plain data for the JSON line: one entry per task, or one without a task."""
         known = {"of": of, "training_tables": list(self.tables), "unknown": list(self.unknown)}
         return [
             known
@@ -74,7 +84,7 @@ class Contamination:
         ] or [known | {"task": None}]  # fmt: skip
 
     def lines(self, of: str) -> list[str]:
-        """For people: one line per task with training text, one for all others, one for what is not known."""
+        """Return a line per task with training text, one for all others, one for what is not known."""
         where = ", ".join(self.tables)
         found = []
         for name, task in self.tasks.items():
@@ -82,7 +92,7 @@ class Contamination:
                 continue
             share = f"{task.trained:,} of {task.rows:,} rows are training rows ({where})" if task.trained else ""
             share = share or f"none of {task.rows:,} rows is a training row ({where})"
-            scored = f"; scored without them as rows=clean, n={task.clean:,}" if task.corpus else ""
+            scored = f"; scored without them as rows=clean, n={task.clean:,}" if task.masks else ""
             scored = scored or ("; too few others to be scored apart" if task.trained else "")
             found.append(f"{of}: {name}: {share}; {task.sentence:,} hold a sentence of the training text{scored}")
         free = [name for name, task in self.tasks.items() if not task.trained and not task.sentence]
@@ -93,7 +103,7 @@ class Contamination:
         return found
 
     def refuse(self, of: str) -> list[str]:
-        """What ``--strict-contamination`` has against the evaluation of this model."""
+        """Return the problems of ``--strict-contamination`` with the evaluation of this model."""
         return [
             f"--strict-contamination: {task.trained:,} of {task.rows:,} rows of {name} are training rows of {of} "
             f"({', '.join(self.tables)}); leave the task out, train on other data, or leave the option out and read "
@@ -104,16 +114,15 @@ class Contamination:
 
 
 def contamination(
-    corpus: Corpus, tasks: Mapping[str, Task], trained: TrainedOn, cache: Path | None = None
+    corpus: Corpus, tasks: Mapping[str, Sequence[LabelledSet]], trained: TrainedOn, cache: Path | None = None
 ) -> Contamination:
-    """Search the training text of a model for the rows of ``tasks``.
+    """Search the training text of a model for the rows of the sets of ``tasks``.
 
     Args:
-        corpus: holds the test sets and the training tables; one that it does not hold as it was is called unknown.
+        corpus: holds the test sets and the training tables; a table that it does not hold as it was is called unknown.
         cache: folder in which the result of each training table is kept, by the fingerprints of what it depends on.
     """
-    tables = {name: task.tested(corpus) for name, task in tasks.items()}
-    wanted = tuple(sorted({table for each in tables.values() for table in each}))
+    wanted = tuple(sorted({table for sets in tasks.values() for labelled in sets for table in labelled.rows}))
     texts = [text for text in trained.texts if text.table != TARGETS]
     there = [text for text in texts if _is_there(corpus, text)]
     missing = [
@@ -126,9 +135,11 @@ def contamination(
         for table, (row, sentence) in _occurrences(corpus, text, wanted, cache).items():
             before = found.get(table, (False, False))
             found[table] = (row | before[0], sentence | before[1])
-    known = {name: _of_task(corpus, tasks[name], each, found) for name, each in tables.items() if each and there}
-    searched = dict.fromkeys(text.title or text.table for text in there)
-    return Contamination(tuple(searched), (*trained.unknown, *missing), known)
+    measured = {name: [labelled for labelled in sets if labelled.rows] for name, sets in tasks.items()}
+    of_tasks = {name: _of_task(sets, found) for name, sets in measured.items() if sets and there}
+    return Contamination(
+        tuple(dict.fromkeys(text.title or text.table for text in there)), (*trained.unknown, *missing), of_tasks
+    )
 
 
 def _is_there(corpus: Corpus, text: TrainingText) -> bool:
@@ -169,40 +180,31 @@ def _mask(size: int, rows: Sequence[int]) -> np.ndarray:
     return found
 
 
-def _of_task(corpus: Corpus, task: Task, tables: Sequence[str], found: Masks) -> TaskContamination:
-    measured = {table: task.measured(corpus, table) & np.ones_like(found[table][0]) for table in tables}
-
-    def count(masks: Mapping[str, np.ndarray]) -> int:
-        return sum(int((masks[table] & measured[table]).sum()) for table in tables)
-
-    trained, sentence = (count({table: found[table][kind] for table in tables}) for kind in (0, 1))
-    rows = count(measured)
-    if not trained:
-        return TaskContamination(rows, 0, sentence, rows, None)
-    kept = {table: _kept(corpus, table, ~found[table][0]) for table in tables}
-    clean = count(kept)
-    without = corpus.keeping(kept)
-    enough = clean >= FEWEST and not _problems(task, without)
-    return TaskContamination(rows, trained, sentence, clean if enough else 0, without if enough else None)
-
-
-def _problems(task: Task, corpus: Corpus) -> bool:
-    try:
-        return bool(task.problems(corpus))
-    except InputError:
-        return True
+def _of_task(sets: Sequence[LabelledSet], found: Masks) -> TaskContamination:
+    trained, sentence = (
+        [np.concatenate([found[table][kind][rows] for table, rows in labelled.rows.items()]) for labelled in sets]
+        for kind in (0, 1)
+    )
+    were_trained, have_sentence = (sum(int(rows.sum()) for rows in of_kind) for of_kind in (trained, sentence))
+    size = sum(len(rows) for rows in trained)
+    if not were_trained:
+        return TaskContamination(size, 0, have_sentence, size)
+    clean = {
+        name: _clean(labelled, of_set)
+        for labelled, of_set in zip(sets, trained, strict=True)
+        for name in labelled.datasets
+    }
+    masks = {name: mask for name, mask in clean.items() if mask.any()}
+    kept = sum(int(clean[labelled.name].sum()) for labelled in sets)
+    return TaskContamination(size, were_trained, have_sentence, kept, masks)
 
 
-def _kept(corpus: Corpus, table: str, clean: np.ndarray) -> np.ndarray:
-    """The clean rows, without those of subsets of which too few are left."""
-    columns = corpus.read(table)
-    if "subset" not in columns.column_names or "score" not in columns.column_names:
-        return clean
-    subset = np.array(columns.column("subset").cast(pa.string()).fill_null("").to_pylist())
-    score = np.array(columns.column("score").to_pylist(), float)
-    kept = clean.copy()
-    for name in np.unique(subset):
-        left = clean & (subset == name)
-        if not clean[subset == name].all() and (left.sum() < FEWEST or len(np.unique(score[left])) < 2):
-            kept[subset == name] = False
-    return kept
+def _clean(labelled: LabelledSet, trained: np.ndarray) -> np.ndarray:
+    """Return the clean rows of a set, without those of subsets with too few; none if they are too few for a value."""
+    clean = ~trained
+    for rows in (*labelled.subsets.values(), np.arange(len(trained))):
+        left = rows[clean[rows]]
+        one_label = labelled.gold is not None and len(np.unique(labelled.gold[left])) < 2
+        if len(left) < len(rows) and (len(left) < FEWEST or one_label):
+            clean[rows] = False
+    return clean

@@ -68,11 +68,11 @@ def degrees(words: Words, relations: Sequence[tuple[Sequence[str], ...]], gold: 
     return np.array(found)
 
 
-def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> float:
-    """The best purity of six clusterings into as many clusters as there are classes, as WEB takes it.
+def best_clusters(words: Words, members: Sequence[str], classes: np.ndarray, seed: int) -> np.ndarray:
+    """Return which words belong to the largest class of their cluster [N] bool, in the purest of WEB's clusterings.
 
-    They are agglomerative with Ward's linkage, with average and with complete linkage, by cosine and by Euclidean distance,
-    and the best of ten runs of k-means.
+    There are as many clusters as classes. The six are agglomerative with Ward's linkage, with average and with complete
+    linkage, by cosine and by Euclidean distance, and the best of ten runs of k-means.
     """
     from sklearn.cluster import AgglomerativeClustering, KMeans
 
@@ -87,11 +87,12 @@ def best_purity(words: Words, members: Sequence[str], classes: np.ndarray, seed:
         ),
         KMeans(count, n_init=10, random_state=seed),
     ]
-    return max(purity(kind.fit_predict(vectors_NH), classes) for kind in kinds)
+    return max((in_largest(kind.fit_predict(vectors_NH), classes) for kind in kinds), key=lambda right_N: right_N.sum())
 
 
-def purity(clusters: np.ndarray, classes: np.ndarray) -> float:
-    """Share of rows that belong to the largest class of their cluster; both [N]."""
+def in_largest(clusters: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return which rows belong to the largest class of their cluster [N] bool; their share is the purity."""
     from sklearn.metrics.cluster import contingency_matrix
 
-    return float(contingency_matrix(classes, clusters).max(axis=0).sum() / len(classes))
+    largest = contingency_matrix(classes, clusters).argmax(axis=0)
+    return largest[np.unique(clusters, return_inverse=True)[1]] == np.unique(classes, return_inverse=True)[1]

@@ -5,20 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
-from raysts.evaluation.results import ResultRow
-from raysts.evaluation.statistics import (
-    RESAMPLES,
-    sampled_correlations,
-    share_right,
-    value_columns,
-    whole_and_resampled,
-)
+from raysts.evaluation.scores import RowScores
 from raysts.evaluation.tasks import ModelTask
 from raysts.evaluation.words import scores
 from raysts.evaluation.words.sets import ANALOGY, CATEGORIZATION, DEGREES, SETS, WordSet, absent, load_sets, problems_of
@@ -26,7 +19,7 @@ from raysts.evaluation.words.sets import relations as relations_of
 from raysts.evaluation.words.vectors import UNKNOWN, Words, is_static, static_words
 from raysts.ids import derive_seed
 from raysts.models.layers import Layers, single_layers
-from raysts.schema import TABLES, TEST_TABLES
+from raysts.schema import TABLES
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
@@ -49,30 +42,28 @@ class WordsTask(ModelTask):
         tables = tuple(table for table in SETS if corpus.files(table))
         return (*tables, *(table for table in SENTENCES if corpus.files(table))) if tables else ()
 
-    def tested(self, corpus: Corpus) -> tuple[str, ...]:
-        """The test sets among those whose sentences show a contextual model the words."""
-        return tuple(table for table in self.tables(corpus) if table in TEST_TABLES and table in SENTENCES)
-
     def problems(self, corpus: Corpus) -> list[str]:
         sets = load_sets(corpus)
         if not sets:
             return [f"task '{self.name}': the tables of words hold no set; missing: {'; '.join(absent(corpus, sets))}"]
         return [problem for word_set in sets for problem in problems_of(word_set)]
 
-    def by_default(self, corpus: Corpus) -> bool:
-        """Whether to run unasked: not without sentences that show a contextual model the words."""
+    def is_default(self, corpus: Corpus) -> bool:
+        """Return True if sentences show a contextual model the words."""
         return any(corpus.files(table) for table in SENTENCES)
 
-    def score_model(
-        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None, resamples: int = RESAMPLES
-    ) -> list[ResultRow]:
-        """Per set and choice of layers its value, and the share of its distinct words that have a vector (``coverage``).
+    def row_scores(
+        self, model: SentenceModel, corpus: Corpus, layers: Sequence[Layers] | None = None
+    ) -> dict[Layers, list[RowScores]]:
+        """Return per choice of layers what the model says of each set, and which of its words have a vector (``coverage``).
 
         Correlations and accuracies have bootstrap intervals (of ``semeval2012_2`` over its relations), purities none.
-        ``layers``: choices of layers; default: each layer alone, of word vectors the model's own.
+
+        Args:
+            layers: choices of layers; default: each layer alone, of word vectors the model's own.
 
         Raises:
-            InputError: there are no sentences that show a contextual model the words.
+            InputError: no sentences show a contextual model the words.
         """
         sets = load_sets(corpus)
         if is_static(model):
@@ -84,19 +75,19 @@ class WordsTask(ModelTask):
             choices = tuple(layers or single_layers(model.depth))
             tables = contextual_words(model, _sentences(corpus), choices)
         _say_what_is_missing(corpus, sets, tables[0])
-        rows: list[ResultRow] = []
+        found: dict[Layers, list[RowScores]] = {choice: [] for choice in choices}
         for choice, words in zip(choices, tables, strict=True):
             for word_set in sets:
-                known = {
-                    "dataset": word_set.name, "split": "test", "rows": "all", "layers": str(choice), "pooling": None,
-                    "dataset_sha256": corpus.fingerprint(word_set.table), "similarity": None, "subset": None,
-                    "aggregation": None,
-                }  # fmt: skip
-                size, unknown = len(word_set.words), _unknown(words, word_set)
-                if unknown < size:
-                    rows.append(known | _value(words, word_set, resamples))
-                rows.append(known | {"metric": "coverage", "value": 1 - unknown / size, "n": size})
-        return rows
+                known: dict[str, Any] = {
+                    "dataset": word_set.name,
+                    "split": "test",
+                    "sha256": corpus.fingerprint(word_set.table),
+                }
+                covered_N = words.rows(word_set.words) != UNKNOWN
+                if covered_N.any():
+                    found[choice].append(_scores(words, word_set, known))
+                found[choice].append(RowScores(metrics=("coverage",), values=covered_N * 1.0, similarity=None, **known))
+        return found
 
 
 def _sentences(corpus: Corpus) -> list[str]:
@@ -110,29 +101,26 @@ def _sentences(corpus: Corpus) -> list[str]:
     return list(dict.fromkeys(text for table in columns for column in table.columns for text in column.to_pylist()))
 
 
-def _value(words: Words, word_set: WordSet, resamples: int) -> ResultRow:
-    """similarity, aggregation, metric, value, ci_low, ci_high, n of a set."""
+def _scores(words: Words, word_set: WordSet, known: dict[str, Any]) -> RowScores:
+    """Return what a vocabulary says of the rows of a set (of ``DEGREES`` of its relations)."""
     if word_set.table == CATEGORIZATION:
         classes = np.unique([str(name) for name in word_set.columns["category"]], return_inverse=True)[1]
         seed = derive_seed(0, "words", word_set.name) % 2**32
-        value = scores.best_purity(words, word_set.columns["word"], classes, seed)
-        return {"metric": "purity", "value": value, "n": len(word_set)}
-    by_cosine, label = {"similarity": "cosine"}, f"{word_set.name}/test"
+        right_N = scores.best_clusters(words, word_set.columns["word"], classes, seed)
+        return RowScores(metrics=("purity",), values=right_N * 1.0, similarity=None, **known)
+    drawn = {**known, "similarity": "cosine", "draw": f"{word_set.name}/test"}
     if word_set.name == DEGREES:
         relations = relations_of(word_set)
         gold = [relation.gold for relation in relations]
         degrees_N = scores.degrees(words, [relation.words for relation in relations], gold)
-        samples_R = degrees_N @ whole_and_resampled(label, len(degrees_N), resamples) / len(degrees_N)
-        pairs = sum(len(relation.gold) for relation in relations)
-        return by_cosine | {"aggregation": "all"} | value_columns("spearman", samples_R, pairs)
+        drawn |= {"aggregations": ("all",), "counted": sum(map(len, gold))}
+        return RowScores(metrics=("spearman",), values=degrees_N, **drawn)
     if word_set.table == ANALOGY:
-        counts_NR = whole_and_resampled(label, len(word_set), resamples)
         right_N = scores.analogies(words, {name: word_set.columns[name] for name in "abcd"})
-        return by_cosine | value_columns("accuracy", share_right(right_N, counts_NR), len(word_set))
-    gold_N = word_set.array("score")
+        return RowScores(metrics=("accuracy",), values=right_N * 1.0, **drawn)
     predicted_N = scores.similarities(words, word_set.columns["word1"], word_set.columns["word2"])
-    values_R = sampled_correlations(word_set.name, predicted_N, gold_N, label, resamples)["spearman"]
-    return by_cosine | {"aggregation": "all"} | value_columns("spearman", values_R, len(word_set))
+    drawn |= {"gold": word_set.array("score"), "aggregations": ("all",)}
+    return RowScores(metrics=("spearman",), values=predicted_N, **drawn)
 
 
 def _unknown(words: Words, word_set: WordSet) -> int:

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysts.evaluation.agreement import SPLITS, AgreementPairs, pairs_of
+from raysts.evaluation.agreement import SPLITS, judge, pairs_of
+from raysts.evaluation.dev import Dev
 from raysts.models.layers import Layers
 from raysts.ops.ensemble import unit
 from raysts.pipeline import teachers
@@ -134,12 +135,12 @@ class AgreementNode:
         return self.inputs.corpus.text.held_out
 
     @property
-    def dev(self) -> AgreementPairs:
-        return AgreementPairs(self.path, self.id, SPLITS[0])
+    def dev(self) -> Dev:
+        return judge(self.path, self.id, SPLITS[0])
 
     @property
-    def test(self) -> AgreementPairs:
-        return AgreementPairs(self.path, self.id, SPLITS[1])
+    def test(self) -> Dev:
+        return judge(self.path, self.id, SPLITS[1])
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         pipeline, half = self.inputs.pipeline, len(self.texts) // 2

@@ -1,10 +1,10 @@
 """Evaluation of a backbone, of members with their ensemble, of a weight average, or of students: rows of the results table.
 
-What is measured of a model is named by what goes into it and kept: its values in ``evaluations/<id>.parquet``, what it says
-of single rows in ``row_scores/<id>.parquet``. Whichever pipeline measures an equal model on equal data next takes them from
-there, and adds the columns that are its own (system, role, member, ...): so pipelines share backbones and members, and an
-evaluation that is killed goes on. Its ``evaluations/<node>/`` holds the sum of the members' vectors (``members-001.npz``), from
-which their ensemble is made, and goes when the results are written.
+The scores that a model gives the rows of test sets are named by what goes into them and kept: ``row_scores/<id>.parquet``.
+Whichever pipeline measures an equal model on equal data next takes them from there, and makes results rows with its own columns
+(system, role, member, ...) and clean rows: so pipelines share backbones and members, and an evaluation that is killed goes on.
+Its ``evaluations/<node>/`` holds the sum of the members' vectors (``members-001.npz``), from which their ensemble is made, and
+goes when the results are written.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raysts.data.corpora import Corpus
 from raysts.errors import RunFailed
-from raysts.evaluation import harness, results, row_scores
+from raysts.evaluation import harness, results, scores
 from raysts.evaluation.contamination.contamination import Contamination
 from raysts.evaluation.dev import Dev
-from raysts.evaluation.row_scores import Choice
+from raysts.evaluation.scores import Choice, ModelScores, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
-from raysts.evaluation.tasks import RowScores, lookup
+from raysts.evaluation.tasks import lookup
 from raysts.ids import content_id
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
@@ -53,8 +52,6 @@ NAMES: dict[Role, str] = {
     "backbone": "backbone", "member": "members", "soup": "soup", "greedy-soup": "greedy soup", "student": "student"
 }  # fmt: skip
 """What an evaluation is called by the role of its rows; part of its id."""
-ALL, CLEAN = "all", "clean"
-"""Values of the column ``rows``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -179,7 +176,7 @@ class EvaluateNode:
             ),
             sentences=(
                 inputs.test_sentences
-                + (len(dev.sentences) if dev else 0)
+                + (len(dev.texts) if dev else 0)
                 + (len(agreement.texts) if agreement and role != "member" else 0)
             )
             * max(1, len(models)),
@@ -215,36 +212,25 @@ class EvaluateNode:
 
     def run(self, executor: Executor, store: Store, say: Say) -> None:
         inputs, subjects, together = self.inputs, self._subjects, self._ensemble
-        missing = {each: self._missing(store, each) for each in (*subjects, *([together] if together else []))}
+        every = [*subjects, together] if together else subjects
+        missing = [each for each in every if store.get(self._row_scores_of(each)) is None]
         sums = PartialSums(store, self.id)
         summed = [each for each in subjects if each.content in {model.id for model in self.chosen}] if together else []
-        to_sum = summed[sums.count :] if together and missing[together] else []
-        waiting = [each for each in subjects if missing[each] or each in to_sum]
+        to_sum = summed[sums.count :] if together in missing else []
+        waiting = [each for each in subjects if each in missing or each in to_sum]
         if known := len(subjects) - len(waiting):
             say(f"{self.title}: {known} of {len(subjects)} were measured before")
-        clean_alone = not to_sum and all(missing[each] == [CLEAN] for each in waiting)
-        texts = self.clean_texts if clean_alone else self.texts
         weights = self._weights(store) if together else {}
         for layers, group in itertools.groupby(waiting, key=lambda each: each.layers):
             alike = list(group)
-            held = self.agreement if self.role == "member" and not clean_alone else None
-            units = [
-                (
-                    folder := each.model.model if each.model else inputs.start,
-                    inputs.contents.get(folder),
-                    each.pooling,
-                    held.kept(each.model) if held and each.model else None,
-                )
-                for each in alike
-            ]
-            args = (texts, layers, _prompt(inputs, self.role), held.texts if held else ())
+            units = self._units(alike)
+            args = (self.texts, layers, _prompt(inputs, self.role), self._held_out.texts if self._held_out else ())
             embedded = executor.map(EmbedTexts, args, units, inputs.pipeline.resources, say)
-            for each, (folder, *_), of_model in zip(alike, units, embedded, strict=True):
+            for each, of_model in zip(alike, embedded, strict=True):
+                folder = self._folder(each)
                 representations = self._as_trained(each.model, of_model)
-                try:
-                    self._keep(each, missing[each], texts, representations, similarities_of(folder))
-                except UndefinedCorrelationError as error:  # which of several
-                    raise RunFailed(f"{self.title}: '{folder}': {error}") from None
+                if each in missing:
+                    self._keep(each, representations, similarities_of(folder))
                 if each.model and each in to_sum:
                     vectors = self._as_taught(each.model, representations)
                     sums.add(vectors, inputs.target, weights[each.model.id])
@@ -254,22 +240,34 @@ class EvaluateNode:
                     say(
                         f"{self.title}: {folder} has no vectors of the test texts; neither it nor an ensemble is measured"
                     )
-        measured = {each: self._kept(store, each) for each in subjects}
-        if together and all(any(row["rows"] == ALL for row in found) for found in measured.values()):
-            if missing[together]:
+        rows = [self._rows(each) for each in subjects]
+        if together and all(rows):
+            if together in missing:
                 means: dict[Layers, Representation] = {
                     layers: {"vectors": ensemble.combined(inputs.target, total, list(weights.values()))}
                     for layers, total in sums.totals.items()
                 }
-                self._keep(together, missing[together], self.texts, means, {"cosine": cosine_of_vectors})
-            measured[together] = self._kept(store, together)
-        rows: list[Row] = []
-        for each, found in measured.items():
-            ours = self._in_pipeline(each)
-            rows += [{**row, **ours, "role": row["role"] or ours["role"]} for row in found]
-        results.write(inputs.storage, self.id, rows)
+                self._keep(together, means, {"cosine": cosine_of_vectors})
+            rows.append(self._rows(together))
+        results.write(inputs.storage, self.id, [row for of_subject in rows for row in of_subject])
         for path in self.step.scratch:
             store.delete(path)
+
+    def _folder(self, subject: Subject) -> Path:
+        return subject.model.model if subject.model else self.inputs.start
+
+    @property
+    def _held_out(self) -> AgreementNode | None:
+        """What keeps the members' vectors of held-out texts."""
+        return self.agreement if self.role == "member" else None
+
+    def _units(self, subjects: Sequence[Subject]) -> list[tuple[Path, str | None, str, Path | None]]:
+        units = []
+        for each in subjects:
+            folder = self._folder(each)
+            kept = self._held_out.kept(each.model) if self._held_out and each.model else None
+            units.append((folder, self.inputs.contents.get(folder), each.pooling, kept))
+        return units
 
     # -- what is kept of a model, by what goes into it ------------------------------------------------------------------
 
@@ -298,73 +296,79 @@ class EvaluateNode:
         ]
         return Subject(content=content, pooling=self.pooling, layers=_choices(self.inputs, self.role)[self.pooling])
 
-    @cached_property
-    def _parts(self) -> dict[str, dict[str, Corpus]]:
-        """The tasks, and the corpus that each is measured on: with all rows, and with the clean ones where those are others."""
-        clean = {name: found.corpus for name, found in self.contamination.tasks.items() if found.corpus}
-        return {ALL: dict.fromkeys(self.inputs.tasks, self.inputs.corpus), **({CLEAN: clean} if clean else {})}
-
-    def _id_of(self, subject: Subject, tasks: Mapping[str, Corpus]) -> str:
-        inputs, known = self.inputs, harness.tasks_of(self.inputs.corpus)
+    def _row_scores_of(self, subject: Subject) -> Path:
+        inputs = self.inputs
         dev = members_dev(inputs.pipeline) if self.dev is not None else None
-        return content_id(
+        tables = harness.tasks_of(inputs.corpus)
+        prints = [
+            [name, [(table, inputs.corpus.fingerprint(table)) for table in tables[name].tables(inputs.corpus)]]
+            for name in inputs.tasks
+        ]
+        row_scores_id = content_id(
             [
                 harness.VERSION,
                 [subject.content, subject.pooling, [str(layers) for layers in subject.layers]],
                 _prompt(inputs, self.role),
-                [[name, corpus.contents(known[name].tables(corpus))] for name, corpus in tasks.items()],
-                inputs.pipeline.evaluation.resamples,
+                prints,
                 [dev, inputs.corpus.fingerprint(dev) if dev and inputs.corpus.files(dev) else None],
                 self.agreement.id if self.agreement else None,
             ]
         )
-
-    def _rows_of(self, subject: Subject, part: str) -> Path:
-        return self.inputs.storage / "evaluations" / f"{self._id_of(subject, self._parts[part])}.parquet"
-
-    def _row_scores_of(self, subject: Subject) -> Path:
-        every = dict.fromkeys(self.inputs.tasks, self.inputs.corpus)
-        return self.inputs.storage / "row_scores" / f"{self._id_of(subject, every)}.parquet"
-
-    def _missing(self, store: Store, subject: Subject) -> list[str]:
-        found = {part: [self._rows_of(subject, part)] for part in self._parts}
-        found[ALL].append(self._row_scores_of(subject))
-        return [part for part, paths in found.items() if not all(map(store.get, paths))]
-
-    def _kept(self, store: Store, subject: Subject) -> list[Row]:
-        return [row for part in self._parts for row in results.read_rows(self._rows_of(subject, part))]
+        return inputs.storage / "row_scores" / f"{row_scores_id}.parquet"
 
     def _keep(
         self,
         subject: Subject,
-        parts: Sequence[str],
-        texts: Sequence[str],
         representations: Mapping[Layers, Representation],
         similarities: Mapping[str, Similarity],
     ) -> None:
-        inputs, resamples = self.inputs, self.inputs.pipeline.evaluation.resamples
-        rows: dict[str, list[Row]] = {part: [] for part in parts}
-        scores: dict[Choice, row_scores.ModelScores] = {}
-        on_dev: dict[Choice, float] = {}
+        """Measure the scores that a subject gives every row, and keep them.
+
+        Raises:
+            RunFailed: the model gives values that are not finite, or the same for every pair.
+        """
+        inputs, found = self.inputs, dict[Choice, list[RowScores]]()
+        sets = [*harness.sets_of(inputs.corpus, inputs.tasks), *(self.agreement.test.sets if self.agreement else ())]
         for layers, values in representations.items():
-            choice = subject.pooling, str(layers)
-            known = {"pooling": choice[0], "layers": choice[1], "git_commit": results.git_commit()}
-            for part in parts:
-                for name, corpus in self._parts[part].items():
-                    found = harness.score(corpus, [name], texts, values, similarities, known, resamples=resamples)
-                    rows[part] += [{**row, "rows": part} for row in found]
-            if ALL in parts:
-                if self.agreement:
-                    found = self.agreement.test.rows(lookup(texts, values), similarities, resamples)
-                    rows[ALL] += harness.complete(found, known)
-                scores[choice] = row_scores.row_scores(inputs.corpus, inputs.tasks, texts, values, similarities)
+            represent = lookup(self.texts, values)
+            try:
+                of_layers = harness.row_scores(sets, represent, similarities)
                 if self.dev is not None:
-                    on_dev[choice] = row_scores.dev_score(self.dev, texts, values, similarities, choice)
+                    of_layers += self.dev.row_scores(represent, similarities)
+                harness.rows_of(of_layers, {}, 0)
+            except UndefinedCorrelationError as error:  # which of several
+                raise RunFailed(f"{self.title}: '{self._folder(subject)}': {error}") from None
+            found[subject.pooling, str(layers)] = of_layers
         inputs.corpus.check_unchanged(inputs.test_tables)
-        if ALL in parts:
-            row_scores.write(self._row_scores_of(subject), scores, on_dev)
-        for part, found in rows.items():
-            results.write_rows(self._rows_of(subject, part), found)
+        scores.write(self._row_scores_of(subject), found)
+
+    def _rows(self, subject: Subject) -> list[Row]:
+        """Return the results rows of what is kept of a subject, with the columns of this pipeline."""
+        rows: list[Row] = []
+        for (pooling, layers), found in (scores.read(self._row_scores_of(subject)) or {}).items():
+            known = {**self._in_pipeline(subject), "pooling": pooling, "layers": layers}
+            tested = [of_set for of_set in found if of_set.split != "dev"]
+            rows += harness.rows_of(tested, known, self.inputs.pipeline.evaluation.resamples, self.contamination.clean)
+        return rows
+
+    def _kept(self, model: str) -> dict[Choice, list[RowScores]]:
+        """Return what is kept of a model (its id; ``backbone`` and ``ensemble``)."""
+        found: dict[Choice, list[RowScores]] = {}
+        for subject in [self._ensemble] if model == "ensemble" else self._subjects:
+            if subject is not None and (subject.model is None or subject.model.id == model):
+                found |= scores.read(self._row_scores_of(subject)) or {}
+        return found
+
+    def row_scores(self, model: str) -> dict[Choice, ModelScores]:
+        """Return the scores of a model (its id; ``backbone`` and ``ensemble``) by which it is compared."""
+        return {choice: scores.scores_by_set(found) for choice, found in self._kept(model).items()}
+
+    def dev_scores(self, model: str) -> dict[Choice, float]:
+        """Return the scores of a model on the development set, by which checkpoints are selected, too."""
+        if (dev := self.dev) is None:
+            return {}
+        on_dev = {c: [of for of in found if of.split == "dev"] for c, found in self._kept(model).items()}
+        return {choice: dev.values(found)[dev.metrics[0]] for choice, found in on_dev.items() if found}
 
     def _weights(self, store: Store) -> dict[str, float]:
         found = self.teacher.weights(store) if self.teacher else [1.0] * len(self.chosen)
@@ -390,29 +394,12 @@ class EvaluateNode:
     @cached_property
     def texts(self) -> list[str]:
         """The distinct sentences of the tasks, and of the development set where it is scored."""
-        judged = [*(self.dev.sentences if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
+        judged = [*(self.dev.texts if self.dev else ()), *(self.agreement.texts if self.agreement else ())]
         return list(dict.fromkeys([*harness.sentences(self.inputs.corpus, self.inputs.tasks), *judged]))
-
-    @cached_property
-    def clean_texts(self) -> list[str]:
-        """Those of the clean rows alone, where these are others than all."""
-        clean = self._parts.get(CLEAN, {})
-        return list(dict.fromkeys(text for name in clean for text in harness.sentences(clean[name], [name])))
 
     @property
     def dev(self) -> Dev | None:
         return self.inputs.chooser if scored_on_dev(self.inputs.pipeline, self.role) else None
-
-    def row_scores(self, model: str) -> tuple[dict[Choice, dict[str, RowScores]], dict[Choice, float]]:
-        """What is kept of a model (its id; ``backbone`` and ``ensemble``): its scores of rows, and on the development set."""
-        found = [self._ensemble] if model == "ensemble" else self._subjects
-        scores: dict[Choice, dict[str, RowScores]] = {}
-        on_dev: dict[Choice, float] = {}
-        for subject in found:
-            if subject is not None and (subject.model is None or subject.model.id == model):
-                of_subject = row_scores.read(self._row_scores_of(subject))
-                scores, on_dev = scores | of_subject[0], on_dev | of_subject[1]
-        return scores, on_dev
 
     @property
     def pooling(self) -> str:

@@ -49,7 +49,7 @@ def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corp
     found = searched(corpus, text_of(corpus, "sts/stsb_train"))
     stsb, sts13 = found.tasks["stsb"], found.tasks["sts13"]
     assert (stsb.rows, stsb.trained, stsb.sentence, stsb.clean) == (60, FIRST, FIRST + 5, 40)
-    assert (sts13.rows, sts13.trained, sts13.clean, sts13.corpus) == (40, 0, 40, None)
+    assert (sts13.rows, sts13.trained, sts13.clean, sts13.masks) == (40, 0, 40, {})
     lines = found.lines("m")
     assert len(lines) == 2
     assert lines[0] == (
@@ -66,7 +66,7 @@ def test_pairs_in_either_order_are_unclean_and_single_sentences_are_counted(corp
 def test_sentences_alone_make_no_pair(corpus: Corpus) -> None:
     """Both sentences of three rows are among the Wikipedia sentences."""
     stsb = searched(corpus, text_of(corpus, "wikipedia/sentences")).tasks["stsb"]
-    assert (stsb.trained, stsb.sentence, stsb.corpus) == (0, 3, None)
+    assert (stsb.trained, stsb.sentence, stsb.masks) == (0, 3, {})
     both = searched(corpus, text_of(corpus, "wikipedia/sentences"), text_of(corpus, "sts/stsb_train")).tasks["stsb"]
     assert (both.trained, both.sentence) == (FIRST, FIRST + 5 + 3)
 
@@ -130,7 +130,7 @@ def test_a_set_that_is_wholly_trained_on_has_no_clean_score(corpus: Corpus) -> N
     write_table(corpus.root, "sts/stsb_train", table)
     again = Corpus(corpus.root)
     found = searched(again, text_of(again, "sts/stsb_train"))
-    assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].corpus) == (60, 0, None)
+    assert (found.tasks["stsb"].trained, found.tasks["stsb"].clean, found.tasks["stsb"].masks) == (60, 0, {})
     assert "too few others" in found.lines("m")[0]
     rows = harness.evaluate(HashedWords(), again, ["stsb"], layers=(1,), resamples=0, contaminated=found)
     assert {row["rows"] for row in rows} == {"all"}

@@ -1,0 +1,261 @@
+"""Row scores: the value that a model gives each row of a labelled set.
+
+Values, intervals, clean rows, development scores and comparisons are arithmetic on them. ``row_scores/<id>.parquet`` of a
+storage holds those of one model at each choice of pooling and layers.
+
+Shapes: N rows, R resamples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.errors import InputError
+from raysts.evaluation.results import ResultRow
+from raysts.evaluation.statistics import (
+    CORRELATIONS,
+    UndefinedCorrelationError,
+    correlation_samples,
+    percentile_interval,
+    precision_recall_areas,
+    resample_set,
+)
+from raysts.storage.store import Store
+
+AREAS = ("auc_pr", "average_precision")
+"""Metrics of scores that tell rows of one class (``gold`` 1) from the others: two areas under one curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowScores:
+    """The values that one similarity of one model gives the N rows of one set.
+
+    Attributes:
+        sha256: of the set's files; scores are comparable if it is equal.
+        similarity: name of the similarity; None of a trained classifier.
+        metrics: correlations with ``gold``, ``AREAS``, or the name of what the mean of the values is.
+        values: [N] float64: similarities, predictions, or a metric of each row.
+        gold: [N] float64 labels, or None if the values are a metric already.
+        subsets: rows of each subset by its name, int64.
+        aggregations: how subsets are combined (``all``, ``mean``, ``wmean``); None names a plain value.
+        draw: name of the random numbers of resamples; None: no interval.
+        role: ``baseline`` if the values are of no model.
+        compared: two models are compared by these scores.
+        counted: the ``n`` of results; None: the number of values.
+    """
+
+    dataset: str
+    split: str
+    sha256: str
+    similarity: str | None
+    metrics: tuple[str, ...]
+    values: np.ndarray
+    gold: np.ndarray | None = None
+    subsets: Mapping[str, np.ndarray] = field(default_factory=dict)
+    aggregations: tuple[str | None, ...] = (None,)
+    draw: str | None = None
+    role: str | None = None
+    compared: bool = True
+    counted: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the set, with the metric if a set has several."""
+        has_one = self.gold is not None or self.metrics == ("accuracy",)
+        return self.dataset if has_one else f"{self.dataset} {self.metrics[0]}"
+
+    def take(self, rows: np.ndarray) -> RowScores:
+        """Return the scores of some rows: a mask [N] bool, or their numbers in ascending order."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        subsets = {name: np.flatnonzero(np.isin(rows, of)) for name, of in self.subsets.items()}
+        return replace(
+            self,
+            values=self.values[rows],
+            gold=None if self.gold is None else self.gold[rows],
+            subsets={name: of for name, of in subsets.items() if len(of)},
+        )
+
+    def sampled(self, resamples: int = 0, metrics: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Return the value of each metric, followed by that of each resample [1 + R].
+
+        Raises:
+            UndefinedCorrelationError: all values are equal, or some are not finite.
+            InputError: fewer than two labels, or labels that are all equal.
+        """
+        metrics = self.metrics if metrics is None else metrics
+        if self.gold is not None and metrics[0] in CORRELATIONS:
+            values = {metric: [self._correlation(metric)] for metric in metrics}
+            drawn_NR = self._drawn(resamples)
+            samples = correlation_samples(self.values, self.gold, drawn_NR, metrics)  # type: ignore[arg-type]
+            return {metric: np.concatenate([values[metric], samples[metric]]) for metric in metrics}  # type: ignore[index]
+        counts_NR = self._counts(resamples)
+        if self.gold is not None:
+            return dict(zip(AREAS, precision_recall_areas(self.values, self.gold == 1, counts_NR), strict=True))
+        return dict.fromkeys(metrics, _means(self.values, counts_NR))
+
+    def value(self, metric: str) -> float:
+        """Return the value of a metric; raises as :meth:`sampled`."""
+        return float(self.sampled(0, [metric])[metric][0])
+
+    def _correlation(self, metric: str) -> float:
+        try:
+            return CORRELATIONS[metric](self.values, self.gold)  # type: ignore[index,arg-type]
+        except (UndefinedCorrelationError, InputError) as error:
+            raise type(error)(f"{self.dataset}: {error}") from error
+
+    def _drawn(self, resamples: int) -> np.ndarray:
+        return resample_set(self.draw or "", len(self.values), resamples if self.draw else 0)
+
+    def _counts(self, resamples: int) -> np.ndarray:
+        """Return how often each row counts: once, then as each resample draws it [N, 1 + R]."""
+        drawn_NR = self._drawn(resamples)
+        return np.concatenate([np.ones_like(drawn_NR, shape=(len(drawn_NR), 1)), drawn_NR], axis=1)
+
+
+def _means(values_N: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return values_N @ counts_NR / counts_NR.sum(axis=0, dtype=np.int64)
+
+
+# -- rows of the results table -------------------------------------------------------------------------------------------
+
+
+def result_rows(scores: RowScores, resamples: int, clean: np.ndarray | None = None) -> list[ResultRow]:
+    """Return the results rows of a set: each metric and aggregation, then each subset.
+
+    Intervals are percentile bootstrap intervals of rows. Those of ``mean``, ``wmean`` and of a subset of correlations draw
+    within the subsets.
+
+    Args:
+        clean: [N] bool, the rows to use; rows on which the value is not defined have no result.
+
+    Raises:
+        UndefinedCorrelationError: similarities of a set or subset are all equal, or some are not finite.
+    """
+    known: ResultRow = {
+        "dataset": scores.dataset, "split": scores.split, "rows": "all" if clean is None else "clean",
+        "dataset_sha256": scores.sha256, "similarity": scores.similarity,
+    }  # fmt: skip
+    if scores.role:
+        known["role"] = scores.role
+    if clean is None:
+        return [known | row for row in _values(scores, resamples)]
+    with contextlib.suppress(UndefinedCorrelationError, InputError):
+        return [known | row for row in _values(scores.take(clean), resamples)] if clean.any() else []
+    return []
+
+
+def _values(scores: RowScores, resamples: int) -> list[ResultRow]:
+    """Return subset, aggregation, metric, value, ci_low, ci_high and n of each value."""
+    whole = scores.sampled(resamples)
+    size = len(scores.values) if scores.counted is None else scores.counted
+    if scores.gold is None:
+        rows = [_value(metric, values_R, size, scores.aggregations[0]) for metric, values_R in whole.items()]
+        counts_NR = scores._counts(resamples) if scores.subsets else None
+        return rows + [
+            _value(metric, _means(scores.values[of], counts_NR[of]), len(of), None, subset)
+            for subset, of in scores.subsets.items()
+            for metric in scores.metrics
+            if counts_NR is not None
+        ]
+    # One subset is the whole set: its aggregations are one number and have one interval.
+    parts, sizes = [whole], np.array([size])
+    if len(scores.subsets) > 1:
+        parts = [_subset(scores, name).sampled(resamples) for name in scores.subsets]
+        sizes = np.array([len(of) for of in scores.subsets.values()])
+    rows = []
+    for metric, values_R in whole.items():
+        columns = np.stack([part[metric] for part in parts], axis=1)  # [1 + R, subsets]
+        by_name = {"mean": columns.mean(axis=1), "wmean": columns @ (sizes / sizes.sum())}
+        rows += [_value(metric, by_name.get(name or "", values_R), size, name) for name in scores.aggregations]
+        if len(parts) > 1:
+            of_subsets = zip(scores.subsets, columns.T, sizes, strict=True)
+            rows += [_value(metric, of_subset, int(n), None, name) for name, of_subset, n in of_subsets]
+    return rows
+
+
+def _subset(scores: RowScores, name: str) -> RowScores:
+    part = replace(scores.take(scores.subsets[name]), dataset=f"{scores.dataset}, subset '{name}'")
+    return replace(part, draw=scores.draw and f"{scores.draw.removesuffix('all')}{name}")
+
+
+def _value(metric: str, values_R: np.ndarray, n: int, aggregation: str | None, subset: str | None = None) -> ResultRow:
+    low, high = percentile_interval(values_R[1:]) or (None, None)
+    value = {"metric": metric, "value": float(values_R[0]), "ci_low": low, "ci_high": high, "n": n}
+    return {"subset": subset, "aggregation": aggregation, **value}
+
+
+# -- comparison ------------------------------------------------------------------------------------------------------------
+
+ModelScores = Mapping[str, RowScores]
+"""The scores by which a model is compared, by set (:attr:`RowScores.key`)."""
+
+
+def scores_by_set(scores: Iterable[RowScores]) -> ModelScores:
+    """Return the scores of test sets that two models are compared by: those of the model's own similarity come first."""
+    first: dict[str, RowScores] = {}
+    for of_set in scores:
+        if of_set.compared and of_set.split != "dev":
+            first.setdefault(of_set.key, of_set)
+    return first
+
+
+# -- files ------------------------------------------------------------------------------------------------------------------
+
+Choice = tuple[str, str]
+"""Pooling and layers, as a results row names them."""
+
+_TEXTS = ("dataset", "split", "sha256", "similarity", "draw", "role")
+_LISTS = ("metrics", "aggregations")
+_TABLE = pa.schema(
+    [
+        *((name, pa.string()) for name in ("pooling", "layers", *_TEXTS)),
+        *((name, pa.list_(pa.string())) for name in _LISTS),
+        *((name, pa.list_(pa.float64())) for name in ("values", "gold")),
+        ("subsets", pa.list_(pa.struct([("name", pa.string()), ("rows", pa.list_(pa.int64()))]))),
+        ("compared", pa.bool_()),
+    ]
+)
+
+
+def write(path: Path, scores: Mapping[Choice, Sequence[RowScores]]) -> None:
+    """Write the scores of one model by choice; complete or absent."""
+    rows: list[dict[str, Any]] = []
+    for (pooling, layers), sets in scores.items():
+        for of_set in sets:
+            row = {name: getattr(of_set, name) for name in (*_TEXTS, *_LISTS, "values", "gold", "compared")}
+            subsets = [{"name": name, "rows": of} for name, of in of_set.subsets.items()]
+            rows.append({"pooling": pooling, "layers": layers, "subsets": subsets, **row})
+    with Store.of(path).put(path) as draft:
+        pq.write_table(pa.Table.from_pylist(rows, schema=_TABLE), draft, compression="zstd")
+
+
+def read(path: Path) -> dict[Choice, list[RowScores]] | None:
+    """Return the scores that :func:`write` wrote, or None if the file is not there."""
+    file = Store.of(path).get(path)
+    if file is None:
+        return None
+    scores: dict[Choice, list[RowScores]] = {}
+    table = pq.ParquetFile(file).read()
+    columns = {name: table.column(name) for name in table.column_names}
+    for row in range(table.num_rows):
+        texts = {name: columns[name][row].as_py() for name in (*_TEXTS, "compared", "pooling", "layers")}
+        lists: dict[str, Any] = {name: tuple(columns[name][row].as_py()) for name in _LISTS}
+        gold = columns["gold"][row].values
+        of_set = RowScores(
+            values=columns["values"][row].values.to_numpy(),
+            gold=None if gold is None else gold.to_numpy(),
+            subsets={one["name"].as_py(): one["rows"].values.to_numpy() for one in columns["subsets"][row]},
+            **lists,
+            **{name: texts[name] for name in (*_TEXTS, "compared")},
+        )
+        scores.setdefault((texts["pooling"], texts["layers"]), []).append(of_set)
+    return scores
