@@ -64,4 +64,4 @@ def read_pairs(path: Path, sha256: str, split: str) -> tuple[Pairs]:
     file = Store.of(path).get(path)
     assert file is not None, f"{path} is not there yet"
     table = pq.read_table(file, filters=[("split", "=", split)]).drop_columns("split")
-    return (replace(pairs_from_table(table, AGREEMENT, sha256, split), aggregations=("all",)),)
+    return (replace(pairs_from_table(table, AGREEMENT, sha256, split), aggregations=("all",), compared=False),)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from raysts.data.corpora import Corpus
 from raysts.data.own import OwnDev
@@ -12,7 +14,7 @@ from raysts.errors import InputError
 from raysts.evaluation import retrieval
 from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
 from raysts.evaluation.scores import AREAS, RowScores
-from raysts.evaluation.sts import load_pairs, pairs_from_table
+from raysts.evaluation.sts import Pairs, load_pairs, pairs_from_table
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
 
 CORRELATION = ("spearman", "pearson")
@@ -88,21 +90,30 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
     """
     name, metrics = dev_name(table), DEVS[table]
     own = corpus.own.get(table)
-    sets: list[LabelledSet]
+    sets: list[LabelledSet] = []
     if isinstance(own, OwnDev):
         name = own.title
-        sets = [pairs_from_table(one.table, one.title, one.sha256, "dev") for one in own.pairs]
+        sets += [pairs_from_table(one.table, one.title, one.sha256, "dev") for one in own.pairs]
         sets += [retrieval.own_set(part, tables) for part, tables in own.retrieval.items()]
         if own.retrieval:
             metrics = MEAN if own.pairs else retrieval.METRICS
+    elif own is not None:
+        name = own.title
+        sets += split_pairs(load_pairs(corpus, table, name=name))
     elif table == DEV:
-        sets = [TwoWay(name, load_entailment(corpus, table), split="dev")]
+        sets += [TwoWay(name, load_entailment(corpus, table), split="dev")]
     else:
-        sets = [load_pairs(corpus, table, name=name, split="dev")]
+        sets += [load_pairs(corpus, table, name=name, split="dev")]
     problems = [f"development set {problem}" for part in sets for problem in part.problems()]
     if problems:
         raise InputError(problems)
     return Dev(name, metrics, tuple(sets))
+
+
+def split_pairs(pairs: Pairs) -> list[Pairs]:
+    """Return each subset of pairs as a development set of its own."""
+    parts = pairs.subsets or {pairs.name: np.arange(pairs.size)}
+    return [replace(pairs.take(rows), name=name, split="dev") for name, rows in parts.items()]
 
 
 def dev_name(table: str) -> str:

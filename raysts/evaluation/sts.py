@@ -56,6 +56,7 @@ class Pairs(LabelledSet):
     split: str = "test"
     aggregations: tuple[str, ...] = ("all", "mean", "wmean")
     rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    compared: bool = True
 
     @property
     def texts(self) -> list[str]:
@@ -64,6 +65,10 @@ class Pairs(LabelledSet):
     @property
     def size(self) -> int:
         return len(self.gold)
+
+    def take(self, rows: np.ndarray) -> Pairs:
+        """Return some of the pairs, without subsets."""
+        return replace(self, left=self.left[rows], right=self.right[rows], gold=self.gold[rows], subsets={})
 
     def row_scores(self, represent: Represent, similarities: Similarities) -> list[RowScores]:
         representation = represent(self.sentences)
@@ -79,6 +84,7 @@ class Pairs(LabelledSet):
                 subsets=self.subsets if len(self.subsets) > 1 else {},
                 aggregations=self.aggregations,
                 draw=f"{self.name}/{self.split}/all",
+                compared=self.compared,
             )
             for name, similarity in similarities.items()
         ]
