@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysts.data.derived import TARGETS
-from raysts.evaluation.agreement import AgreementPairs
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say
@@ -43,12 +42,12 @@ def train_step(
     layers = recipe.layers if layers is None else layers
     recipe = inputs.resolved(recipe)
     spec, corpus = inputs.store_spec(recipe), inputs.corpus
-    dev = inputs.dev(recipe.spec.dev)
+    dev, judge = inputs.dev(recipe.spec.dev), None
     if dev is None and agreement is not None:
-        dev = agreement.dev
-    by_agreement, selected_by = isinstance(dev, AgreementPairs), None
+        dev, judge = agreement.dev, agreement.id
+    selected_by = None
     if recipe.by_dev or recipe.train.patience is not None:
-        selected_by = dev.sha256 if isinstance(dev, AgreementPairs) else corpus.fingerprint(recipe.spec.dev)
+        selected_by = judge or corpus.fingerprint(recipe.spec.dev)
     run = step_id(
         "train",
         recipe=to_plain(recipe, identity=True),
@@ -73,7 +72,7 @@ def train_step(
     asked, folder = inputs.pipeline.resources, inputs.storage / "runs" / run
     before = [parent.id] if isinstance(parent, Step) else []
     before += [step.id for step in teachers.steps] if teachers else []
-    before += [agreement.id] if agreement and by_agreement else []
+    before += [judge] if judge else []
     return Step(
         kind="train",
         id=run,
