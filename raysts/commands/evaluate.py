@@ -261,7 +261,7 @@ def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Simila
 
 
 def _text(result: Result) -> str:
-    from raysts.evaluation.results import format_results
+    from raysts.evaluation.standings import format_results
 
     lines = [format_results(result["results"]), *result.get("notes", [])]
     if files := result.get("mteb"):  # <folder>/results/<model>/<revision>/<task>.json

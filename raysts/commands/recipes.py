@@ -35,7 +35,7 @@ def _entries() -> dict[str, Entry]:
 
 
 def _text(result: Result) -> str:
-    from raysts.evaluation.results import aligned
+    from raysts.evaluation.standings import aligned
 
     entries = _entries()
     names = max(map(len, entries)) + 2

@@ -69,13 +69,11 @@ def run(
 def text_of(result: Result) -> str:
     """What came of a run, for people."""
     from raysts.data.shards import skipped_line
-    from raysts.evaluation.results import by_name, format_results, format_table, summary
+    from raysts.evaluation.standings import format_results, named_teachers
     from raysts.pipeline.deliver import Delivered
 
-    lines, rows = [], by_name(result["results"], result.pop("teachers", {}))
-    if rows:
-        table = summary(rows)
-        lines.append(format_table(table) if table.lines else format_results(rows))  # retrieval has no rank correlation
+    rows = named_teachers(result["results"], result.pop("teachers", {}))
+    lines = [format_results(rows, brief=True)] if rows else []
     lines += result.get("notes", [])
     lines += map(skipped_line, result["skipped"])
     lines += [f"left out: member {gone['member']}, which failed: {gone['reason']}" for gone in result["left_out"]]

@@ -15,12 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysts.evaluation.dev import CORRELATION, Dev
+from raysts.evaluation.standings import AGREEMENT
 from raysts.evaluation.sts import Pairs, pairs_from_table
 from raysts.ids import derive_seed
 from raysts.storage.store import Store
-
-AGREEMENT = "agreement"
-"""The name of the set in results, and of what selects."""
 
 SPLITS = ("dev", "test")
 """Half of the held-out texts selects, the other half reports."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from raysts.errors import InputError
-from raysts.evaluation.results import aligned
 from raysts.evaluation.scores import ModelScores, RowScores
+from raysts.evaluation.standings import aligned
 from raysts.evaluation.statistics import (
     BOOTSTRAP_SEED,
     CORRELATIONS,
@@ -107,6 +107,44 @@ def compare_systems(
         known["aggregation"] = "all" if metric in METRICS else None
         rows.append(known | _difference(means[0], means[1], draws))
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far one system is above another on the same rows, not times 100, perhaps with its paired 95 % interval."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def shown(self) -> int:
+        """1 where the interval lies above 0, -1 where it lies below, else 0."""
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def interval(self) -> str:
+        return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
+
+    def over(self, name: str) -> str:
+        """Return the words for the difference: ``1.82 [1.13, 2.31] above the backbone``."""
+        signed = f"{100 * self.value:+.2f}"
+        if self.low is None or self.high is None:
+            return f"with no interval that would tell it from {name} ({signed})"
+        if not self.shown:
+            return f"not shown to differ from {name} ({signed} {self.interval})"
+        if self.shown > 0:
+            return f"{100 * self.value:.2f} {self.interval} above {name}"
+        return f"{-100 * self.value:.2f} {Difference(-self.value, -self.high, -self.low).interval} below {name}"
+
+
+def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
+    """Return how far ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
+    of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
+    row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
+    return Difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
 def compare_spread(a: Sequence[ModelScores], b: Sequence[ModelScores], resamples: int) -> ComparisonRow:

@@ -7,20 +7,20 @@ alone, and word vectors and encoders never stand in for each other.
 """
 
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from raysts.evaluation.results import ResultRow
+from raysts.evaluation.standings import Value as Mean
+from raysts.evaluation.standings import remarks as remarks_of
 from raysts.papers import published
 from raysts.papers.published import STATIC, Measure, Table, Value
 from raysts.pipeline.outcome import system_of
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
 from raysts.recipes.tree import has_path, paths, to_plain
-from raysts.report.run import scores
 
 BACKBONES = {
     "BERT-distil": r"distilbert-base-(un)?cased",
@@ -194,20 +194,19 @@ def _over_models(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Measu
     """The value's statistic over models, each of which has one row per measure."""
     if not models or (value.statistic == "std" and len(models) < 2):
         return None
-    values = [statistics.fmean(row.row["value"] for row in model) for model in models]
-    std = statistics.stdev(values) if len(values) > 1 else None
-    number = {"mean": statistics.fmean(values), "max": max(values), "std": std}[value.statistic]
+    values = [Mean.over([row.row["value"] for row in model]).value for model in models]
+    mean = Mean.over(values)
+    number = {"mean": mean.value, "max": max(values), "std": mean.std}[value.statistic]
     assert number is not None
-    return MeasuredValue(
-        value=number, std=std if value.statistic == "mean" else None, n=len(values), source=_source(models, value)
-    )
+    std = mean.std if value.statistic == "mean" else None
+    return MeasuredValue(value=number, std=std, n=mean.n, source=_source(models, value))
 
 
 def _source(models: Sequence[Sequence[MeasuredRow]], value: Value) -> Source:
     first = models[0][0]
     rows = [row.row for model in models for row in model]
     ids = [i for row in rows for i in ([row["run_id"]] if row["run_id"] else row["parent_run_ids"] or ())]
-    remarks = list(scores.remarks(rows))
+    remarks = list(remarks_of(rows))
     if OTHER_DATA in first.column:
         remarks.append(f"{OTHER_DATA} than the paper's, by their number of rows")
     changes = [] if first.row["role"] == "backbone" else _changes(first, _stated(first, value))

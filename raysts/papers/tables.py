@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raysts.evaluation.results import aligned
+from raysts.evaluation.standings import AGGREGATIONS, METRICS, aligned, pooled
 from raysts.papers.match import PaperTable, Source
 from raysts.papers.measured import PaperData
 from raysts.papers.published import Paper, Row, Table, Value
 from raysts.report import html
 from raysts.report.html import hundredfold
-from raysts.report.run.scores import AGGREGATIONS, METRICS, pooled
 
 MARK = "†"
 """What a value with a remark carries."""

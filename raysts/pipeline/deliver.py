@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from raysts.evaluation import harness
-from raysts.evaluation.agreement import AGREEMENT
-from raysts.evaluation.compare import compare_systems
-from raysts.evaluation.results import AVERAGED, TEACHER
+from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.scores import Choice, ModelScores
+from raysts.evaluation.standings import AGREEMENT, AVERAGE, AVERAGED, TEACHER
 from raysts.models import pretrained
 from raysts.models.layers import Layers, as_layers
 from raysts.models.modules import pooled_by
@@ -29,40 +28,6 @@ from raysts.storage.runs import record_of
 TITLES = {name: name.upper() for name in harness.TASKS}
 TITLES |= {"stsb": "STS-B", "sickr": "SICK-R", "sickr-all": "SICK-R (all rows)"}
 """How sentences name a public test set; one of the user's own has the name that it was given."""
-
-AVERAGE = "avg"
-"""The mean over the sets of ``AVERAGED`` that were measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How far one system is above another on the same rows, not times 100, with its paired 95 % interval if there is one."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @property
-    def shown(self) -> int:
-        """1 where the interval lies above 0, -1 where it lies below, else 0."""
-        if self.low is None or self.high is None:
-            return 0
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
-
-    @property
-    def interval(self) -> str:
-        return f"[{100 * (self.low or 0.0):.2f}, {100 * (self.high or 0.0):.2f}]"
-
-    def over(self, name: str) -> str:
-        """The difference from what is called ``name``, as a sentence says it: ``1.82 [1.13, 2.31] above the backbone``."""
-        signed = f"{100 * self.value:+.2f}"
-        if self.low is None or self.high is None:
-            return f"with no interval that would tell it from {name} ({signed})"
-        if not self.shown:
-            return f"not shown to differ from {name} ({signed} {self.interval})"
-        if self.shown > 0:
-            return f"{100 * self.value:.2f} {self.interval} above {name}"
-        return f"{-100 * self.value:.2f} {Difference(-self.value, -self.high, -self.low).interval} below {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +177,6 @@ def _compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
     own = [name for name in both if name not in TITLES and a[name].gold is not None]
     own = [*filter(own.__contains__, plan.corpus.given.test), *own]
     return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
-
-
-def difference(a: Sequence[ModelScores], b: Sequence[ModelScores], on: Sequence[str], resamples: int) -> Difference:
-    """How far system ``a`` is above ``b`` in the mean over the sets ``on``, by rank correlation (else accuracy)."""
-    of_a, of_b = ([{name: model[name] for name in on} for model in models] for models in (a, b))
-    row = compare_systems(of_a, of_b, resamples, ("spearman",))[-1]
-    return Difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
 def against(plan: Plan, outcome: Outcome) -> dict[str, dict[str, Difference]]:

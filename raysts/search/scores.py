@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from raysts.evaluation.results import aligned
 from raysts.evaluation.run_metric import Mode, RunMetric, rank
+from raysts.evaluation.standings import aligned
 from raysts.search.record import Record
 from raysts.search.space import Point, key_of, text_of
 

@@ -324,12 +324,12 @@ def test_a_dev_set_on_which_no_model_has_a_score(refused: Refused, copy_of: Call
     (refused.place / "dev.csv").write_text("sentence1,sentence2,score\na,b,1\nc,d,1\n")
     given = ["--address", "none", *overrides(TINY), "--data"]
     own = ["--dev", f"mine={refused.place / 'dev.csv'}"]
-    refused("run", "nli", *given, refused.data, *own, says=("development set mine: has 2 row(s) of one score",))
+    refused("run", "nli", *given, refused.data, *own, says=("development set mine: has 2 row(s) and 1 distinct score",))
     (refused.place / "dev.csv").write_text("sentence1,sentence2,score\na,a,1\nb,b,2\n")
     refused("run", "nli", *given, refused.data, *own, says=("development set mine: has pairs of equal texts alone",))
     data = copy_of(refused.data, "one")
     pq.write_table(pq.read_table(data / "sts/stsb_dev.parquet").slice(0, 1), data / "sts/stsb_dev.parquet")
-    refused("run", "nli", *given, data, says=("development set stsb-dev: has 1 row(s) of one score",))
+    refused("run", "nli", *given, data, says=("development set stsb-dev: has 1 row(s) and 1 distinct score",))
     (refused.place / "search").mkdir()
     for name, text in {
         "corpus": "doc_id,text\n1,a\n1,b\n",
@@ -583,7 +583,7 @@ def test_paths_that_are_written_or_read_here_are_no_uris(refused: Refused, tiny_
         ("p.csv", "sentence1,sentence2,score\na,b,1\n,d,2\n", ("row 1", "column 'sentence1'", "empty sentence")),
         ("p.csv", "sentence1,sentence2,score\na,b,1,2\n", ("line 2", "4 fields")),
         ("p.csv", "sentence1,sentence2,score\na,b,1\nc,d,1\n", ("1 distinct score",)),
-        ("p.csv", "sentence1,sentence2,score\na,a,1\nb,b,2\n", ("subset 'p' has pairs of equal texts alone",)),
+        ("p.csv", "sentence1,sentence2,score\na,a,1\nb,b,2\n", ("p: has pairs of equal texts alone",)),
         ("p.csv", "", ("no rows",)),
         ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": \n', ("line 2", "not JSON")),
         ("p.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "c"}\n', ("row 1", "'sentence2'")),

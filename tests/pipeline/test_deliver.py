@@ -10,10 +10,12 @@ from evaluation_fakes import correlated
 from report_samples import exact
 from scipy import stats
 
+from raysts.evaluation.compare import Difference, difference
 from raysts.evaluation.scores import RowScores
+from raysts.evaluation.standings import standings, views
 from raysts.evaluation.statistics import resample_set
-from raysts.pipeline.deliver import Delivered, Difference, difference
-from raysts.report.run.scores import headline, standings, views
+from raysts.pipeline.deliver import Delivered
+from raysts.report.run.headline import headline
 
 RESAMPLES = 100
 ROLES = ("member", "ensemble", "backbone")

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from raysts.data.shards import skipped_line
-from raysts.evaluation.agreement import AGREEMENT
-from raysts.evaluation.results import ResultRow, by_name, git_commit
+from raysts.evaluation.compare import Difference
+from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.standings import AGREEMENT, named_teachers
 from raysts.models.layers import Layers
-from raysts.pipeline.deliver import Difference, against, cautions, delivered
+from raysts.pipeline.deliver import against, cautions, delivered
 from raysts.pipeline.inputs import TINY
 from raysts.pipeline.outcome import Option
 from raysts.pipeline.plan import Plan
@@ -120,7 +121,7 @@ def report_data(plan: Plan, name: str, command: str, seconds: Mapping[str, float
             for node in plan.steps
         ],
         runs=[_run(node, records[node.id]) for node in nodes if records[node.id]],
-        rows=by_name(plan.rows_on_record(), plan.teacher_names),
+        rows=named_teachers(plan.rows_on_record(), plan.teacher_names),
         teachers=plan.teacher_names,
         compare_layers=plan.pipeline.compared,
         distributed=plan.distributed,

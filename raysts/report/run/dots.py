@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from raysts.evaluation.results import TEACHER, kind_of
+from raysts.evaluation.standings import TEACHER, Standing, Value, kind_of
 from raysts.report.charts.axes import Scale, across, fitted
 from raysts.report.charts.svg import drawing, tag
-from raysts.report.run.scores import Standing, Value
 
 WIDTH = 570
 _LEFT, _RIGHT = 106, 164
@@ -65,7 +64,7 @@ def _band(standing: Standing, dataset: str, scale: Scale, top: float, band: floa
     several = len(values) > 1
     for index, value in enumerate(values):
         y = middle + (index - (len(values) - 1) / 2) * _MEMBER_ROW
-        marks.append(_mark(standing.role, several, value, scale, y))
+        marks.append(_mark(str(standing.role), several, value, scale, y))
     if several:
         x = scale(100 * mean.value)
         said = tag("title", f"mean {mean.text}")
@@ -86,7 +85,7 @@ def _mark(role: str, several: bool, value: Value, scale: Scale, y: float) -> Mar
 
 
 def _label(standing: Standing, dataset: str) -> str:
-    count, name = len(standing.individuals[dataset]), standing.role.removeprefix(TEACHER)
+    count, name = len(standing.individuals[dataset]), str(standing.role).removeprefix(TEACHER)
     if name != standing.role:
         return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
     return f"{name}s ({count})" if count > 1 else name

@@ -9,8 +9,18 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from raysts.evaluation.results import kind_of
 from raysts.evaluation.run_metric import RunMetric
+from raysts.evaluation.standings import (
+    AVERAGE,
+    Standing,
+    Standings,
+    Value,
+    kind_of,
+    main_standings,
+    pooled,
+    standings,
+    views,
+)
 from raysts.pipeline.outcome import best
 from raysts.report import html
 from raysts.report.charts.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, fitted, frame
@@ -18,7 +28,7 @@ from raysts.report.charts.lines import Dot, line
 from raysts.report.charts.svg import drawing, figure, tag
 from raysts.report.run.data import ReportData, RunSummary, throughput
 from raysts.report.run.dots import dot_plot
-from raysts.report.run.scores import AVERAGE, Standing, Table, Value, headline, main_table, pooled, standings, views
+from raysts.report.run.headline import headline
 from raysts.storage.store import Store
 from raysts.training.monitor import duration
 from raysts.training.tensorboard import write_scalars
@@ -43,7 +53,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
 def render(data: ReportData) -> str:
     """The page as HTML."""
     shown = views(data.rows, data.compare_layers)
-    main = main_table(data.rows, data.compare_layers, data.distributed)
+    main = main_standings(data.rows, data.compare_layers, data.distributed)
     tables = [standings(data.rows, view) for view in shown if main is None or view != main.view]
     stages = list(dict.fromkeys(run.stage for run in data.runs))
     return html.render(
@@ -99,12 +109,12 @@ class ScoreRow:
         return spread + (f" (n = {value.n})" if value.n != self.n else "")
 
 
-def score_rows(table: Table) -> list[ScoreRow]:
+def score_rows(table: Standings) -> list[ScoreRow]:
     """Systems, values times 100; below several members or students the best of them."""
-    several_systems = len({standing.system for standing in table.standings if standing.role != "backbone"}) > 1
+    several_systems = len({standing.system for standing in table.lines if standing.role != "backbone"}) > 1
     rows: list[ScoreRow] = []
-    for standing in table.standings:
-        label, remarks = standing.role[0].upper() + standing.role[1:], _remarks(standing, table, several_systems)
+    for standing in table.lines:
+        label, remarks = str(standing.role).capitalize(), _remarks(standing, table, several_systems)
         if standing.n > 1:
             label += f"s, mean ± std (n = {standing.n})"
         rows.append(ScoreRow(kind_of(standing.role), label, remarks, standing.mean, standing.n))
@@ -114,10 +124,10 @@ def score_rows(table: Table) -> list[ScoreRow]:
     return rows
 
 
-def _remarks(standing: Standing, table: Table, several_systems: bool) -> str:
-    remarks = [standing.system if several_systems else "", *standing.remarks]
+def _remarks(standing: Standing, table: Standings, several_systems: bool) -> str:
+    remarks = [standing.system or "" if several_systems else "", *standing.remarks]
     own = (standing.role, standing.system)
-    if len({other.similarity for other in table.standings if (other.role, other.system) == own}) > 1:
+    if len({other.similarity for other in table.lines if (other.role, other.system) == own}) > 1:
         remarks.insert(1, f"similarity {standing.similarity}")
     return "; ".join(remark for remark in remarks if remark)
 

@@ -1,0 +1,358 @@
+"""Standings: how systems stand on test sets, as terminal, page, card, claims and the papers' tables show it.
+
+The members (or students) of a system are one line: their mean, their standard deviation, and each of them. No other part of the
+house averages results rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raysts.evaluation.results import ResultRow
+from raysts.models.layers import Layers, as_layers, in_words
+
+AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+"""The sets of the average column, as far as the table has them; sickr-all overlaps sickr and stays out."""
+AVERAGE = "avg"
+"""The mean over the sets of ``AVERAGED`` that were measured."""
+
+ROLES = ("backbone", "member", "ensemble", "soup", "greedy-soup", "student", "baseline")
+TEACHER = "teacher "
+"""How a member's role begins where tables call it by the name that it was given (:func:`named_teachers`)."""
+
+AS_DISTRIBUTED = "as distributed"
+"""Remark of the backbone that pools as its folder says."""
+AGREEMENT = "agreement"
+"""Agreement with an ensemble: the name of the set in results, and of what selects."""
+
+AGGREGATIONS = {
+    "all": "all subsets concatenated", "mean": "mean of the subsets", "wmean": "subsets weighted by their pairs"
+}  # fmt: skip
+METRICS = {"auc_pr": "PR-AUC", "average_precision": "Average precision"}
+
+
+def named_teachers(rows: Iterable[ResultRow], names: Mapping[str, str]) -> list[ResultRow]:
+    """Return the rows, in which each member with a name (by its run id) is in a role of its own.
+
+    The mean of models that have nothing in common but their student says nothing.
+    """
+    return [
+        {**row, "role": f"{TEACHER}{names[row['run_id']]}"}
+        if row["role"] == "member" and row["run_id"] in names
+        else row
+        for row in rows
+    ]
+
+
+def kind_of(role: str | None) -> str:
+    """Return the one of ``ROLES`` that a role belongs to, or ``baseline``."""
+    role = "member" if role and role.startswith(TEACHER) else role
+    return role if role in ROLES else "baseline"
+
+
+def pooled(layers: str | None) -> str:
+    """Return how many layers were pooled, in words; empty if that is not recorded."""
+    return "" if layers is None else f"{in_words(as_layers(layers))} pooled"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class View:
+    """The numbers that a table holds; every field is a column of the results table. ``layers`` None: any."""
+
+    layers: str | None
+    metric: str = "spearman"
+    aggregation: str | None = "all"
+    split: str = "test"
+    rows: str = "all"
+
+    @classmethod
+    def of(cls, row: ResultRow) -> View:
+        return cls(row["layers"], row["metric"], row["aggregation"], row["split"], row["rows"])
+
+    @property
+    def described(self) -> str:
+        parts = [
+            f"{METRICS.get(self.metric, self.metric.capitalize())} × 100 on {self.split}",
+            AGGREGATIONS.get(self.aggregation or "", self.aggregation),
+            pooled(self.layers),
+            "rows that do not occur in the training text" if self.rows == "clean" else None,
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A score, or the mean of ``n`` scores with their standard deviation (ddof 1); not times 100."""
+
+    value: float
+    std: float | None = None
+    n: int = 1
+    low: float | None = None
+    high: float | None = None
+    member: int | None = None
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Value:
+        """Return the mean of the values of several models."""
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), std, len(values))
+
+    @property
+    def number(self) -> str:
+        return f"{100 * self.value:.2f}"
+
+    @property
+    def interval(self) -> str:
+        """``[69.80, 72.61]``, times 100; empty without an interval."""
+        return "" if self.low is None or self.high is None else f"[{100 * self.low:.2f}, {100 * self.high:.2f}]"
+
+    @property
+    def with_spread(self) -> str:
+        """``71.20 ± 0.31``, times 100."""
+        return self.number + (f" ± {100 * self.std:.2f}" if self.std is not None else "")
+
+    @property
+    def text(self) -> str:
+        """``71.20  [69.80, 72.61]``, ``71.20 ± 0.31``, times 100."""
+        return self.with_spread if self.n > 1 else f"{self.number}  {self.interval}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One system in one role at one pooling.
+
+    Attributes:
+        role: one of ``ROLES``, or of a teacher that has a name.
+        mean: by set the mean over models; a single model has its interval.
+        best: by set the largest value of a model; of the average the best model's.
+        individuals: by set the value of each model.
+        remarks: labels or test sentences that its rows used, and other layers than the view's.
+    """
+
+    system: str | None
+    study: str | None
+    trial: str | None
+    role: str | None
+    pooling: str | None
+    layers: str | None
+    similarity: str | None
+    mean: dict[str, Value]
+    best: dict[str, Value]
+    individuals: dict[str, list[Value]]
+    remarks: tuple[str, ...]
+
+    @property
+    def n(self) -> int:
+        """The most models that a value is over."""
+        return max((value.n for value in self.mean.values()), default=0)
+
+    def has(self, wanted: Mapping[str, str]) -> bool:
+        """Return True if its columns are as wanted."""
+        return all(getattr(self, column) == value for column, value in wanted.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """The systems in one view. ``columns``: the sets, then perhaps the average of the ``averaged`` ones."""
+
+    view: View
+    columns: tuple[str, ...]
+    averaged: tuple[str, ...]
+    sizes: dict[str, int]
+    lines: tuple[Standing, ...]
+
+    def first(self, role: str, column: str | None = None) -> Standing | None:
+        """Return the first line of a role, with a value in ``column`` if one is named."""
+        return next(
+            (line for line in self.lines if line.role == role and (column is None or column in line.mean)), None
+        )
+
+    @property
+    def plotted(self) -> list[Standing]:
+        """The lines with one backbone."""
+        backbone = self.first("backbone")
+        return [line for line in self.lines if line.role != "backbone" or line is backbone]
+
+
+_KEY = ("system", "study", "trial", "role", "pooling", "layers", "similarity")
+
+
+def usable(rows: Iterable[Mapping[str, Any]]) -> list[ResultRow]:
+    """Return the rows of whole sets (not of subsets) that hold a finite number."""
+    return [
+        dict(row) for row in rows if row["subset"] is None and row["value"] is not None and math.isfinite(row["value"])
+    ]
+
+
+def views(rows: Sequence[ResultRow], compare_layers: Layers) -> list[View]:
+    """Return every view that has rows; the first is Spearman, all, test, at ``compare_layers`` if it is there."""
+
+    def rank(view: View) -> tuple[object, ...]:
+        return (
+            view.split != "test",
+            view.rows != "all",
+            view.layers != str(compare_layers),
+            view.metric != "spearman",
+            view.aggregation != "all",
+            *(str(field or "") for field in (view.layers, view.metric, view.aggregation, view.split, view.rows)),
+        )
+
+    return sorted(set(map(View.of, usable(rows))), key=rank)
+
+
+def standings(
+    rows: Iterable[Mapping[str, Any]], view: View, as_distributed: Mapping[str, str] | None = None
+) -> Standings:
+    """Return the systems of results rows in one view, by layers, role and first appearance.
+
+    A value that was measured again for the same run, member and seed counts once, the latest.
+
+    Args:
+        view: without ``layers`` lines of all layers stand below each other.
+        as_distributed: columns of the lines that come first, with a remark.
+    """
+    by_key: dict[tuple[str | None, ...], dict[tuple[Any, ...], dict[str, ResultRow]]] = {}
+    any_layers = as_distributed is not None or view.layers is None
+    for row in usable(rows):
+        if replace(View.of(row), layers=view.layers if any_layers else row["layers"]) != view:
+            continue
+        key = tuple(row[column] for column in _KEY)
+        model = tuple(row[column] for column in ("run_id", "member", "seed"))
+        values = by_key.setdefault(key, {}).setdefault(model, {})
+        earlier = values.get(row["dataset"])
+        if earlier is None or (row["created_at"] or "") >= (earlier["created_at"] or ""):
+            values[row["dataset"]] = row
+    used = [row for models in by_key.values() for values in models.values() for row in values.values()]
+    seen = dict.fromkeys(row["dataset"] for row in used)
+    averaged = tuple(name for name in AVERAGED if name in seen)
+    columns = (*averaged, *(name for name in seen if name not in AVERAGED), *([AVERAGE] * (len(averaged) > 1)))
+    lines = [_standing(key, [*models.values()], averaged, view, as_distributed) for key, models in by_key.items()]
+    lines.sort(key=lambda line: (len(line.layers or ""), line.layers or "", ROLES.index(kind_of(line.role))))
+    if view.layers is not None:
+        lines.sort(key=lambda line: (AS_DISTRIBUTED not in line.remarks, ROLES.index(kind_of(line.role))))
+    return Standings(view, columns, averaged, {row["dataset"]: row["n"] for row in used if row["n"]}, tuple(lines))
+
+
+def _standing(
+    key: tuple[str | None, ...],
+    models: Sequence[Mapping[str, ResultRow]],
+    averaged: Sequence[str],
+    view: View,
+    as_distributed: Mapping[str, str] | None,
+) -> Standing:
+    rows = [row for model in models for row in model.values()]
+    rows.sort(key=lambda row: (-1 if row["member"] is None else row["member"], row["seed"] or 0))
+    individuals: dict[str, list[Value]] = {}
+    for row in rows:
+        value = Value(row["value"], None, 1, row["ci_low"], row["ci_high"], row["member"])
+        individuals.setdefault(row["dataset"], []).append(value)
+    best = {name: max(values, key=lambda value: value.value) for name, values in individuals.items()}
+    mean = {
+        name: values[0] if len(values) == 1 else Value.over([value.value for value in values])
+        for name, values in individuals.items()
+    }
+    complete = [[model[name]["value"] for name in averaged] for model in models if model.keys() >= {*averaged}]
+    if len(averaged) > 1 and complete:
+        averages = [float(np.mean(values)) for values in complete]
+        mean[AVERAGE], best[AVERAGE] = Value.over(averages), Value(max(averages))
+    known: dict[str, Any] = dict(zip(_KEY, key, strict=True))
+    line = Standing(**known, mean=mean, best=best, individuals=individuals, remarks=remarks(rows))
+    said = line.remarks if view.layers in (None, line.layers) else (pooled(line.layers), *line.remarks)
+    return replace(line, remarks=(AS_DISTRIBUTED, *said) if as_distributed and line.has(as_distributed) else said)
+
+
+def main_standings(
+    rows: Sequence[ResultRow], compare_layers: Layers, distributed: tuple[str, Layers]
+) -> Standings | None:
+    """Return the table that comes first, or None if nothing is measured on a test set.
+
+    It has every system at the compared layers, a system that has others alone at these, and before all of them the backbone
+    as it was ``distributed`` (pooling and layers).
+    """
+    view = next(iter(views(rows, compare_layers)), None)
+    if view is None or view.split != "test":
+        return None
+    as_distributed = {"role": "backbone", "pooling": distributed[0], "layers": str(distributed[1])}
+    compared = {row["role"] for row in usable(rows) if View.of(row) == view}
+    shown = [
+        row
+        for row in usable(rows)
+        if row["layers"] == view.layers
+        or row["role"] not in compared
+        or all(row[key] == value for key, value in as_distributed.items())
+    ]
+    return standings(shown, view, as_distributed)
+
+
+def remarks(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    """Return the labels or test sentences that rows say were used."""
+    chose = sorted({row["selected_by"] for row in rows if row["selected_by"]})
+    labels = [name for name in chose if name != AGREEMENT]
+    said = [f"checkpoints chosen by {' and '.join(labels)} labels"] if labels else []
+    said += ["checkpoints chosen by agreement with the ensemble"] if len(labels) < len(chose) else []
+    if any(row["transductive"] for row in rows):
+        said.append("fitted on the sentences of the test sets (transductive)")
+    return tuple(said)
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[int]) -> list[str]:
+    """Return rows of cells as lines of text, each column under itself; those of ``left`` begin together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def format_standings(table: Standings) -> str:
+    """Return aligned plain text: values times 100 with two decimals.
+
+    Several values are shown as mean ± standard deviation, their number behind the role; a cell that has fewer says so.
+    """
+    lines = [["system", "role", "pooling", "layers", "similarity", *table.columns]]
+    for line in table.lines:
+        where = [part for part in (line.system, line.study, line.trial) if part]
+        role = f"{line.role or '-'} ({line.n})" if line.n > 1 else line.role or "-"
+        lines.append(
+            ["/".join(where) or "-", role, line.pooling or "-", line.layers or "-", line.similarity or "-"]
+            + [_cell(line.mean.get(column), line.n) for column in table.columns]
+        )
+    text = aligned(lines, range(5))
+    title = ", ".join(filter(None, (table.view.metric, table.view.aggregation, "x100")))
+    return "\n".join([title, text[0], "-" * max(map(len, text)), *text[1:]])
+
+
+def format_results(rows: Sequence[ResultRow], brief: bool = False) -> str:
+    """Return the table of rank correlations, then one for every metric without aggregation (accuracy, ...).
+
+    Test rows and cross-validated ones stand side by side: a set has the one or the other.
+
+    Args:
+        brief: the rank correlations alone, if there are any.
+    """
+    whole = [
+        {**row, "split": "test" if row["split"] == "cv" else row["split"]}
+        for row in rows
+        if row["aggregation"] is None and row["subset"] is None
+    ]
+    correlations = standings(rows, View(None))
+    others = [standings(whole, View(None, metric, None)) for metric in dict.fromkeys(row["metric"] for row in whole)]
+    tables = [correlations, *([] if brief and correlations.lines else others)]
+    return "\n\n".join(format_standings(table) for table in tables if table.lines) or format_standings(correlations)
+
+
+def _cell(value: Value | None, n: int) -> str:
+    if value is None:
+        return ""
+    return value.with_spread.replace("± ", "±") + (f" ({value.n})" if value.n != n else "")

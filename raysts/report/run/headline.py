@@ -1,0 +1,83 @@
+"""The headline of a run's page: the result in the words that paired intervals allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from raysts.evaluation.compare import Difference
+from raysts.evaluation.standings import AGREEMENT, AVERAGE, TEACHER, Standing, Standings, Value, pooled
+from raysts.pipeline.deliver import TITLES
+
+
+def headline(table: Standings | None, differences: Mapping[str, Mapping[str, Difference]]) -> list[str]:
+    """Return the result in words: a sentence on the main set, and perhaps one on the average.
+
+    Args:
+        differences: by role and set, how far what comes out is above the others (:func:`raysts.pipeline.deliver.against`).
+    """
+    roles = ("student", "soup", "greedy-soup", "ensemble", "member", "baseline", "backbone")
+    subject = next((standing for role in roles if table and (standing := table.first(role))), None)
+    if table is None or subject is None:
+        return ["There is no result on a test set yet."]
+    tests = [name for name in table.columns if name in subject.mean and name != AGREEMENT]
+    if not tests:
+        return [
+            f"There are no scored pairs to test on. Agreement of the {subject.role} with the ensemble: "
+            f"{_number(subject.mean[AGREEMENT])} (× 100)."
+        ]
+    own = [name for name in tests if name not in (*TITLES, AVERAGE)]
+    main = next(name for name in (*own, "stsb", *tests) if name in tests)
+    return [_sentence(table, subject, column, differences) for column in (main, AVERAGE) if column in subject.mean]
+
+
+def _sentence(
+    table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
+) -> str:
+    view = table.view
+    who, verb = (f"{subject.n} {subject.role}s", "score") if subject.n > 1 else (subject.role, "scores")
+    result = f"{who} {verb} {_number(subject.mean[column])}"
+    against = _against(table, subject, column, differences)
+    if column == AVERAGE:
+        return f"Averaged over {len(table.averaged)} sets, the {result}{against}."
+    how = ", ".join(part for part in (view.aggregation, view.metric.capitalize(), pooled(view.layers)) if part)
+    return f"The {result} on {column} {view.split} ({how}){against}."
+
+
+def _number(value: Value) -> str:
+    if value.n > 1:
+        return f"{value.with_spread} on average"
+    return f"{value.number} {value.interval}".rstrip()
+
+
+def _against(
+    table: Standings, subject: Standing, column: str, differences: Mapping[str, Mapping[str, Difference]]
+) -> str:
+    """Return the words for the other roles that the paired intervals allow; values alone without."""
+    names: dict[str, Callable[[Value], str]] = {
+        "member": _members,
+        "soup": lambda value: f"the weight average ({value.number})",
+        "greedy-soup": lambda value: f"the greedy weight average ({value.number})",
+        "ensemble": lambda value: f"the ensemble ({value.number})",
+        "backbone": lambda value: f"the backbone ({value.number})",
+    }
+    parts = []
+    named = [other for other in table.lines if str(other.role).startswith(TEACHER) and column in other.mean]
+    if named:
+        best = str(max(named, key=lambda other: other.mean[column].value).role)
+        who = f"the best teacher, {best.removeprefix(TEACHER)}" if len(named) > 1 else f"the {best}"
+        names = {best: lambda value: f"{who} ({value.number})", **names}
+    for role, name in names.items():
+        other = table.first(role, column)
+        if other is not None and role != subject.role:
+            tested = differences.get(role, {}).get(column)
+            said = name(other.mean[column])
+            parts.append(tested.over(said) if tested else f"beside {said}, not compared row by row")
+    if not parts:
+        return ""
+    return ": " + (parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1])
+
+
+def _members(value: Value) -> str:
+    if value.n == 1:
+        return f"the member ({value.number})"
+    return f"the members' mean {value.with_spread} (n={value.n})"

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from report_samples import exact, score_rows
+
+from raysts.evaluation.standings import Value, View, format_results, format_standings, standings, views
+from raysts.schema import RESULTS
+
+ALL = View(None)
+"""Rank correlations on test sets, whatever layers are pooled."""
+
+
+def row(system: str, role: str, dataset: str, value: float, **columns: Any) -> dict[str, Any]:
+    given = {
+        "schema_version": 1, "system": system, "role": role, "dataset": dataset, "value": value, "metric": "spearman",
+        "aggregation": "all", "split": "test", "rows": "all", "pooling": "mean", "layers": "2", "similarity": "cosine",
+        "created_at": "2026-01-01T00:00:00+00:00", "run_id": system + role,
+    }  # fmt: skip
+    return dict.fromkeys(RESULTS.names) | given | columns
+
+
+def example() -> list[dict[str, Any]]:
+    rows = []
+    for layers, shift in (("2", 0.0), ("1", -0.1)):
+        for member, value in enumerate((0.70, 0.72, 0.77)):
+            own = {"member": member, "run_id": f"m{member}", "layers": layers}
+            rows += [row("nli-sed", "member", "sts12", value + shift, **own)]
+            rows += [row("nli-sed", "member", "stsb", value + shift + 0.1, **own)]
+        rows += [row("nli-sed", "student", name, 0.8 + shift, layers=layers) for name in ("sickr-all", "stsb", "sts12")]
+        rows += [row("nli-sed", "backbone", "sts12", 0.3, layers=layers)]
+    # What the table must not show.
+    rows += [
+        row("nli-sed", "student", "sts12", 0.0, split="dev"),
+        row("nli-sed", "student", "sts12", 0.0, rows="clean"),
+    ]
+    rows += [row("nli-sed", "student", "sts12", 0.0, metric="pearson")]
+    rows += [row("nli-sed", "student", "sts12", 0.0, aggregation=None, subset="x")]
+    # A value measured earlier for the same run.
+    rows += [row("nli-sed", "student", "sts12", 0.1, created_at="2025-12-31T00:00:00+00:00")]
+    return rows
+
+
+def test_means_over_members() -> None:
+    table = standings(example(), ALL)
+    assert table.columns == ("sts12", "stsb", "sickr-all", "avg")
+    assert [(line.layers, line.role) for line in table.lines] == [
+        (layers, role) for layers in ("1", "2") for role in ("backbone", "member", "student")
+    ]
+    backbone, members, student = table.lines[3:]
+    assert members.mean["sts12"].value == pytest.approx(0.73)
+    assert members.mean["sts12"].std == pytest.approx(0.0013**0.5)  # deviations -.03 -.01 .04, ddof 1
+    assert members.mean["sts12"].n == 3
+    assert members.mean["avg"].value == pytest.approx(0.78) and members.mean["avg"].n == 3
+    assert student.mean["sts12"] == Value(0.8)
+    assert student.mean["avg"].value == pytest.approx(0.8)
+    assert backbone.mean.keys() == {"sts12"}
+
+
+def test_systems_studies_and_trials_are_kept_apart() -> None:
+    rows = [
+        row(s, "member", "sts12", 0.5, study=t, trial=u)
+        for s, t, u in (("a", None, None), ("b", "s", "1"), ("b", "s", "2"))
+    ]
+    assert [(line.system, line.trial, line.mean["sts12"].n) for line in standings(rows, ALL).lines] == [
+        ("a", None, 1),
+        ("b", "1", 1),
+        ("b", "2", 1),
+    ]
+
+
+def test_layers_are_ordered_as_numbers() -> None:
+    rows = [row("a", "member", "sts12", 0.5, layers=layers) for layers in ("12", "2", "1")]
+    assert [line.layers for line in standings(rows, ALL).lines] == ["1", "2", "12"]
+
+
+def test_formatted_table() -> None:
+    text = format_standings(standings([r for r in example() if r["layers"] == "2"], ALL))
+    assert text.splitlines() == [
+        "spearman, all, x100",
+        "system   role        pooling  layers  similarity        sts12         stsb  sickr-all          avg",
+        "-" * 98,
+        "nli-sed  backbone    mean     2       cosine            30.00",
+        "nli-sed  member (3)  mean     2       cosine      73.00 ±3.61  83.00 ±3.61             78.00 ±3.61",
+        "nli-sed  student     mean     2       cosine            80.00        80.00      80.00        80.00",
+    ]
+
+
+def test_metrics_without_aggregation_have_tables_of_their_own() -> None:
+    accuracy = {"metric": "accuracy", "aggregation": None, "similarity": None}
+    rows = [row("a", "member", "sts12", 0.7), row("a", "member", "mr", 0.8, split="cv", **accuracy)]
+    rows += [row("a", "member", "trec", 0.9, **accuracy), row("a", "member", "trec", 0.1, subset="x", **accuracy)]
+    assert format_results(rows[:1]) == format_standings(standings(rows, ALL))
+    first, second = format_results(rows).split("\n\n")
+    assert first == format_standings(standings(rows, ALL))
+    assert second.splitlines() == [
+        "accuracy, x100",
+        "system  role    pooling  layers  similarity     mr   trec",
+        "-" * 57,
+        "a       member  mean     2       -           80.00  90.00",
+    ]
+    assert format_results([]) == format_standings(standings([], ALL))
+
+
+def test_the_average_leaves_out_the_set_that_overlaps_another_and_needs_all_the_others() -> None:
+    rows = score_rows("student", datasets=("stsb", "sickr", "sickr-all")) + score_rows("ensemble", datasets=("stsb",))
+    table = standings(rows, views(rows, 1)[0])
+    assert table.columns == ("stsb", "sickr", "sickr-all", "avg") and table.averaged == ("stsb", "sickr")
+    ensemble, student = table.lines
+    assert "avg" not in ensemble.mean
+    assert student.mean["avg"].value == pytest.approx((student.mean["stsb"].value + student.mean["sickr"].value) / 2)
+
+
+def test_a_value_measured_again_counts_once_and_values_that_are_no_numbers_not_at_all() -> None:
+    again = [row | {"created_at": "2026-02-01T00:00:00+00:00"} for row in exact("student", 0.8)]
+    rows = again + exact("student", 0.7) + exact("member", float("nan"), 0)
+    table = standings(rows, views(rows, 1)[0])
+    (student,) = table.lines
+    assert student.n == 1 and student.mean["stsb"].value == 0.8
