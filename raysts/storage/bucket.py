@@ -1,63 +1,95 @@
-"""An object store below a URI such as ``s3://bucket/prefix``: whole objects, retried, none of them half there.
+"""An object store below a URI such as ``s3://bucket/prefix``: objects that appear whole, and writes that depend on a tag.
 
-An object appears when its upload has ended, not before, so that a killed process leaves none that is torn.
+The client library is obstore. Its calls do not end at Ctrl-C, so they run in threads that nobody waits for at exit. A process
+that has used it must not fork: its children would hang.
 """
 
+import collections
 import contextlib
-import errno
 import os
+import queue
 import random
 import re
+import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from obstore import store as clients
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotSupportedError, PreconditionError
+
 from raysts.errors import InputError, StoreFailed
 from raysts.storage.atomic import atomic_write
 
-SCHEMES = ("s3", "gs")
-"""Stores in which an object appears whole; any other file system is a folder once it is mounted. (Arrow's Azure client
-would do, but without credentials it aborts the process.)"""
+SCHEMES = ("s3", "gs", "az")
+"""Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage."""
 
-OPTIONS = ("endpoint_override", "region", "scheme")
-"""What may follow the ``?`` of a URI."""
+OPTIONS = ("account", "endpoint_override", "region", "scheme")
+"""Names that may follow the ``?`` of a URI."""
 
 TRIES = 7
-"""Times that something is tried before a run fails for it; between them it waits 0.5, 1, 2, 4, 8 and 16 s, give or take half."""
+"""Attempts before a run fails; between them it waits 0.5, 1, 2, 4, 8 and 16 s, give or take half."""
 
 PATIENCE = 90.0
-"""Seconds after which nothing is tried again."""
+"""Seconds after which no further attempt begins."""
 
-AGAIN = 3
-"""Times that each request of a try is made again, in a fifth of a second; a try is up to three requests."""
+RETRIES = 2
+"""Repetitions of a request within an attempt, in a fifth of a second."""
 
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 10.0
 CHUNK = 8 << 20
-FINAL = (
-    "ACCESS_DENIED",
-    "HTTP status 403",
-    "HTTP status 401",
-    "INVALID_ACCESS_KEY",
-    "SIGNATURE_DOES_NOT_MATCH",
-    "INVALID_CLIENT_TOKEN",
-    "UNRECOGNIZED_CLIENT",
-    "NO_SUCH_BUCKET",
-    "MISSING_AUTHENTICATION",
-    "OAuth2 access token",
-)
-"""Answers that asking again does not change."""
+"""Bytes of a part of a large object."""
 
-NOWHERE = ("curlCode: 6,", "curlCode: 7,")
-"""No such host, and nobody there who listens: before a run has begun that is a wrong name."""
+AT_ONCE = 8
+"""Calls that run at the same time."""
+
+AMAZON = "https://s3.amazonaws.com"
+UNKNOWN_KEYS = (
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidToken",
+    "ExpiredToken",
+    "UnrecognizedClient",
+    "AuthenticationFailed",
+    "401 Unauthorized",
+    "latest/api/token",
+    "169.254.",
+    "metadata.google.internal",
+    "credential",
+)
+NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "404 Not Found")
+FINAL = (*UNKNOWN_KEYS, "403 Forbidden", *NO_BUCKET, "Received redirect", "501 Not Implemented")
+"""Answers that another attempt does not change."""
+
+NOWHERE = ("dns error", "ConnectionRefused")
+"""Signs of a wrong host name: final before a run has begun."""
+
+WRITE = "write"
+"""Name of the metadata by which a conditional write is known; equal contents have equal tags in S3."""
 
 T = TypeVar("T")
+R = TypeVar("R")
+Tag = dict[str, str]
+"""The version of an object, as the store names it."""
+
+
+class Conflict(RuntimeError):  # noqa: N818
+    """A conditional write that was refused, with the tag of what is there instead (None: nothing)."""
+
+    def __init__(self, path: str, tag: Tag | None) -> None:
+        super().__init__(f"{path} is not what it was")
+        self.tag = tag
 
 
 def canonical(text: str, option: str = "--storage") -> str:
-    """The URI of a storage, or of data, as every node writes it, the endpoint of ``AWS_ENDPOINT_URL`` in it.
+    """Return the URI of a storage or of data as every node writes it, with the endpoint of the environment.
 
     Raises:
         InputError: no such kind of store, no bucket, an unknown option, or credentials, which are not repeated.
@@ -75,31 +107,93 @@ def canonical(text: str, option: str = "--storage") -> str:
             f"file system and give its path"
         )
     user, at, host = parts.netloc.rpartition("@")
-    if (at and (scheme, user) != ("gs", "anonymous")) or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
+    if (at and user != "anonymous") or ":" in host or set(options) - set(OPTIONS) or parts.fragment:
         raise InputError(
             f"{what}: holds no credentials and no options but {', '.join(OPTIONS)}; credentials come from the environment "
-            f"(AWS_ACCESS_KEY_ID, AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS) or the machine's role"
+            f"({_key_names(scheme)}) or the machine's role"
         )
-    if scheme == "s3" and "endpoint_override" not in options:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if endpoint:
-            options = {"endpoint_override": endpoint, **options}
+    for name, variables in _ENVIRONMENT.get(scheme, {}).items():
+        value = next(filter(None, map(os.environ.get, variables)), None)
+        if value and name not in options:
+            options[name] = value
     if "://" in options.get("endpoint_override", ""):
-        found = urlsplit(options["endpoint_override"])
-        if "@" in found.netloc:
-            raise InputError("AWS_ENDPOINT_URL: holds credentials; give scheme://host:port alone")
-        options = {**options, "scheme": found.scheme, "endpoint_override": found.netloc}
+        endpoint = urlsplit(options["endpoint_override"])
+        if "@" in endpoint.netloc:
+            raise InputError(f"{option}: its endpoint holds credentials; give scheme://host:port alone")
+        options |= {"scheme": endpoint.scheme, "endpoint_override": f"{endpoint.netloc}{endpoint.path}".rstrip("/")}
     path = parts.path.strip("/")
     if not host or (path and not is_inside(path)):
         raise InputError(f"{what}: must name a bucket and, below it, a prefix without empty parts, '.' or '..'")
+    if scheme == "az" and "account" not in options:
+        raise InputError(f"{what}: names no storage account; add ?account=NAME, or set AZURE_STORAGE_ACCOUNT_NAME")
     query = f"?{urlencode(sorted(options.items()))}" if options else ""
     return f"{scheme}://{user}{at}{host}{'/' if path else ''}{path}{query}"
 
 
+_ENVIRONMENT: dict[str, dict[str, tuple[str, ...]]] = {
+    "s3": {"endpoint_override": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")},
+    "az": {
+        "endpoint_override": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "account": ("AZURE_STORAGE_ACCOUNT_NAME",),
+    },
+}
+"""Environment variables that decide where a bucket is; a URI that other nodes read has them as options."""
+
+
 def is_inside(relative: str) -> bool:
-    """Whether a name that a store gives stays inside the folder that it is put into."""
+    """Return True if a name that a store gives stays inside the folder that it is put into."""
     parts = relative.split("/")
     return not any(part in ("", ".", "..") for part in parts) and not re.search(r"[\\\x00-\x1f]", relative)
+
+
+def check_inside(name: str, where: str, folders: bool = True) -> None:
+    """Refuse a name that leads out of its folder, or without ``folders`` into one below."""
+    if not is_inside(name) or ("/" in name and not folders):
+        raise InputError(
+            f"{where} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "
+            f"remove the object"
+        )
+
+
+def mirror_name(uri: str) -> str:
+    """Return a canonical URI as the name of a folder, to be read back with ``urllib.parse.unquote``.
+
+    Plus signs stand for percent signs, which SQLite's URLs would decode.
+    """
+    return quote(uri, safe="").replace("%", "+")
+
+
+def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return the result of ``action`` for each item, in order; several run at the same time, and Ctrl-C ends the wait."""
+    waiting = collections.deque(enumerate(items))
+    results: dict[int, R] = {}
+    answers: queue.SimpleQueue[tuple[int, R | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                index, item = waiting.popleft()
+                try:
+                    answers.put((index, action(item), None))
+                except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+                    answers.put((index, None, error))
+
+    count = len(waiting)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, count))]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(count):
+            index, result, error = answers.get()
+            if error is not None:
+                waiting.clear()
+                for thread in threads:
+                    thread.join()
+                raise error
+            results[index] = result  # type: ignore[assignment]
+    finally:
+        waiting.clear()
+    return [results[index] for index in range(count)]
 
 
 class Entry(NamedTuple):
@@ -115,53 +209,62 @@ class Bucket:
     Every method raises StoreFailed when the store does not answer after ``tries``, or refuses.
 
     Args:
-        guard: takes the path before every try to change an object there, and raises where that must not be.
+        guard: takes the path before every attempt to change an object, and raises where that must not be.
+        seconds: after which a request without an answer has failed.
     """
 
-    def __init__(self, uri: str, tries: int = TRIES, guard: Callable[[str], None] = lambda path: None) -> None:
-        self.uri, self.tries, self.guard = uri, tries, guard
+    def __init__(
+        self,
+        uri: str,
+        tries: int = TRIES,
+        guard: Callable[[str], None] = lambda path: None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.uri, self.tries, self.guard, self.seconds = uri, tries, guard, seconds
         parts = urlsplit(uri)
-        self.bucket = parts.netloc.rpartition("@")[2]
-        self.prefix = "/".join(part for part in (self.bucket, parts.path.strip("/")) if part)
+        self.bucket, self.prefix = parts.netloc.rpartition("@")[2], parts.path.strip("/")
 
-    def read(self, path: str) -> bytes | None:
-        def action() -> bytes:
-            with self._files.open_input_stream(self._key(path)) as stream:
-                content: bytes = stream.read()
-            self._whole(path, len(content))
-            return content
+    def read(self, path: str) -> tuple[bytes, Tag] | None:
+        """Return the content of an object and its tag; None where there is none."""
+
+        def action() -> tuple[bytes, Tag]:
+            answer = self._client.get(self._key(path))
+            return bytes(answer.bytes()), _tag(answer.meta)
 
         with contextlib.suppress(FileNotFoundError):
             return self._tried("read", path, action)
         return None
 
+    def _answer(self, path: str) -> Any:
+        with contextlib.suppress(FileNotFoundError):
+            return self._tried("look for", path, lambda: self._client.get(self._key(path), options={"head": True}))
+        return None
+
+    def replace(self, path: str, content: bytes, tag: Tag | None) -> Tag:
+        """Write an object whose tag is still this one, or with None one that is not there; return its new tag.
+
+        Raises:
+            Conflict: there is another object.
+        """
+        nonce = secrets.token_hex(8)
+        options = {"mode": tag or "create", "attributes": {WRITE: nonce}, "use_multipart": False}
+        try:
+            return self._changed("write", path, lambda: _tag(self._client.put(self._key(path), content, **options)))
+        except (AlreadyExistsError, PreconditionError):
+            there = self._answer(path)
+        # It may be our own write, which was sent again because the answer was lost.
+        if there and there.attributes.get(WRITE) == nonce:
+            return _tag(there.meta)
+        raise Conflict(path, _tag(there.meta) if there else None)
+
     def write(self, path: str, content: bytes) -> None:
-
-        def action() -> None:
-            with self._files.open_output_stream(self._key(path)) as stream:
-                stream.write(content)
-
-        self._changed("write", path, action)
+        """Write an object, whatever is there."""
+        self._changed("write", path, lambda: self._client.put(self._key(path), content))
 
     def upload(self, source: Path, path: str) -> None:
-
-        def action() -> None:
-            with source.open("rb") as file:
-                first = file.read(CHUNK)
-                stream = self._files.open_output_stream(self._key(path))
-                try:
-                    stream.write(first)
-                    while chunk := file.read(CHUNK):
-                        stream.write(chunk)
-                except BaseException:
-                    # Closing is all that can be done with an upload, and it makes an object of what has come so far.
-                    with contextlib.suppress(OSError):
-                        stream.close()
-                        self._files.delete_file(self._key(path))
-                    raise
-                stream.close()
-
-        self._changed("write", path, action)
+        """Write an object from a file, whatever is there."""
+        options = {"chunk_size": CHUNK, "max_concurrency": 4}
+        self._changed("write", path, lambda: self._client.put(self._key(path), source, **options))
 
     def download(self, path: str, target: Path) -> None:
         """Write an object to a file, which is complete or absent.
@@ -171,179 +274,275 @@ class Bucket:
         """
 
         def action() -> None:
-            stream = self._files.open_input_stream(self._key(path))
-            with stream, atomic_write(target) as draft, draft.open("wb") as file:
-                while chunk := stream.read(CHUNK):
+            answer = self._client.get(self._key(path))
+            with atomic_write(target) as draft, draft.open("wb") as file:
+                for chunk in answer.stream(min_chunk_size=CHUNK):
                     file.write(chunk)
-                self._whole(path, file.tell())
 
         self._tried("read", path, action)
 
-    def _whole(self, path: str, size: int) -> None:
-        """Look at an object's size after it was read: pyarrow asks for it before, and of a longer object which has come into
-        its place since then it reads as many bytes. An ``OSError`` has it read again."""
-        info = self._files.get_file_info(self._key(path))
-        if info.is_file and info.size != size:
-            raise OSError(f"{path} was written while it was read")
-
     def entry(self, path: str) -> Entry | None:
-        info = self._tried("look for", path, lambda: self._files.get_file_info(self._key(path)))
-        return Entry(info.size, info.mtime_ns / 1e9) if info.is_file else None
+        """Return size and time of an object; None where there is none."""
+        answer = self._answer(path)
+        return _entry(answer.meta) if answer else None
 
     def has(self, *paths: str) -> bool:
-        keys = [self._key(path) for path in paths]
-        return any(info.is_file for info in self._tried("look for", paths[0], lambda: self._files.get_file_info(keys)))
+        """Return True if one of the objects is there."""
+        return any(self.entry(path) for path in paths)
 
     def listed(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
-        """The objects below a folder by their paths from it; none where there is no such folder.
+        """Return the objects below a folder by their paths from it; none where there is no such folder.
 
         Raises:
             InputError: a name leads out of the folder.
         """
-        infos = self._infos(folder, recursive)
-        return {name: Entry(info.size, info.mtime_ns / 1e9) for name, info in infos.items() if info.is_file}
+        objects, folders = self._listing(folder, recursive)
+        return {name: entry for name, entry in objects.items() if name not in folders}
 
     def names(self, folder: str) -> list[str]:
-        return list(self._infos(folder))
+        """Return the names of the objects and folders in a folder, in order."""
+        objects, folders = self._listing(folder, recursive=False)
+        return sorted({*objects, *folders})
 
-    def _infos(self, folder: str, recursive: bool = False) -> dict[str, Any]:
-        from pyarrow.fs import FileSelector
+    def _listing(self, folder: str, recursive: bool) -> tuple[dict[str, Entry], set[str]]:
+        """Return the objects and the folders below a folder; what a console makes for a folder is both."""
+        base, where = self._key(folder), f"{self.uri}: {folder}/"
 
-        base = self._key(folder)
-        selector = FileSelector(base, allow_not_found=True, recursive=recursive)
-        infos = self._tried("list", folder, lambda: self._files.get_file_info(selector))
-        names = {info.path.removeprefix(f"{base}/"): info for info in infos}
-        for name in names:
-            check_inside(name, f"{self.uri}: {folder}/")
-        return names
+        def action() -> tuple[list[Any], list[str]]:
+            if recursive:
+                return [meta for page in self._client.list(base or None) for meta in page], []
+            page = self._client.list_with_delimiter(base or None)
+            return list(page["objects"]), list(page["common_prefixes"])
+
+        try:
+            metas, prefixes = self._tried("list", folder, action)
+        except InvalidPathError as error:
+            check_inside((re.findall(r'path: "(.*)"', str(error)) or [".."])[0], where)
+            raise
+        start = f"{base}/" if base else ""
+        objects = {meta["path"][len(start) :]: _entry(meta) for meta in metas if meta["path"] != base}
+        folders = {prefix[len(start) :] for prefix in prefixes}
+        if recursive:
+            folders = {name[: match.start()] for name in objects for match in re.finditer("/", name)}
+        for name in (*objects, *folders):
+            check_inside(name, where)
+        return objects, folders
 
     def delete(self, path: str) -> None:
+        """Remove an object, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            self._changed("remove", path, lambda: self._files.delete_file(self._key(path)))
+            self._tried("remove", path, self._guarded(path, lambda: self._client.delete(self._key(path))))
 
     def delete_folder(self, folder: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._changed("remove", folder, lambda: self._files.delete_dir(self._key(folder)))
+        """Remove all objects of a folder."""
+        at_once(self.delete, [f"{folder}/{name}" for name in self._listing(folder, recursive=True)[0]])
 
     def check(self, writes: bool, option: str = "--storage") -> None:
-        """Make sure that the bucket is there and answers, and, if asked, that it can be written to.
+        """Make sure that the bucket answers and, with ``writes``, that it can be written to, also conditionally.
 
         That takes no time where nobody is there at all; a store that is busy is asked again.
         """
-        what = f"{option} '{self.uri}'"
         try:
-            where = self._tried("find", self.bucket, lambda: self._files.get_file_info(self.bucket), (*FINAL, *NOWHERE))
-            there = where.type.name != "NotFound"
-            if there:
-                self.listed("locks")
-            if there and writes:
-                probe = f"locks/.probe-{os.getpid()}"
-                self.write(probe, b"")
-                self.delete(probe)
-        except (OSError, StoreFailed, ValueError) as error:
-            raise InputError(f"{what}: {_remedy(short(error), self.uri)} ({short(error)})") from None
-        if not there:
-            raise InputError(
-                f"{what}: there is no bucket '{self.bucket}' that these credentials can see; make it first, or check the "
-                f"name, AWS_PROFILE and AWS_ENDPOINT_URL"
-            )
+            base = self._key("locks")
+            self._tried("list", "locks", lambda: self._client.list_with_delimiter(base), (*FINAL, *NOWHERE))
+            conditional = not writes or self._obeys_conditions()
+        except (BaseError, StoreFailed, ValueError) as error:
+            raise InputError(f"{option} '{self.uri}': {_remedy(_text(error), self.uri)} ({short(error)})") from None
+        if not conditional:
+            raise InputError(f"{option} '{self.uri}': {NO_CONDITIONS}")
+
+    def _obeys_conditions(self) -> bool:
+        probe = f"locks/.probe-{secrets.token_hex(8)}"
+        try:
+            first = self.replace(probe, b"1", None)
+            self.replace(probe, b"2", first)
+            for tag in (first, None):
+                with contextlib.suppress(Conflict):
+                    self.replace(probe, b"3", tag)
+                    return False
+        finally:
+            self.delete(probe)
+        return True
 
     @property
-    def _files(self) -> Any:
-        return _filesystem(self.uri)
+    def _client(self) -> Any:
+        return _client(self.uri, self.seconds)
 
     def _key(self, path: str) -> str:
         if not path:  # the storage itself, which can be listed
             return self.prefix
         check_inside(path, self.uri)
-        return f"{self.prefix}/{path}"
+        return f"{self.prefix}/{path}" if self.prefix else path
 
-    def _changed(self, what: str, path: str, action: Callable[[], None]) -> None:
-        def guarded() -> None:
+    def _guarded(self, path: str, action: Callable[[], T]) -> Callable[[], T]:
+        def guarded() -> T:
             self.guard(path)
-            action()
+            return action()
 
-        self._tried(what, path, guarded)
+        return guarded
+
+    def _changed(self, what: str, path: str, action: Callable[[], T]) -> T:
+        try:
+            return self._tried(what, path, self._guarded(path, action))
+        except FileNotFoundError as error:  # what is not there is the bucket
+            raise self._failure(what, path, error) from None
 
     def _tried(self, what: str, path: str, action: Callable[[], T], final: Sequence[str] = FINAL) -> T:
         began = time.monotonic()
         for attempt in range(self.tries):
             try:
-                return action()
-            except FileNotFoundError:
+                return _interruptible(action)
+            except (InvalidPathError, AlreadyExistsError, PreconditionError):
                 raise
-            except OSError as error:
-                if error.errno == errno.ENOSPC:
-                    raise
+            except BaseError as error:
                 over = attempt + 1 == self.tries or time.monotonic() - began > PATIENCE
-                if over or any(answer in str(error) for answer in final):
-                    raise StoreFailed(
-                        f"{self.uri}: cannot {what} {path}: {_remedy(str(error), self.uri)} ({short(error)}); then run the "
-                        f"same command again: it goes on from what was uploaded"
-                    ) from None
+                if over or isinstance(error, NotSupportedError) or any(answer in _text(error) for answer in final):
+                    raise self._failure(what, path, error) from error
                 time.sleep(0.5 * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError
 
-
-def check_inside(name: str, where: str, folders: bool = True) -> None:
-    """Refuse a name that leads out of its folder, or without ``folders`` into one below."""
-    if not is_inside(name) or ("/" in name and not folders):
-        raise InputError(
-            f"{where} names {name!r}: a name must stay in its folder, so this is refused; raysts writes no such names, "
-            f"remove the object"
+    def _failure(self, what: str, path: str, error: BaseException) -> StoreFailed:
+        return StoreFailed(
+            f"{self.uri}: cannot {what} {path}: {_remedy(_text(error), self.uri)} ({short(error)}); then run the same "
+            f"command again: it goes on from what was uploaded"
         )
 
 
-@lru_cache(maxsize=16)
-def _filesystem(uri: str) -> Any:
-    from pyarrow import fs
+def _interruptible(action: Callable[[], T]) -> T:
+    """Return the result of ``action``, which the main thread waits for in a way that Ctrl-C ends."""
+    main = threading.current_thread() is threading.main_thread()
+    return at_once(lambda _: action(), [None])[0] if main else action()
 
+
+@lru_cache(maxsize=16)
+def _client(uri: str, seconds: float) -> Any:
+    """Return obstore's client for the bucket of a URI."""
     parts = urlsplit(uri)
     options = dict(parse_qsl(parts.query))
-    if parts.scheme != "s3":
-        more = {"retry_limit_seconds": "5"} if parts.scheme == "gs" else {}
-        plain = parts._replace(query=urlencode({**options, **more}))
-        return fs.FileSystem.from_uri(plain.geturl())[0]
-    if "endpoint_override" not in options and not any(map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))):
-        options.setdefault("region", fs.resolve_s3_region(parts.netloc))
-    return fs.S3FileSystem(
-        **options,
-        connect_timeout=CONNECT_SECONDS,
-        request_timeout=ANSWER_SECONDS,
-        allow_delayed_open=True,  # a small object is one request
-        retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=AGAIN),
-    )
+    scheme = options.get("scheme", "https")
+    endpoint = f"{scheme}://{options['endpoint_override']}" if "endpoint_override" in options else None
+    bucket = parts.netloc.rpartition("@")[2]
+    common: dict[str, Any] = {"skip_signature": True} if parts.username else {}
+    common |= {
+        "client_options": {
+            "timeout": timedelta(seconds=seconds),
+            "connect_timeout": timedelta(seconds=min(seconds, CONNECT_SECONDS)),
+            "allow_http": scheme == "http",
+        },
+        "retry_config": {
+            "max_retries": RETRIES,
+            "retry_timeout": timedelta(seconds=seconds),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=50),
+                "max_backoff": timedelta(milliseconds=100),
+                "base": 2,
+            },
+        },
+    }
+    if parts.scheme == "gs":
+        return _google_client(bucket, {"base_url": endpoint} if endpoint else {}, common)
+    config: Any = {"endpoint": endpoint} if endpoint else {}
+    if parts.scheme == "az":
+        return clients.AzureStore(bucket, config=config | {"account_name": options["account"]}, **common)
+    region = next(filter(None, map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))), None)
+    config["region"] = options.get("region") or region or ("us-east-1" if endpoint else _region(bucket))
+    provider = None if parts.username or os.environ.get("AWS_ACCESS_KEY_ID") else _profile()
+    return clients.S3Store(bucket, config=config, credential_provider=provider, **common)
 
 
-def mirror_name(uri: str) -> str:
-    """A canonical URI as the name of a folder, to be read back with ``urllib.parse.unquote``.
+def _google_client(bucket: str, config: Any, options: dict[str, Any]) -> Any:
+    try:
+        return clients.GCSStore(bucket, config=config, **options)
+    except BaseError:  # a kind of credentials that obstore does not know, such as workload identity federation
+        from obstore.auth.google import GoogleCredentialProvider
 
-    Plus signs stand for percent signs, which SQLite's URLs would decode.
-    """
-    return quote(uri, safe="").replace("%", "+")
+        return clients.GCSStore(bucket, config=config, credential_provider=GoogleCredentialProvider(), **options)
+
+
+def _profile() -> Any:
+    """Return the credentials of AWS_PROFILE or ``~/.aws``, single sign-on too; None: obstore asks for the machine's role."""
+    files = ("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")
+    paths = [Path(os.environ.get(name) or Path.home() / ".aws" / file) for name, file in files]
+    if not os.environ.get("AWS_PROFILE") and not any(path.is_file() for path in paths):
+        return None
+    try:
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    try:
+        return Boto3CredentialProvider()
+    except ValueError:  # there are none in it
+        return None
+    except BotoCoreError as error:
+        raise InputError(f"AWS_PROFILE '{os.environ.get('AWS_PROFILE', '')}': {error}; check ~/.aws/config") from None
+
+
+def _region(bucket: str) -> str:
+    """Return the region of a bucket of Amazon's, which S3 tells everybody."""
+    request = urllib.request.Request(f"{AMAZON}/{bucket}", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
+            headers = answer.headers
+    except urllib.error.HTTPError as refusal:
+        headers = refusal.headers
+    except OSError:  # the first request to the bucket says what is wrong
+        headers = {}
+    return headers.get("x-amz-bucket-region") or "us-east-1"
+
+
+def _tag(result: Any) -> Tag:
+    return {name: result[name] for name in ("e_tag", "version") if result[name] is not None}
+
+
+def _entry(meta: Any) -> Entry:
+    return Entry(meta["size"], meta["last_modified"].timestamp())
+
+
+NO_CONDITIONS = (
+    "the store there ignores or refuses conditional writes (If-None-Match, If-Match), without which two drivers could "
+    "overwrite each other; take a newer version of it, another store, or a folder"
+)
 
 
 def _remedy(error: str, uri: str) -> str:
-    if any(answer in error for answer in FINAL[:3]):
+    if "501 Not Implemented" in error:
+        return NO_CONDITIONS
+    if any(answer in error for answer in UNKNOWN_KEYS):
+        return f"there are no valid credentials; check {_key_names(urlsplit(uri).scheme)} or the machine's role"
+    if "403 Forbidden" in error:
         return "access is denied; credentials with the right to list, read, write and delete objects there are needed"
-    if "NO_SUCH_BUCKET" in error or "not found" in error:
-        return "there is no such bucket; make it first, or check the name"
-    if any(answer in error for answer in FINAL):
-        names = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE"
-        names = "GOOGLE_APPLICATION_CREDENTIALS" if uri.startswith("gs:") else names
-        return f"there are no valid credentials; check {names} or the machine's role"
+    bucket = urlsplit(uri).netloc.rpartition("@")[2]
+    if any(answer in error for answer in NO_BUCKET):
+        return f"there is no bucket '{bucket}' that these credentials can see; make it first, or check the name"
+    if "Received redirect" in error:
+        return "the bucket is in another region; set AWS_REGION, or add ?region=NAME"
     endpoint = dict(parse_qsl(urlsplit(uri).query)).get("endpoint_override")
-    return f"the store{f' at {endpoint}' if endpoint else ''} does not answer; check the network and AWS_ENDPOINT_URL"
+    return f"the store{f' at {endpoint}' if endpoint else ''} does not answer; check the network and the endpoint"
+
+
+def _key_names(scheme: str) -> str:
+    return {
+        "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE (which needs pip install 'raysts[s3]')",
+        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+        "az": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_CLIENT_ID",
+    }[scheme]
+
+
+def _text(error: BaseException) -> str:
+    cause = error.__cause__ if isinstance(error, StoreFailed) else None
+    return str(cause or error)
 
 
 def short(error: BaseException) -> str:
-    """What the client library says of a failure, without the number of the request."""
-    error = error.__context__ if isinstance(error, StoreFailed) and error.__context__ else error
-    text = str(error).splitlines()[0]
-    return re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+    """Return what the client library says of a failure, without its address, which may hold a signature."""
+    text = _text(error)
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    answer = text.splitlines()[0].partition("<")[0].rpartition(" - ")[2][:300].strip(" :")
+    return f"{answer}: {code[1]}" if code else answer
 
 
 def _without_secrets(text: str) -> str:
-    """A URI without user, password and the values of options, to be shown."""
+    """Return a URI without user, password and the values of options, to be shown."""
     text = re.sub(r"//.*@", "//...@", text)  # a secret key may hold slashes
     return re.sub(r"=[^&]*", "=...", text)

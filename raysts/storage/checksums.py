@@ -35,7 +35,7 @@ _read: dict[Path, tuple[object, str]] = {}
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     state = _state(path)
     known = _read.get(path)
     if known is None or known[0] != state or state is None:
@@ -46,13 +46,13 @@ def checksum(path: Path) -> str:
 
 
 def entry(path: Path) -> dict[str, Any]:
-    """A file as manifests list it."""
+    """Return a file as manifests list it."""
     return {"size": path.stat().st_size, "sha256": checksum(path)}
 
 
 @contextlib.contextmanager
 def checked_write(path: Path) -> Iterator[Path]:
-    """As :func:`atomic_write` of a file, with its checksum; a card has none, it is for its readers to change."""
+    """Write a file as :func:`atomic_write` does, with its checksum; a card has none, its readers may change it."""
     with atomic_write(path) as draft:
         yield draft
         if path.name == CARD:
@@ -65,8 +65,10 @@ def checked_write(path: Path) -> Iterator[Path]:
 
 
 def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
-    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside, if ``aside``.
-    ``deep``: by content; else by sizes alone."""
+    """Return True if a file or a folder is there and is what was written; else set it aside, unless ``aside`` is False.
+
+    ``deep`` compares contents, else sizes alone.
+    """
     if path.is_dir():
         sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
         return sound or set_aside(path)
@@ -83,7 +85,7 @@ def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
 
 
 def is_same(path: Path, wanted: dict[str, Any], deep: bool = True) -> bool:
-    """Whether a file is what a manifest lists."""
+    """Return True if a file is what a manifest lists."""
     try:
         return path.stat().st_size == wanted["size"] and (not deep or checksum(path) == wanted["sha256"])
     except OSError:
@@ -97,7 +99,7 @@ def write_manifest(folder: Path, content: bytes) -> None:
 
 
 def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Size and SHA-256 of the files of a folder by their names, as they were written; None where that is not known."""
+    """Return size and SHA-256 of the files of a folder by name, as they were written; None where that is not known."""
     try:
         content = folder.with_name(f"{folder.name}{MANIFEST}").read_bytes()
     except OSError:
@@ -106,12 +108,12 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def as_manifest(entries: dict[str, dict[str, Any]]) -> bytes:
-    """A manifest of files."""
+    """Return a manifest of files."""
     return json.dumps({"files": entries}, indent=1).encode()
 
 
 def entries_of(content: bytes) -> dict[str, dict[str, Any]] | None:
-    """The files that a manifest lists; None of one that is damaged, or not ours."""
+    """Return the files that a manifest lists; None of one that is damaged, or not ours."""
     try:
         files = json.loads(content)["files"]
         return {str(name): {key: listed[key] for key in ("size", "sha256")} for name, listed in files.items()}
@@ -120,7 +122,7 @@ def entries_of(content: bytes) -> dict[str, dict[str, Any]] | None:
 
 
 def set_aside(path: Path) -> bool:
-    """Rename a damaged file or folder, so that it is made again, and say so; False."""
+    """Rename a damaged file or folder, so that it is made again, and say so; return False."""
     damaged = path.with_name(f"{path.name}{DAMAGED}")
     if damaged.is_dir():
         shutil.rmtree(damaged)
@@ -145,7 +147,7 @@ def forget(path: Path) -> None:
 
 
 def read_record(path: Path, kind: type[Any] = dict) -> Any:
-    """The JSON object (or other ``kind`` of value) in a file that raysts wrote; None where it is absent or damaged."""
+    """Return the JSON object (or other ``kind`` of value) in a file that raysts wrote; None where it is absent or damaged."""
     if not intact(path):
         return None
     try:
@@ -168,7 +170,7 @@ def _beside(path: Path) -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    """What the checksum beside a file says, last written first; none where there is none, or a torn one."""
+    """Return the lines of the checksum beside a file, last written first; none of a torn one."""
     try:
         lines = _beside(path).read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
@@ -177,7 +179,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _state(path: Path) -> object:
-    """What changes with the content of a file; None where there is none."""
+    """Return what changes with the content of a file; None where there is no file."""
     try:
         now = path.stat()
     except OSError:

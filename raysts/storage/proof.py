@@ -15,14 +15,13 @@ ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Proof:
-    """What was left in a storage. ``name``: of a file there; empty in a bucket, which is the same from everywhere or does not
-    answer."""
+    """A file that was left in a storage; without a name in a bucket, which is the same from everywhere or does not answer."""
 
     uri: str
     name: str
 
     def problem(self, answer: str = "") -> str | None:
-        """On another machine: why it cannot work with the storage, or None; it leaves ``answer`` there."""
+        """Return why another machine, where this runs, cannot work with the storage, or None; leave ``answer`` there."""
         store = Store.open(self.uri)
         try:
             store.check()
@@ -50,7 +49,7 @@ class Proof:
 
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
-    """What others are to find in a storage, for the length of the block; nothing is left after it."""
+    """Leave a file in a storage for the length of the block."""
     if not isinstance(store, FolderStore):
         yield Proof(store.uri, "")
         return

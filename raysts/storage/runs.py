@@ -9,9 +9,11 @@ run is its last checkpoint with its metrics, or, once ``run.json`` says done, it
         run.upload_checkpoint()
         run.upload_model()                  # then store.write_json(run.path / "run.json", {... "status": "done"})
     run.record()                            # anybody: the record as it is now, with recipe and metrics beside it
+    run.change(RunState.PRUNED)             # who removes its model, once nobody trains it
 """
 
 import contextlib
+import enum
 import json
 import re
 import shutil
@@ -23,6 +25,7 @@ from typing import Any
 
 from raysts.errors import InputError
 from raysts.storage import atomic
+from raysts.storage.bucket import Conflict
 from raysts.storage.checksums import read_record, write_record
 from raysts.storage.store import BucketStore, Store
 
@@ -35,8 +38,18 @@ READ_WAIT = 600.0
 RUN_ID = re.compile("[0-9a-f]{16}")
 
 
+class RunState(enum.StrEnum):
+    """The states of a run in its record, as ``status``; a run that was interrupted is still running, and goes on."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    PRUNED = "pruned"
+    """Done, its model removed by the search that trained it."""
+
+
 def record_of(model: Path) -> dict[str, Any]:
-    """The record of the run whose folder, named by its id, holds the model; empty where there is none.
+    """Return the record of the run whose folder, named by its id, holds the model; empty where there is none.
 
     What stands beside a model from elsewhere is somebody's, whatever it is called: it is not even looked at.
     """
@@ -45,7 +58,7 @@ def record_of(model: Path) -> dict[str, Any]:
 
 
 class Upload(threading.Thread):
-    """Something on its way to the store; whoever is told to end need not wait for it (a daemon)."""
+    """A transfer to the store; whoever is told to end need not wait for it (a daemon)."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         super().__init__(name="upload", daemon=True)
@@ -60,6 +73,7 @@ class Upload(threading.Thread):
             self._error = error
 
     def arrive(self) -> None:
+        """Wait for its end, and raise what it raised."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -87,104 +101,98 @@ class RunFolder:
             yield
 
     def join(self) -> None:
-        """As :meth:`lock` for a process that trains the run together with the one that holds the lock."""
+        """Receive the run as :meth:`lock` does, in a process that trains it with the one that holds the lock."""
         with self._alone() as alone:
             if alone:  # the other one is on another machine
                 self._receive()
 
     def record(self) -> dict[str, Any]:
-        """The record ``run.json`` as the store has it, empty where there is none; recipe and metrics are brought with it.
-
-        A run that is done here and not there (somebody emptied the bucket) is sent again.
-        """
-        stored = self._stored()
-        if isinstance(self.store, BucketStore) and (stored or self.written()):
-            if stored == self.written() and stored.get("status") == "done":
+        """Return the record ``run.json`` as the store has it, empty where there is none; bring recipe and metrics too."""
+        if isinstance(self.store, BucketStore):
+            stored = self._stored()
+            if stored and stored == self.written() and stored.get("status") == RunState.DONE:
                 return stored
-            with self._alone() as alone:
-                if alone and self._only_here(stored):
-                    self._send()
-                elif alone and stored:
-                    self._bring_records()
-                elif alone and self.written().get("status") == "done":
-                    (self.path / "run.json").unlink()  # its model is not here, and nothing is there
+            if stored or self.written():
+                with self._alone() as alone:
+                    if alone:
+                        self._bring_records(stored)
         return self.written()
 
-    def upload_checkpoint(self) -> Upload | None:
-        """Send what a run that is not over goes on from, beside what the caller does; a reader sees the last checkpoint or
-        this one. In a folder nothing is left to do: its files come and go one by one, each with its checksum."""
-        return Upload(self._upload_checkpoint) if isinstance(self.store, BucketStore) else None
+    def finished(self) -> dict[str, Any] | None:
+        """Return the record of a run that is done; None where there is none, or no whole model."""
+        record = self.record()
+        return record if record.get("status") == RunState.DONE and self.store.whole(self.path / "model") else None
 
-    def _upload_checkpoint(self) -> None:
-        for name in RECORDS:
-            self.store.upload(self.path / name)
-        self._upload_dir("checkpoints")
-
-    def upload_model(self) -> None:
-        """Send all of a run that is over but the record that says so, which comes last."""
-        self._upload_dir("model")
-        for name in RECORDS[:-1]:
-            if (self.path / name).exists():
-                self.store.upload(self.path / name)
-
-    def _receive(self) -> None:
-        if not isinstance(self.store, BucketStore):
-            return
-        stored = self._stored()
-        if self._only_here(stored):
-            self._send()
-        elif stored.get("status") == "done":
-            self._bring_records()
-        elif stored:
-            brought = self.store.get_dir(self.path / "checkpoints", fresh=True)
-            if brought or not (self.path / "checkpoints").is_dir():
-                # What is here may be of a try on this machine that others have overtaken: the store has the last word.
-                shutil.rmtree(self.path / "model", ignore_errors=True)
-                self._bring_records()
-
-    def _send(self) -> None:
-        self.upload_model()
-        self.store.upload(self.path / "run.json")
-        self.store.delete(self.path / "checkpoints")
-
-    def _bring_records(self) -> None:
-        for name in RECORDS:
-            self.store.get(self.path / name, fresh=True)
-
-    def _upload_dir(self, name: str) -> None:
-        if (self.path / name).is_dir():
-            self.store.upload_dir(self.path / name)
+    def change(self, state: RunState) -> None:
+        """Put another state into the record of a run that nobody trains."""
+        while there := self.store.read(self.path / "run.json"):
+            record = atomic.as_json({**json.loads(there[0]), "status": state}).encode()
+            with contextlib.suppress(Conflict):  # read again what somebody wrote since
+                self.store.replace(self.path / "run.json", record, there[1])
+                return
 
     def written(self) -> dict[str, Any]:
-        """The record as this machine has it, for whoever trains the run here or shows how far it is."""
+        """Return the record as this machine has it, for whoever trains the run here or shows how far it is."""
         return read_record(self.path / "run.json") or {}
 
     def write(self, record: dict[str, Any]) -> None:
         """Write the record on this machine, for whoever trains the run here."""
         write_record(self.path / "run.json", record)
 
-    def finished(self) -> dict[str, Any] | None:
-        record = self.record()
-        return record if record.get("status") == "done" and self.store.whole(self.path / "model") else None
+    def upload_checkpoint(self) -> Upload | None:
+        """Send what a run that is not over goes on from, beside what the caller does.
+
+        A reader sees the last checkpoint or this one. In a folder nothing is left to do: its files come and go one by one,
+        each with its checksum.
+        """
+        return Upload(self._upload_checkpoint) if isinstance(self.store, BucketStore) else None
+
+    def _upload_checkpoint(self) -> None:
+        for name in RECORDS:
+            self.store.upload(self.path / name)
+        self._seal("checkpoints")
+
+    def upload_model(self) -> None:
+        """Send all of a run that is over but the record that says so, which comes last."""
+        self._seal("model")
+        for name in RECORDS[:-1]:
+            if (self.path / name).exists():
+                self.store.upload(self.path / name)
+
+    def _seal(self, name: str) -> None:
+        if (self.path / name).is_dir():
+            self.store.seal(self.path / name)
+
+    def _receive(self) -> None:
+        if not isinstance(self.store, BucketStore):
+            return
+        stored = self._stored()
+        if stored and stored.get("status") != RunState.DONE:
+            brought = self.store.get_dir(self.path / "checkpoints", fresh=True)
+            if not brought and (self.path / "checkpoints").is_dir():
+                return  # they never came there
+            # What is here may be of a try on this machine that others have overtaken: the store has the last word.
+            shutil.rmtree(self.path / "model", ignore_errors=True)
+        self._bring_records(stored)
+
+    def _bring_records(self, stored: dict[str, Any]) -> None:
+        if stored:
+            for name in RECORDS:
+                self.store.get(self.path / name, fresh=True)
+        elif self.written().get("status") == RunState.DONE:  # somebody emptied the bucket
+            (self.path / "run.json").unlink()
 
     def _stored(self) -> dict[str, Any]:
-        if not isinstance(self.store, BucketStore):
-            return self.written()
-        content = self.store.bucket.read(self.store.now(self.path / "run.json"))
+        there = self.store.read(self.path / "run.json")
         try:
-            record = json.loads(content or b"{}")
+            record = json.loads(there[0]) if there else None
         except (ValueError, RecursionError):
             record = None
         return record if isinstance(record, dict) else {}
 
-    def _only_here(self, stored: dict[str, Any]) -> bool:
-        """Whether the run is done on this machine and not in the store."""
-        done = self.written().get("status") == "done" and (self.path / "model" / "config.json").is_file()
-        return done and stored.get("status") in (None, "running", "failed")
-
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Whether nobody on this machine writes into the folder; nobody begins to within the block."""
+        """Give True if nobody on this machine writes into the folder; nobody begins to within the block."""
         if not isinstance(self.store, BucketStore):
             yield True
             return

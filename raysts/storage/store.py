@@ -1,7 +1,7 @@
 """A storage: one handle for a folder and for an object store with a local folder that mirrors what this machine needs.
 
 Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
-absolute Path; what a method gives is a path on this machine that holds the content already, or None. A folder is its own
+absolute Path. What a method gives is a path on this machine that holds the content already, or None. A folder is its own
 mirror, so the same calls are right for both, and no caller asks which it has::
 
     store = Store.open("s3://bucket/runs")                           # or a folder
@@ -11,6 +11,8 @@ mirror, so the same calls are right for both, and no caller asks which it has::
     with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
         pq.write_table(table, draft)
     model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, whole; or None
+    content, tag = store.read("runs/x/run.json")        # a record that several may change
+    store.replace("runs/x/run.json", changed, tag)      # raises Conflict when somebody wrote since
 
 Nobody asks the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about
 this machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: ``storage.runs``.
@@ -18,27 +20,31 @@ this machine's copy, which may be removed whenever nothing runs. Training runs h
 Objects appear whole. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
 belongs to, and a handle can be pickled. In an object store ``<folder>.manifest.json``, written last, lists the files of a
 folder; one whose upload was interrupted has none and is not there, or is still what it was.
+
+What changes (``CHANGING``) is written in a bucket by the tag of the version that this process wrote last. A writer that meets
+another version confirms its lease and then replaces it. So what a holder sends late, after the next holder has written, is
+refused.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, final
+from typing import Any, final
 from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
 from raysts.storage import atomic
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
-from raysts.storage.bucket import Bucket, Entry, canonical, check_inside, mirror_name
+from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, at_once, canonical, check_inside, mirror_name
 from raysts.storage.checksums import (
     CARD,
     CHECKSUM,
@@ -55,13 +61,10 @@ from raysts.storage.checksums import (
     read_record,
     write_manifest,
 )
-from raysts.storage.lease import Lease, epochs_of
+from raysts.storage.lease import Lease
 
 SEPARATOR = mirror_name("://")
 """By this in its name the folder of a mirror is known."""
-
-AT_ONCE = 8
-"""Objects that are asked for at the same time."""
 
 CHANGING = ("pipelines", "runs", "studies")
 """Folders of what changes, always by the holder of a lock; whatever lies elsewhere is named by its content."""
@@ -69,8 +72,12 @@ CHANGING = ("pipelines", "runs", "studies")
 SMALL = 1 << 20
 """Bytes up to which a file is compared by content; a larger one by size and time, which object stores keep in seconds."""
 
-T = TypeVar("T")
-R = TypeVar("R")
+ONE_REQUEST = 8 << 20
+"""Bytes up to which a file that changes is sent by its tag; a larger one is sent in parts, which know no conditions."""
+
+REPLACE_WAIT = 60.0
+"""Seconds to wait for another process of this folder that compares and writes the same file."""
+
 Key = str | Path
 Paths = list[Path]
 
@@ -83,7 +90,7 @@ class Store(abc.ABC):
 
     @staticmethod
     def open(storage: str | Path, option: str = "--storage") -> Store:
-        """The storage at a folder or URI, which need not exist yet; asks nothing of it (see :meth:`check`).
+        """Return the storage at a folder or URI, which need not exist yet; ask nothing of it (see :meth:`check`).
 
         The mirror of an object store lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else
         ``~/.cache/raysts/storages``.
@@ -102,7 +109,7 @@ class Store(abc.ABC):
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(path: Path) -> Store:
-        """The storage in which a path lies: that of the mirror, else the folder ``path`` itself.
+        """Return the storage in which a path lies: that of the mirror, else the folder ``path`` itself.
 
         Raises:
             InputError: the path leads out of the mirror.
@@ -115,19 +122,21 @@ class Store(abc.ABC):
         return FolderStore(path)
 
     def path(self, key: Key) -> Path:
+        """Return the path of a key on this machine."""
         return self.root / key
 
     @abc.abstractmethod
     def get(self, key: Key, fresh: bool = False) -> Path | None:
-        """A file, brought here; None where there is none.
+        """Bring a file here; None where there is none.
 
         Args:
+            key: the file.
             fresh: as it is in the store now; else a file that is here is taken as it is, since its content never changes.
         """
 
     @abc.abstractmethod
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        """The files below a folder as they are now, in order; with patterns those whose last parts match one."""
+        """Bring the files below a folder as they are now, in order; with patterns those whose last parts match one."""
 
     @abc.abstractmethod
     def bring(self, key: Key) -> None:
@@ -139,8 +148,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none. ``fresh``: as it is in the store
-        now; else what is here and whole is taken as it is.
+        """Bring a folder that :meth:`put_dir` wrote here whole; None where there is none.
+
+        Args:
+            key: the folder.
+            fresh: as it is in the store now; else what is here and whole is taken as it is.
 
         Raises:
             RunFailed: what is there is not what its manifest says.
@@ -148,7 +160,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def put(self, key: Key) -> AbstractContextManager[Path]:
-        """A draft of a file; it becomes the file, first in the store and then here, when the block ends well.
+        """Give a draft that becomes the file, first in the store and then here, when the block ends well.
 
         Raises:
             RunFailed: a lease that protects it was lost.
@@ -156,28 +168,51 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def put_dir(self, key: Key) -> AbstractContextManager[Path]:
-        """A draft, an empty folder, that becomes the folder as a whole, in place of what is there; as :meth:`put`."""
+        """Give an empty folder that becomes the folder as a whole, in place of what is there, as :meth:`put` does."""
 
     @abc.abstractmethod
     def upload(self, key: Key) -> None:
         """Send a file that was written in place, or every file of a folder; no draft."""
 
     @abc.abstractmethod
-    def upload_dir(self, key: Key) -> None:
-        """Make a folder that was written in place what :meth:`put_dir` makes: whole, with the checksums of its files."""
+    def seal(self, key: Key) -> None:
+        """Make a folder that was written in place what :meth:`put_dir` makes: send its files, then its manifest."""
 
     @abc.abstractmethod
     def whole(self, key: Key, deep: bool = False) -> bool:
-        """Whether a file or folder is there and is what was written, by its sizes or ``deep``, by its content, which is
-        read once per process. What is not is set aside. Objects are whole; copies of them are looked at when used."""
+        """Return True if a file or folder is there and is what was written; what is not is set aside.
+
+        ``deep`` compares contents, which are read once per process, else sizes. Objects are whole; copies of them are looked
+        at when used.
+        """
+
+    @abc.abstractmethod
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        """Return the content of a file in the store and the tag of this version; None where there is none."""
+
+    @abc.abstractmethod
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        """Write a file whose tag is still this one, or with None one that is not there; return its new tag.
+
+        Raises:
+            Conflict: somebody else wrote since.
+        """
+
+    def create(self, key: Key, data: bytes) -> Tag:
+        """Write a file that is not there yet; return its tag.
+
+        Raises:
+            Conflict: it is there.
+        """
+        return self.replace(key, data, None)
 
     @abc.abstractmethod
     def exists(self, key: Key) -> bool:
-        """Whether the store holds this file, or this whole folder of :meth:`put_dir`."""
+        """Return True if the store holds this file, or this whole folder of :meth:`put_dir`."""
 
     @abc.abstractmethod
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        """Paths of what the store holds in a folder, in order: files and folders; ``recursive``: all files below."""
+        """Return the paths of the files and folders in a folder, in order; ``recursive``: of all files below."""
 
     @abc.abstractmethod
     def delete(self, key: Key) -> None:
@@ -188,6 +223,8 @@ class Store(abc.ABC):
         """Be the only one with this lock, in an object store on any machine.
 
         Args:
+            key: the lock.
+            holder: who takes it, for the message to others.
             wait: seconds to wait for a holder that is about to end.
             of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a
                 lock in ``locks/``, that of a command, nothing at all. Default: the storage.
@@ -202,7 +239,7 @@ class Store(abc.ABC):
 
     @contextmanager
     def scratch(self, key: Key) -> Iterator[Path]:
-        """A folder of this machine alone; it goes when the block ends, and what a killed process left goes first."""
+        """Give a folder of this machine alone, without what a killed process left; it goes when the block ends."""
         path = self.path(key)
         _delete_here(path)
         try:
@@ -211,11 +248,12 @@ class Store(abc.ABC):
             _delete_here(path)
 
     def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
-        """The JSON object (or other ``kind`` of value) in a file; None where there is none, or a damaged one."""
+        """Return the JSON object (or other ``kind`` of value) in a file; None where there is none, or a damaged one."""
         path = self.get(key, fresh)
         return read_record(path, kind) if path else None
 
     def write_json(self, key: Key, value: Any) -> None:
+        """Write ``value`` as indented JSON."""
         with self.put(key) as draft:
             draft.write_text(as_json(value), encoding="utf-8")
 
@@ -259,18 +297,33 @@ class FolderStore(Store):
             draft.mkdir()
             yield draft
             forget(self.path(key))
-        self.upload_dir(key)
+        self.seal(key)
 
     def upload(self, key: Key) -> None:
-        """Nothing to do: it is there."""
+        """Do nothing: it is there."""
 
-    def upload_dir(self, key: Key) -> None:
+    def seal(self, key: Key) -> None:
         path = self.path(key)
         write_manifest(path, as_manifest({name: entry(file) for name, file in _files(path).items() if name != CARD}))
 
     def whole(self, key: Key, deep: bool = False) -> bool:
         path = self.path(key)
         return path.exists() and intact(path, deep)
+
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        path = self.get(key)
+        content = _read(path) if path else None
+        return None if content is None else (content, {"sha256": hashlib.sha256(content).hexdigest()})
+
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        path = self.path(key)
+        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", REPLACE_WAIT):
+            before = self.read(key)
+            if (before and before[1]) != tag:
+                raise Conflict(str(path), before and before[1])
+            with checked_write(path) as draft:
+                draft.write_bytes(data)
+        return {"sha256": hashlib.sha256(data).hexdigest()}
 
     def exists(self, key: Key) -> bool:
         return self.path(key).exists()
@@ -308,7 +361,7 @@ class BucketStore(Store):
         return Bucket(self.uri, guard=self._check_leases)
 
     def key(self, key: Key) -> str:
-        """The path of a key from the root; empty for the root.
+        """Return the path of a key from the root; empty for the root.
 
         Raises:
             InputError: it leads out of the storage.
@@ -326,33 +379,25 @@ class BucketStore(Store):
         path = self.path(key)
         if not fresh:
             return path if (path.is_file() and intact(path)) or self._download(path) else None
-        name = self.now(key)
-        entry = self.bucket.entry(name)
-        return self._get_now(path, name, entry) if entry else None
+        entry = self.bucket.entry(self.key(key))
+        return self._get_now(path, entry) if entry else None
 
     def bring(self, key: Key) -> None:
         self.get(key, fresh=True)
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        base, objects = self.path(folder), self.bucket.listed(self.key(folder), recursive=True)
-        wanted = sorted(base / name for name in objects if _shows(PurePath(name)) and _matches(base / name, patterns))
-        last = {PurePath(name).parent.as_posix(): name for name in sorted(objects)}
-
-        def bring(path: Path) -> Path | None:
-            name = path.relative_to(base).as_posix()
-            now = last.get(epochs_of(name), name)
-            return self._get_now(path, self.key(base / now), objects[now])
-
-        paths = at_once(bring, wanted)
-        return [path for path in paths if path]
+        base = self.path(folder)
+        objects = {base / name: entry for name, entry in self.bucket.listed(self.key(folder), recursive=True).items()}
+        wanted = sorted(path for path in objects if _shows(path.relative_to(base)) and _matches(path, patterns))
+        return [path for path in at_once(lambda path: self._get_now(path, objects[path]), wanted) if path]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        path = self.path(key)
+        path, manifest = self.path(key), f"{self.key(key)}{MANIFEST}"
         known = None if fresh else manifest_of(path)
         if known and all(is_same(path / name, wanted) for name, wanted in known.items()):
             return path
         for _ in range(3):
-            content = self._manifest(key)
+            content = self._content(manifest)
             entries = self._entries(content, f"{self.uri}: {self.key(key)}")
             if content is None or entries is None:
                 return None
@@ -368,7 +413,7 @@ class BucketStore(Store):
             # Something was replaced while we read: its new manifest says by what.
         raise RunFailed(
             f"{self.uri}: {self.key(key)} is not what its manifest says ({', '.join(sorted(absent)[:3])}); remove "
-            f"{self.key(key)}{MANIFEST} and run the same command again: it is made again"
+            f"{manifest} and run the same command again: it is made again"
         )
 
     @contextmanager
@@ -376,38 +421,46 @@ class BucketStore(Store):
         path = self.path(key)
         with checked_write(path) as draft:
             yield draft
-            self._write(path, partial(self.bucket.upload, draft))
+            self._send(path, draft)
 
     @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
         with atomic_write(self.path(key)) as draft:
             draft.mkdir()
             yield draft
-            self.upload_dir(key, draft)
+            self.seal(key, draft)
 
     def upload(self, key: Key) -> None:
         path = self.path(key)
-        for file in _files(path).values() if path.is_dir() else [path]:
-            self._write(file, partial(self.bucket.upload, file))
+        at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
-    def upload_dir(self, key: Key, written: Path | None = None) -> None:
-        """Send a folder that was written in place or at ``written``: what is new, its manifest, then remove the rest."""
+    def seal(self, key: Key, written: Path | None = None) -> None:
+        """Send a folder that was written in place or at ``written``: new files, the manifest; then remove the others."""
         path, name = self.path(key), self.key(key)
         files = _files(written or path)
         entries = {file: entry(local) for file, local in files.items() if file != CARD}
-        before = self._entries(self._manifest(key), f"{self.uri}: {name}")
+        before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
         if entries != before:
             if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
                 self._remove(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, now in entries.items() if before is None or before.get(file) != now]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             content = as_manifest(entries)
-            self._write(path.with_name(f"{path.name}{MANIFEST}"), lambda at: self.bucket.write(at, content))
+            self._write(f"{name}{MANIFEST}", content)
             write_manifest(path, content)
-            for file in self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}:
-                self.bucket.delete(f"{name}/{file}")
+            left = self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}
+            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), left)
         if CARD in files:
             self.bucket.upload(files[CARD], f"{name}/{CARD}")
+
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        return self.bucket.read(self.key(key))
+
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        with checked_write(self.path(key)) as draft:
+            draft.write_bytes(data)
+            _tags[self.uri, self.key(key)] = tag = self.bucket.replace(self.key(key), data, tag)
+        return tag
 
     def exists(self, key: Key) -> bool:
         return self.bucket.has(self.key(key), f"{self.key(key)}{MANIFEST}")
@@ -445,44 +498,54 @@ class BucketStore(Store):
             FolderStore(self.root).check(writes, option)
         self.bucket.check(writes, option)
 
-    def now(self, key: Key) -> str:
-        """The object that holds a file now: what was written in the last epoch of its lock, if that was ever raised."""
-        name = self.key(key)
-        later = self.bucket.names(epochs_of(name)) if _changes(name) else []
-        return f"{epochs_of(name)}/{max(later)}" if later else name
-
-    def _write(self, path: Path, write: Callable[[str], None]) -> None:
-        """Write an object where :meth:`now` finds it, and under its own name, for eyes that know no epochs."""
+    def _send(self, path: Path, source: Path) -> None:
         name = self.key(path)
-        if _changes(name):
-            epochs = [lease.epoch for lease, protected in list(_leases.items()) if path.is_relative_to(protected)]
-            at = self.now(path) if not epochs else f"{epochs_of(name)}/{epochs[-1]}" if epochs[-1] else name
-            if at != name:
-                write(at)
-        write(name)
+        if name.startswith(tuple(f"{folder}/" for folder in CHANGING)) and source.stat().st_size <= ONE_REQUEST:
+            self._write(name, source.read_bytes())
+        else:
+            self.bucket.upload(source, name)
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write an object by the tag that it had when this process wrote it last, for whoever holds its lock."""
+        tag = _tags.get((self.uri, name))
+        while True:
+            try:
+                _tags[self.uri, name] = self.bucket.replace(name, content, tag)
+                return
+            except Conflict as conflict:
+                # What stands there is an earlier holder's where the lease is still ours after we saw it.
+                tag = conflict.tag
+                for lease in self._leases(name):
+                    lease.confirm()
 
     def _remove(self, name: str) -> None:
-        if _changes(name):
-            for epoch in self.bucket.names(epochs_of(name)):
-                self.bucket.delete(f"{epochs_of(name)}/{epoch}")
         self.bucket.delete(name)
+        _tags.pop((self.uri, name), None)
 
-    def _manifest(self, key: Key) -> bytes | None:
-        return self.bucket.read(self.now(f"{self.key(key)}{MANIFEST}"))
+    def _content(self, name: str) -> bytes | None:
+        there = self.bucket.read(name)
+        return there[0] if there else None
+
+    def _leases(self, name: str) -> Iterable[Lease]:
+        """Return the leases of this process that protect an object."""
+        return [
+            lease
+            for lease, protected in list(_leases.items())
+            if (lease.key.startswith("locks/") and protected.is_relative_to(self.root))
+            or (self.root / name).is_relative_to(protected)
+        ]
 
     def _check_leases(self, name: str) -> None:
-        for lease, protected in list(_leases.items()):
-            of_command = lease.key.startswith("locks/") and protected.is_relative_to(self.root)
-            if of_command or (self.root / name).is_relative_to(protected):
-                lease.check()
+        for lease in self._leases(name):
+            lease.check()
 
     def _download(self, path: Path) -> bool:
         with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
-            self.bucket.download(self.now(path), draft)
+            self.bucket.download(self.key(path), draft)
             return True
         return False
 
-    def _get_now(self, path: Path, name: str, entry: Entry) -> Path | None:
+    def _get_now(self, path: Path, entry: Entry) -> Path | None:
         """Bring an object of which the store just said ``entry``, unless it is here; None when it has gone since."""
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
@@ -492,10 +555,10 @@ class BucketStore(Store):
         with contextlib.suppress(FileNotFoundError):
             if entry.size > SMALL:
                 with checked_write(path) as draft:
-                    self.bucket.download(name, draft)
+                    self.bucket.download(self.key(path), draft)
                     os.utime(draft, (entry.written, entry.written))
                 return path
-            content = self.bucket.read(name)
+            content = self._content(self.key(path))
             if content is not None and content != _read(path):  # a file that did not change stays the one that is open
                 with checked_write(path) as draft:
                     draft.write_bytes(content)
@@ -503,7 +566,7 @@ class BucketStore(Store):
         return None
 
     def _get_entry(self, folder: Path, entries: dict[str, dict[str, Any]], name: str) -> bool:
-        """Bring one file of a folder; whether it is what the manifest says."""
+        """Bring one file of a folder; return True if it is what the manifest says."""
         with contextlib.suppress(FileNotFoundError), atomic_write(folder / name) as draft:
             self.bucket.download(self.key(folder / name), draft)
             if not is_same(draft, entries[name]):
@@ -513,7 +576,7 @@ class BucketStore(Store):
         return False
 
     def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
-        """The files of a manifest; None where there is none.
+        """Return the files of a manifest; None where there is none.
 
         Raises:
             InputError: it names a file outside its folder.
@@ -527,19 +590,12 @@ class BucketStore(Store):
 _leases: dict[Lease, Path] = {}
 """The leases of this process, each with the folder or file that it protects."""
 
-
-def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What ``action`` gives for each item, several at the same time."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(action, items))
-
-
-def _changes(name: str) -> bool:
-    return name.startswith(tuple(f"{folder}/" for folder in CHANGING))
+_tags: dict[tuple[str, str], Tag] = {}
+"""The tags of the objects that this process wrote by their tags, by URI and path."""
 
 
 def _shows(path: PurePath) -> bool:
-    """Whether a file or folder is one of the storage's own: no draft, no lock, no checksum, nothing damaged."""
+    """Return True for a file or folder of the storage itself: no draft, lock, checksum, manifest, and nothing damaged."""
     return not any(part.startswith(".") or part.endswith((".lock", MANIFEST, DAMAGED)) for part in path.parts)
 
 
