@@ -1,8 +1,10 @@
-"""Folders of small text files."""
+"""Folders of small text files, and objects that somebody else writes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from raysts.storage.bucket import Bucket
 
 
 def fill(folder: Path, **files: str) -> None:
@@ -17,3 +19,9 @@ def below(folder: Path | None) -> dict[str, str]:
     """The texts of all files below a folder."""
     assert folder is not None
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def overwrite(bucket: Bucket, path: str, content: bytes) -> None:
+    """Write an object, whatever there is."""
+    there = bucket.read(path)
+    bucket.replace(path, content, there[1] if there else None)

@@ -14,11 +14,11 @@ import random
 import secrets
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.storage.atomic import place, process_lives, start_of
-from raysts.storage.bucket import Bucket, Conflict, Tag, short
+from raysts.storage.bucket import Bucket, Conflict, Tag
 
 BEAT = 10.0
 """Seconds between two renewals."""
@@ -33,14 +33,8 @@ class Lease:
     def __init__(self, bucket: Bucket, key: str, holder: str) -> None:
         self.bucket, self.key = bucket, key
         self.lost: str | None = None
-        self._claim = {
-            "holder": holder,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-            "place": place(),
-            "started": start_of(os.getpid()),
-            "nonce": secrets.token_hex(8),
-        }
+        process = {"host": os.uname().nodename, "pid": os.getpid(), "place": place(), "started": start_of(os.getpid())}
+        self._claim = {"holder": holder, **process, "nonce": secrets.token_hex(8)}
         self._writes = 0
         self._tag: Tag | None = None
         self._renewed = 0.0
@@ -71,7 +65,10 @@ class Lease:
                 except Conflict:  # another one was first
                     continue
             if (lives or claim.get("place") == place()) and time.monotonic() >= deadline:
-                self._refuse(claim)
+                raise InputError(
+                    f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: one driver at a time may write here; wait "
+                    f"for it to end, stop it, or choose another --name or --storage"
+                )
             time.sleep(BEAT * random.uniform(0.01, 0.05))
         self._thread.start()
 
@@ -115,9 +112,9 @@ class Lease:
         while self.lost is None and not self._stop.wait(BEAT):
             try:
                 self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT / 3))
-            except StoreFailed as error:
+            except StoreFailed:
                 if self._is_late():
-                    self.lost = f"its lease could not be renewed for {BEAT * MISSED:g} s ({short(error)})"
+                    self.lost = f"its lease could not be renewed for {BEAT * MISSED:g} s"
 
     def _renew(self, bucket: Bucket, held: bool = True) -> None:
         with self._renewing:
@@ -130,19 +127,11 @@ class Lease:
                     claim = _parsed(there[0]) if there else {}
                     if there and claim.get("nonce") == self._claim["nonce"]:
                         self._tag = there[1]
-                    elif there:
-                        self.lost = f"{_named(claim)} has taken it"
                     else:
-                        self.lost = "it was removed"
+                        self.lost = f"{_named(claim)} has taken it" if there else "it was removed"
                 else:
                     self._renewed = began
                     return
-
-    def _refuse(self, claim: dict[str, Any]) -> NoReturn:
-        raise InputError(
-            f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: one driver at a time may write here; wait for it "
-            f"to end, stop it, or choose another --name or --storage"
-        )
 
 
 def _named(claim: dict[str, Any]) -> str:

@@ -1,29 +1,24 @@
-"""A storage: one handle for a folder and for an object store with a local folder that mirrors what this machine needs.
+"""A storage: one handle for a folder, and for an object store with a mirror of what this machine needs.
 
 Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
-absolute Path. What a method gives is a path on this machine that holds the content already, or None. A folder is its own
-mirror, so the same calls are right for both, and no caller asks which it has::
+absolute Path. Methods give paths on this machine that hold the content already, or None. A folder is its own mirror, so the
+same calls are right for both, and no caller asks which it has::
 
     store = Store.open("s3://bucket/runs")                           # or a folder
     record = store.read_json("pipelines/a.json", fresh=True)         # None where there is none
-    for path in store.get_all("runs", "run.json", "recipe.json"):    # every such file below runs/, as it is there now
-        ...
     with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
         pq.write_table(table, draft)
     model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, whole; or None
     content, tag = store.read("runs/x/run.json")        # a record that several may change
     store.replace("runs/x/run.json", changed, tag)      # raises Conflict when somebody wrote since
 
-Nobody asks the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about
-this machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: ``storage.runs``.
+Nobody asks the file system about a storage path: in a mirror the answer is about this machine's copy, which may be removed
+whenever nothing runs. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
+belongs to. Training runs have their own rules: ``storage.runs``.
 
-Objects appear whole. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
-belongs to, and a handle can be pickled. In an object store ``<folder>.manifest.json``, written last, lists the files of a
-folder; one whose upload was interrupted has none and is not there, or is still what it was.
-
-What changes (``CHANGING``) is written in a bucket by the tag of the version that this process wrote last. A writer that meets
-another version confirms its lease and then replaces it. So what a holder sends late, after the next holder has written, is
-refused.
+In an object store ``<folder>.manifest.json``, written last, lists the files of a folder; a folder without it is absent. What
+changes (``CHANGING``) is written by the tag of the version that this process wrote last. A writer that meets another version
+confirms its lease and then replaces it, so what an earlier holder sends late is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ from urllib.parse import unquote
 from raysts.errors import InputError, RunFailed
 from raysts.storage import atomic
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
-from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, at_once, canonical, check_inside, mirror_name
+from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, at_once, check_inside
 from raysts.storage.checksums import (
     CARD,
     CHECKSUM,
@@ -61,6 +56,7 @@ from raysts.storage.checksums import (
     read_record,
     write_manifest,
 )
+from raysts.storage.client import canonical, mirror_name
 from raysts.storage.lease import Lease
 
 SEPARATOR = mirror_name("://")
@@ -92,11 +88,7 @@ class Store(abc.ABC):
     def open(storage: str | Path, option: str = "--storage") -> Store:
         """Return the storage at a folder or URI, which need not exist yet; ask nothing of it (see :meth:`check`).
 
-        The mirror of an object store lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else
-        ``~/.cache/raysts/storages``.
-
-        Raises:
-            InputError: the URI is not that of an object store.
+        The mirror of an object store lies in ``$RAYSTS_MIRROR``, else in ``storages`` of the cache folder.
         """
         if "://" not in str(storage):
             return Store.of(Path(storage).absolute())
@@ -109,11 +101,7 @@ class Store(abc.ABC):
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(path: Path) -> Store:
-        """Return the storage in which a path lies: that of the mirror, else the folder ``path`` itself.
-
-        Raises:
-            InputError: the path leads out of the mirror.
-        """
+        """Return the storage in which a path lies: that of the mirror, else the folder ``path`` itself."""
         for index, part in enumerate(path.parts):
             if SEPARATOR in part:
                 store = BucketStore(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
@@ -127,12 +115,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def get(self, key: Key, fresh: bool = False) -> Path | None:
-        """Bring a file here; None where there is none.
-
-        Args:
-            key: the file.
-            fresh: as it is in the store now; else a file that is here is taken as it is, since its content never changes.
-        """
+        """Bring a file here, or return None; only with ``fresh`` a file that is here is compared with the store's."""
 
     @abc.abstractmethod
     def get_all(self, folder: Key, *patterns: str) -> Paths:
@@ -148,23 +131,15 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """Bring a folder that :meth:`put_dir` wrote here whole; None where there is none.
-
-        Args:
-            key: the folder.
-            fresh: as it is in the store now; else what is here and whole is taken as it is.
+        """Bring a folder that :meth:`put_dir` wrote here whole, or return None; ``fresh`` as in :meth:`get`.
 
         Raises:
-            RunFailed: what is there is not what its manifest says.
+            RunFailed: it is not what its manifest says.
         """
 
     @abc.abstractmethod
     def put(self, key: Key) -> AbstractContextManager[Path]:
-        """Give a draft that becomes the file, first in the store and then here, when the block ends well.
-
-        Raises:
-            RunFailed: a lease that protects it was lost.
-        """
+        """Give a draft that becomes the file, first in the store and then here, when the block ends well."""
 
     @abc.abstractmethod
     def put_dir(self, key: Key) -> AbstractContextManager[Path]:
@@ -180,10 +155,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def whole(self, key: Key, deep: bool = False) -> bool:
-        """Return True if a file or folder is there and is what was written; what is not is set aside.
+        """Return True if a file or folder is what was written, by size or by content (``deep``); else set it aside.
 
-        ``deep`` compares contents, which are read once per process, else sizes. Objects are whole; copies of them are looked
-        at when used.
+        Objects are whole; copies of them are looked at when used.
         """
 
     @abc.abstractmethod
@@ -192,18 +166,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
-        """Write a file whose tag is still this one, or with None one that is not there; return its new tag.
-
-        Raises:
-            Conflict: somebody else wrote since.
-        """
+        """Write a file whose tag is still this one (None: an absent file); return its new tag or raise Conflict."""
 
     def create(self, key: Key, data: bytes) -> Tag:
-        """Write a file that is not there yet; return its tag.
-
-        Raises:
-            Conflict: it is there.
-        """
+        """Write a file that is not there yet; return its tag or raise Conflict."""
         return self.replace(key, data, None)
 
     @abc.abstractmethod
@@ -220,14 +186,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
-        """Be the only one with this lock, in an object store on any machine.
+        """Be the only one with this lock, in an object store on any machine; wait for a holder that is about to end.
 
-        Args:
-            key: the lock.
-            holder: who takes it, for the message to others.
-            wait: seconds to wait for a holder that is about to end.
-            of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a
-                lock in ``locks/``, that of a command, nothing at all. Default: the storage.
+        ``of`` is what it protects (default: the storage). Once another machine has taken the lease nothing below is sent from
+        here, and of a lock in ``locks/``, that of a command, nothing at all.
 
         Raises:
             InputError: another live process holds it.
@@ -361,11 +323,7 @@ class BucketStore(Store):
         return Bucket(self.uri, guard=self._check_leases)
 
     def key(self, key: Key) -> str:
-        """Return the path of a key from the root; empty for the root.
-
-        Raises:
-            InputError: it leads out of the storage.
-        """
+        """Return the path of a key from the root; empty for the root. A key outside it is refused."""
         path = PurePath(self.root, key)
         text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
         if text:
@@ -576,11 +534,7 @@ class BucketStore(Store):
         return False
 
     def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
-        """Return the files of a manifest; None where there is none.
-
-        Raises:
-            InputError: it names a file outside its folder.
-        """
+        """Return the files of a manifest; None where there is none. Names outside its folder are refused."""
         entries = None if content is None else entries_of(content)
         for name in entries or {}:
             check_inside(name, f"{where}: its manifest")

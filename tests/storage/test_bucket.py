@@ -17,13 +17,16 @@ import azure_server
 import pytest
 import s3_faults
 import s3_server
+from filled import overwrite
 from obstore.exceptions import GenericError, PermissionDeniedError
 
 from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError, StoreFailed
 from raysts.storage import bucket as object_store
-from raysts.storage.bucket import Bucket, Conflict, canonical
+from raysts.storage import client
+from raysts.storage.bucket import Bucket, Conflict
+from raysts.storage.client import canonical
 from raysts.storage.store import BucketStore, FolderStore, Store
 
 
@@ -167,7 +170,7 @@ def test_a_failure_is_shown_without_the_signature_of_its_address() -> None:
     error = GenericError(
         "Error performing GET https://a.blob.core.windows.net/b?sig=SECRET in 1 s - HTTP error: sending"
     )
-    assert object_store.short(error) == "HTTP error: sending"
+    assert client.short(str(error)) == "HTTP error: sending"
 
 
 # -- a proxy between us and the store ------------------------------------------------------------------------------------
@@ -225,7 +228,7 @@ def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
     proxy, uri = between
     big = tmp_path / "big"
     big.write_bytes(os.urandom(20 << 20))  # three parts
-    program = "import sys; from raysts.storage.bucket import *\nBucket(sys.argv[1]).upload(Path(sys.argv[2]), 'big')"
+    program = "import sys; from raysts.storage.store import *\nBucket(sys.argv[1]).upload(Path(sys.argv[2]), 'big')"
     process = subprocess.Popen([sys.executable, "-c", program, uri, str(big)])
     seen: list[str] = []
 
@@ -251,7 +254,7 @@ def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
 def test_a_bucket_that_goes_while_it_is_written_to_is_said(between: tuple[s3_faults.Proxy, str]) -> None:
     _, uri = between
     gone = Bucket(re.sub("//[^/]*", "//no-such-bucket", uri))
-    for write in (lambda: gone.write("a", b"1"), lambda: gone.replace("a", b"1", None)):
+    for write in (lambda: overwrite(gone, "a", b"1"), lambda: gone.replace("a", b"1", None)):
         with pytest.raises(StoreFailed, match="there is no bucket 'no-such-bucket'"):
             write()
     assert gone.read("a") is None
@@ -263,7 +266,7 @@ def test_an_interruption_ends_a_request_that_nobody_answers(monkeypatch: pytest.
         for name, value in s3_server.CREDENTIALS.items():
             monkeypatch.setenv(name, value)
         program = (
-            "import sys; from raysts.storage.bucket import *\n"
+            "import sys; from raysts.storage.store import *\n"
             "try:\n    Bucket(canonical('s3://bucket/x'), seconds=900).read('a')\n"
             "except KeyboardInterrupt:\n    print('interrupted')"
         )
@@ -348,7 +351,7 @@ def test_a_profile_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_region_of_a_bucket_is_asked_for(asked: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "AMAZON", f"http://{asked[0]}")
-    assert object_store._region("bucket") == "eu-north-1"
-    monkeypatch.setattr(object_store, "AMAZON", "http://127.0.0.1:1")
-    assert object_store._region("bucket") == "us-east-1"
+    monkeypatch.setattr(client, "AMAZON", f"http://{asked[0]}")
+    assert client._region("bucket") == "eu-north-1"
+    monkeypatch.setattr(client, "AMAZON", "http://127.0.0.1:1")
+    assert client._region("bucket") == "us-east-1"

@@ -13,12 +13,14 @@ import boto3
 import pytest
 import s3_faults
 import s3_server
+from filled import overwrite
 from run_commands import overrides, raysts, result
 
 from raysts.errors import StoreFailed
 from raysts.storage import bucket as object_store
-from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.bucket import Bucket
 from raysts.storage.checksums import MANIFEST
+from raysts.storage.client import canonical
 from raysts.storage.store import Store
 
 SHORT = {
@@ -60,7 +62,7 @@ def test_what_is_written_is_read_however_badly_the_store_answers(
         else:
             there[name] = drawn.randbytes(drawn.choice([1, 1000, 300_000]))
             (tmp_path / "file").write_bytes(there[name])
-            bucket.upload(tmp_path / "file", name) if number % 2 else bucket.write(name, there[name])
+            bucket.upload(tmp_path / "file", name) if number % 2 else overwrite(bucket, name, there[name])
         assert {f"folder/{name}": entry.size for name, entry in bucket.listed("folder").items()} == {
             name: len(content) for name, content in there.items()
         }
@@ -78,7 +80,7 @@ def test_an_object_that_is_written_while_it_is_read_is_read_whole(
     monkeypatch.setattr(object_store.time, "sleep", lambda seconds: None)
     bucket, elsewhere = Bucket(canonical(s3)), boto3.client("s3", endpoint_url=f"http://{s3_endpoint}")
     for read in (lambda: (bucket.read("record") or b"")[0], lambda: downloaded(bucket, tmp_path / "record")):
-        bucket.write("record", b"short")
+        overwrite(bucket, "record", b"short")
         longer = iter([b"longer than it was"])
 
         def written_first(method: str, path: str, contents: Iterator[bytes] = longer) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 import s3_faults
 import two_writers
+from filled import overwrite
 from processes import wait_until
 
 from raysts.errors import InputError, RunFailed
 from raysts.storage import lease
 from raysts.storage import store as storage
 from raysts.storage.atomic import start_of
-from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.bucket import Bucket
+from raysts.storage.client import canonical
 from raysts.storage.lease import Lease, place
 from raysts.storage.store import BucketStore, Store
 
@@ -34,7 +36,7 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 def write(bucket: Bucket, **changes: object) -> None:
     """Write the claim of another process, whatever is there."""
     claim = {"holder": "raysts run a", "host": "other", "pid": 7, "place": "another machine", "started": "1"}
-    bucket.write(LOCK, json.dumps({**claim, "nonce": "other", "held": True, "write": 1, **changes}).encode())
+    overwrite(bucket, LOCK, json.dumps({**claim, "nonce": "other", "held": True, "write": 1, **changes}).encode())
 
 
 def claim(bucket: Bucket) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def test_another_process_with_the_number_of_the_dead_one_does_not_keep_its_lock(
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null"])
 def test_a_lock_that_names_nobody_is_taken_as_that_of_another_machine(content: bytes, s3: str, clock: Any) -> None:
     bucket, now = Bucket(canonical(s3)), clock()
-    bucket.write(LOCK, content)
+    overwrite(bucket, LOCK, content)
     after = Lease(bucket, LOCK, "after")
     after.take()
     assert now[0] > 4 * lease.BEAT
@@ -211,7 +213,7 @@ def test_what_an_earlier_holder_wrote_late_is_replaced(s3: str, tmp_path: Path) 
     late, holder = BucketStore(tmp_path / "late", canonical(s3)), Store.open(s3)
     with holder.lock(LOCK, "holder", of=holder.path(RECORD)):
         holder.write_json(RECORD, {"of": "holder"})
-        late.bucket.write(RECORD, b'{"of": "late"}')
+        overwrite(late.bucket, RECORD, b'{"of": "late"}')
         holder.write_json(RECORD, {"of": "holder", "count": 2})
         assert late.read_json(RECORD, fresh=True) == {"of": "holder", "count": 2}
 

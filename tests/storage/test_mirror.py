@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from filled import below, fill
+from filled import below, fill, overwrite
 
 from raysts.data.windows import Windows
 from raysts.errors import InputError, RunFailed
@@ -123,7 +123,7 @@ def test_a_folder_that_is_not_what_its_manifest_says_is_refused(s3: str, tmp_pat
             fill(draft, weights="12345")
 
     put()
-    here.bucket.write(f"{model}/weights", b"1234x")
+    overwrite(here.bucket, f"{model}/weights", b"1234x")
     refusal = r"runs/a/model is not what its manifest says \(weights\).*run the same command"
     with pytest.raises(RunFailed, match=refusal):
         elsewhere.get_dir(model)
@@ -143,7 +143,7 @@ def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str, s3: str, tm
         fill(draft, weights="12345")
     content, _ = here.bucket.read("runs/a/model.manifest.json") or (b"", {})
     entry = json.loads(content)["files"]["weights"]
-    here.bucket.write("runs/a/model.manifest.json", json.dumps({"files": {name: entry}}).encode())
+    overwrite(here.bucket, "runs/a/model.manifest.json", json.dumps({"files": {name: entry}}).encode())
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match="must stay in its folder, so this is refused"):
         elsewhere.get_dir("runs/a/model")
