@@ -232,7 +232,7 @@ class Bucket:
             base = self._key("locks")
             self._tried("list", "locks", lambda: self._client.list_with_delimiter(base), (*FINAL, *NOWHERE))
             conditional = not writes or self._obeys_conditions()
-        except (BaseError, StoreFailed, ValueError) as error:
+        except (BaseError, StoreFailed) as error:
             text = str(error.__cause__ or error)
             raise InputError(f"{option} '{self.uri}': {remedy(text, self.uri)} ({short(text)})") from None
         if not conditional:

@@ -42,7 +42,7 @@ RETRIES = 2
 AMAZON = "https://s3.amazonaws.com"
 UNKNOWN_KEYS = (
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "AuthenticationFailed",
-    "401 Unauthorized", "latest/api/token", "169.254.", "metadata.google.internal", "redential",
+    "Invalid Access Key",    "401 Unauthorized", "latest/api/token", "169.254.", "metadata.google.internal", "redential",
 )  # fmt: skip
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "404 Not Found")
 FINAL = (*UNKNOWN_KEYS, *NO_BUCKET, "403 Forbidden", "Received redirect", "501 Not Implemented")
@@ -152,9 +152,16 @@ def _google_client(bucket: str, config: Any, options: dict[str, Any]) -> Any:
     try:
         return clients.GCSStore(bucket, config=config, **options)
     except BaseError:  # a kind of credentials that obstore does not know, such as workload identity federation
+        from google.auth.exceptions import GoogleAuthError
         from obstore.auth.google import GoogleCredentialProvider
 
-        return clients.GCSStore(bucket, config=config, credential_provider=GoogleCredentialProvider(), **options)
+        try:
+            provider = GoogleCredentialProvider()
+        except GoogleAuthError as error:
+            raise InputError(
+                f"GOOGLE_APPLICATION_CREDENTIALS: {error}; it must name the JSON file of an identity"
+            ) from None
+        return clients.GCSStore(bucket, config=config, credential_provider=provider, **options)
 
 
 def _profile() -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import re
 import signal
@@ -348,6 +349,30 @@ def test_a_profile_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(InputError, match=r"AWS_PROFILE 'nobody': .*could not be found.*check ~/.aws/config"):
         Store.open("s3://bucket/x?region=us-east-1").check()
+
+
+FEDERATED = {
+    "type": "external_account", "audience": "a", "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+    "token_url": "http://127.0.0.1:1/token", "credential_source": {"file": "/dev/null"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "GOOGLE_APPLICATION_CREDENTIALS: File .* was not found"),
+        ("{", "GOOGLE_APPLICATION_CREDENTIALS: .*not a valid json file"),
+        (json.dumps(FEDERATED), "there are no valid credentials; check GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_credentials_of_google_that_are_no_use_are_said(
+    content: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content:
+        (tmp_path / "key.json").write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(InputError, match=why):
+        Store.open(f"gs://{tmp_path.name[:60]}/x?endpoint_override=http://127.0.0.1:1").check()
 
 
 def test_the_region_of_a_bucket_is_asked_for(asked: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
