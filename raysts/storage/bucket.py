@@ -1,6 +1,6 @@
-"""The objects below a URI such as ``s3://bucket/prefix``: they appear whole, and a write can depend on a tag.
+"""Objects in a bucket: they appear whole, and a write can depend on a tag.
 
-Calls of the client library do not end at Ctrl-C, so they run in threads that nobody waits for at exit.
+Calls of the client library ignore Ctrl-C, so they run in daemon threads.
 """
 
 import collections
@@ -27,12 +27,11 @@ TRIES = 7
 PATIENCE = 90.0
 """Seconds after which no further attempt begins."""
 
-ANSWER_SECONDS = 10.0
+SECONDS = 10.0
 CHUNK = 8 << 20
 """Bytes of a part of a large object."""
 
 AT_ONCE = 8
-"""Calls that run at the same time."""
 
 WRITE = "write"
 """Name of the metadata by which a conditional write is known; equal contents have equal tags in S3."""
@@ -41,10 +40,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 Tag = dict[str, str]
 """The version of an object, as the store names it."""
+Guard = Callable[[str], None]
 
 
 class Conflict(RuntimeError):  # noqa: N818
-    """A conditional write that was refused, with the tag of what is there instead (None: nothing)."""
+    """A conditional write that was refused, with the tag of the current version (None: absent)."""
 
     def __init__(self, path: str, tag: Tag | None) -> None:
         super().__init__(f"{path} is not what it was")
@@ -61,7 +61,7 @@ def check_inside(name: str, where: str, folders: bool = True) -> None:
 
 
 def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return the result of ``action`` for each item, in order; several run at a time, and Ctrl-C ends the wait."""
+    """Return the results of ``action`` for all items, in order. Several calls run at a time."""
     pairs = list(enumerate(items))
     left, results, errors = iter(pairs), dict[int, R](), list[BaseException]()
 
@@ -94,28 +94,19 @@ class Entry(NamedTuple):
 
 
 class Bucket:
-    """The objects below a canonical URI, by their path from there.
+    """The objects below a canonical URI, by their path from it.
 
-    Every method raises StoreFailed when the store does not answer after ``tries``, or refuses.
-
-    Args:
-        guard: takes the path before every attempt to change an object, and raises where that must not be.
-        seconds: after which a request without an answer has failed.
+    Every method raises StoreFailed if the store refuses, or does not answer ``tries`` attempts of ``seconds``. ``guard`` is
+    called with a path before each attempt to change the object.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        tries: int = TRIES,
-        guard: Callable[[str], None] = lambda path: None,
-        seconds: float = ANSWER_SECONDS,
-    ) -> None:
+    def __init__(self, uri: str, tries: int = TRIES, guard: Guard | None = None, seconds: float = SECONDS) -> None:
         self.uri, self.tries, self.guard, self.seconds = uri, tries, guard, seconds
         parts = urlsplit(uri)
         self.bucket, self.prefix = parts.netloc.rpartition("@")[2], parts.path.strip("/")
 
     def read(self, path: str) -> tuple[bytes, Tag] | None:
-        """Return the content of an object and its tag; None where there is none."""
+        """Return the content and the tag of an object, or None."""
 
         def action() -> tuple[bytes, Tag]:
             answer = self._client.get(self._key(path))
@@ -131,11 +122,7 @@ class Bucket:
         return None
 
     def replace(self, path: str, content: bytes, tag: Tag | None) -> Tag:
-        """Write an object whose tag is still this one, or with None one that is not there; return its new tag.
-
-        Raises:
-            Conflict: there is another object.
-        """
+        """Write an object unless its tag has changed, and return the new tag or raise Conflict."""
         nonce = secrets.token_hex(8)
         options = {"mode": tag or "create", "attributes": {WRITE: nonce}, "use_multipart": False}
         try:
@@ -148,16 +135,13 @@ class Bucket:
         raise Conflict(path, _tag(there.meta) if there else None)
 
     def upload(self, source: Path, path: str) -> None:
-        """Write an object from a file, whatever is there."""
-        options = {"chunk_size": CHUNK, "max_concurrency": 4}
-        self._tried("write", path, lambda: self._client.put(self._key(path), source, **options))
+        """Write an object from a file without a condition."""
+        self._tried(
+            "write", path, lambda: self._client.put(self._key(path), source, chunk_size=CHUNK, max_concurrency=4)
+        )
 
     def download(self, path: str, target: Path) -> None:
-        """Write an object to a file, which is complete or absent.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
+        """Write an object to a file, or raise FileNotFoundError."""
 
         def action() -> None:
             answer = self._client.get(self._key(path))
@@ -168,30 +152,12 @@ class Bucket:
         self._tried("read", path, action)
 
     def entry(self, path: str) -> Entry | None:
-        """Return size and time of an object; None where there is none."""
+        """Return size and time of an object, or None."""
         answer = self._answer(path)
         return _entry(answer.meta) if answer else None
 
-    def has(self, *paths: str) -> bool:
-        """Return True if one of the objects is there."""
-        return any(self.entry(path) for path in paths)
-
     def listed(self, folder: str, recursive: bool = False) -> dict[str, Entry]:
-        """Return the objects below a folder by their paths from it; none where there is no such folder.
-
-        Raises:
-            InputError: a name leads out of the folder.
-        """
-        objects, folders = self._listing(folder, recursive)
-        return {name: entry for name, entry in objects.items() if name not in folders}
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the objects and folders in a folder, in order."""
-        objects, folders = self._listing(folder, recursive=False)
-        return sorted({*objects, *folders})
-
-    def _listing(self, folder: str, recursive: bool) -> tuple[dict[str, Entry], set[str]]:
-        """Return the objects and the folders below a folder; what a console makes for a folder is both."""
+        """Return the objects and folders in a folder, or with ``recursive`` all objects below, by their paths from it."""
         base, where = self._key(folder), f"{self.uri}: {folder}/"
 
         def action() -> tuple[list[Any], list[str]]:
@@ -205,32 +171,24 @@ class Bucket:
         except InvalidPathError as error:
             check_inside((re.findall(r'path: "(.*)"', str(error)) or [".."])[0], where)
             raise
-        start = f"{base}/" if base else ""
-        objects = {meta["path"][len(start) :]: _entry(meta) for meta in metas if meta["path"] != base}
-        folders = {prefix[len(start) :] for prefix in prefixes}
-        if recursive:
-            folders = {name[: match.start()] for name in objects for match in re.finditer("/", name)}
-        for name in (*objects, *folders):
+        start = len(f"{base}/") if base else 0
+        objects = {meta["path"][start:]: _entry(meta) for meta in metas if meta["path"] != base}
+        for name in (*objects, *(prefix[start:] for prefix in prefixes)):
             check_inside(name, where)
-        return objects, folders
+        # A console makes an object of a folder that it makes.
+        below = {name[: match.start()] for name in objects for match in re.finditer("/", name)}
+        objects = {name: entry for name, entry in objects.items() if name not in below}
+        return objects | {prefix[start:]: Entry(0, 0.0) for prefix in prefixes}
 
     def delete(self, path: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._tried("remove", path, lambda: self._client.delete(self._key(path)))
 
-    def delete_folder(self, folder: str) -> None:
-        """Remove all objects of a folder."""
-        at_once(self.delete, [f"{folder}/{name}" for name in self._listing(folder, recursive=True)[0]])
-
     def check(self, writes: bool, option: str = "--storage") -> None:
-        """Make sure that the bucket answers and, with ``writes``, that it can be written to, also conditionally.
-
-        That takes no time where nobody is there at all; a store that is busy is asked again.
-        """
+        """Check that the bucket answers and, with ``writes``, that it takes conditional writes."""
         try:
-            base = self._key("locks")
-            self._tried("list", "locks", lambda: self._client.list_with_delimiter(base), (*FINAL, *NOWHERE))
+            self._tried("list", "", lambda: self._client.list_with_delimiter(self._key("locks")), (*FINAL, *NOWHERE))
             conditional = not writes or self._obeys_conditions()
         except (BaseError, StoreFailed) as error:
             text = str(error.__cause__ or error)
@@ -264,7 +222,7 @@ class Bucket:
     def _tried(self, what: str, path: str, action: Callable[[], T], final: Sequence[str] = FINAL) -> T:
         began = time.monotonic()
         for attempt in range(self.tries):
-            if what in ("write", "remove"):
+            if self.guard is not None and what in ("write", "remove"):
                 self.guard(path)
             try:
                 if threading.current_thread() is threading.main_thread():

@@ -1,6 +1,6 @@
-"""The client of an object store: where a URI leads, who signs, what a failure means and what helps.
+"""The client of a bucket: URIs, credentials, and what its failures mean.
 
-The client library is obstore. A process that has used it must not fork: its children would hang.
+The client library is obstore. A process that has used it must not fork, because its children would hang.
 """
 
 import os
@@ -37,8 +37,6 @@ ENVIRONMENT = {
 
 CONNECT_SECONDS = 3.0
 RETRIES = 2
-"""Repetitions of a request by the client itself, in a fifth of a second."""
-
 AMAZON = "https://s3.amazonaws.com"
 UNKNOWN_KEYS = (
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "AuthenticationFailed",
@@ -58,11 +56,7 @@ NO_CONDITIONS = (
 
 
 def canonical(text: str, option: str = "--storage") -> str:
-    """Return the URI of a storage or of data as every node writes it, with the endpoint of the environment.
-
-    Raises:
-        InputError: no such kind of store, no bucket, an unknown option, or credentials, which are not repeated.
-    """
+    """Return a URI as every node writes it, with the endpoint of the environment, or refuse it."""
     what = f"{option} '{_without_secrets(text)}'"
     try:
         parts = urlsplit(text)
@@ -82,8 +76,9 @@ def canonical(text: str, option: str = "--storage") -> str:
             f"({SCHEMES[scheme]}) or the machine's role"
         )
     for (kind, name), variables in ENVIRONMENT.items():
-        if kind == scheme and name not in options and (value := _variable(*variables)):
-            options[name] = value
+        for variable in variables:
+            if kind == scheme and os.environ.get(variable):
+                options.setdefault(name, os.environ[variable])
     if "://" in options.get("endpoint_override", ""):
         endpoint = urlsplit(options["endpoint_override"])
         if "@" in endpoint.netloc:
@@ -99,16 +94,13 @@ def canonical(text: str, option: str = "--storage") -> str:
 
 
 def is_inside(relative: str) -> bool:
-    """Return True if a name that a store gives stays inside the folder that it is put into."""
+    """Return True if a name stays inside the folder that it is relative to."""
     parts = relative.split("/")
     return not any(part in ("", ".", "..") for part in parts) and not re.search(r"[\\\x00-\x1f]", relative)
 
 
 def mirror_name(uri: str) -> str:
-    """Return a canonical URI as the name of a folder, to be read back with ``urllib.parse.unquote``.
-
-    Plus signs stand for percent signs, which SQLite's URLs would decode.
-    """
+    """Return a URI as the name of a folder, with plus signs for percent signs, which SQLite decodes."""
     return quote(uri, safe="").replace("%", "+")
 
 
@@ -138,14 +130,10 @@ def client(uri: str, seconds: float) -> Any:
     config: Any = {"endpoint": endpoint} if endpoint else {}
     if parts.scheme == "az":
         return clients.AzureStore(bucket, config=config | {"account_name": options["account"]}, **common)
-    region = options.get("region") or _variable("AWS_REGION", "AWS_DEFAULT_REGION")
+    region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     config["region"] = region or ("us-east-1" if endpoint else _region(bucket))
     provider = None if parts.username or os.environ.get("AWS_ACCESS_KEY_ID") else _profile()
     return clients.S3Store(bucket, config=config, credential_provider=provider, **common)
-
-
-def _variable(*names: str) -> str | None:
-    return next(filter(None, map(os.environ.get, names)), None)
 
 
 def _google_client(bucket: str, config: Any, options: dict[str, Any]) -> Any:
@@ -165,7 +153,7 @@ def _google_client(bucket: str, config: Any, options: dict[str, Any]) -> Any:
 
 
 def _profile() -> Any:
-    """Return the credentials of AWS_PROFILE or ``~/.aws``, single sign-on too; None: obstore asks for the machine's role."""
+    """Return the credentials of AWS_PROFILE or ``~/.aws``, or None if the role of the machine has them."""
     files = ("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     paths = [Path(os.environ.get(name) or Path.home() / ".aws" / file) for name, file in files]
     if not os.environ.get("AWS_PROFILE") and not any(path.is_file() for path in paths):
@@ -184,7 +172,7 @@ def _profile() -> Any:
 
 
 def _region(bucket: str) -> str:
-    """Return the region of a bucket of Amazon's, which S3 tells everybody."""
+    """Return the region of a bucket, which S3 tells without credentials."""
     request = urllib.request.Request(f"{AMAZON}/{bucket}", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
@@ -197,7 +185,7 @@ def _region(bucket: str) -> str:
 
 
 def remedy(error: str, uri: str) -> str:
-    """Return what is wrong, by the words of the client library, and what to do."""
+    """Return the cause of a failure and the remedy, by the words of the client library."""
     if "501 Not Implemented" in error:
         return NO_CONDITIONS
     if any(answer in error for answer in UNKNOWN_KEYS):
@@ -214,13 +202,13 @@ def remedy(error: str, uri: str) -> str:
 
 
 def short(text: str) -> str:
-    """Return what the client library says of a failure, without its address, which may hold a signature."""
+    """Return the answer in a failure without the address, which may hold a signature."""
     code = re.search(r"<Code>(\w+)</Code>", text)
     answer = text.splitlines()[0].partition("<")[0].rpartition(" - ")[2][:300].strip(" :")
     return f"{answer}: {code[1]}" if code else answer
 
 
 def _without_secrets(text: str) -> str:
-    """Return a URI without user, password and the values of options, to be shown."""
+    """Return a URI without user, password and the values of options."""
     text = re.sub(r"//.*@", "//...@", text)  # a secret key may hold slashes
     return re.sub(r"=[^&]*", "=...", text)

@@ -1,10 +1,9 @@
-"""The lock of an object store: one object that names its holder, which renews it while its process lives.
+"""The lock of a bucket: an object that names its holder and that the holder renews.
 
-Each write of the object replaces the version that its writer saw and holds a number that no other write has, so of two that
-take it at once one is refused. A waiter takes it over when the object has not changed for ``BEAT * (MISSED + 1)`` seconds of
-its own clock. The holder writes nothing more ``BEAT * MISSED`` seconds after the *start* of its last renewal. No two clocks
-are compared. A holder that was stopped may still send one request when it goes on. What changes under a lock is written by its
-tag as well (:mod:`raysts.storage.store`), so that request is refused once the next holder has written.
+Each write replaces the version that its writer saw, and holds a nonce and a number, so no two versions have one tag. A waiter
+takes over if the object stays the same for ``BEAT * (MISSED + 1)`` seconds of the waiter's clock. The holder stops writing
+``BEAT * MISSED`` seconds after the *start* of its last renewal. A holder that was suspended may still send one request. Records
+are replaced by tag (:mod:`raysts.storage.store`), so that request fails once the next holder has written.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ import time
 from typing import Any
 
 from raysts.errors import InputError, RunFailed, StoreFailed
-from raysts.storage.atomic import place, process_lives, start_of
+from raysts.storage.atomic import ONE_DRIVER, place, process_lives, start_of
 from raysts.storage.bucket import Bucket, Conflict, Tag
 
 BEAT = 10.0
@@ -43,12 +42,9 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, name=f"lease {key}", daemon=True)
 
     def take(self, wait: float = 0.0) -> None:
-        """Take the lock, also from a holder that is dead.
+        """Take the lock, or raise an InputError if another live process holds it.
 
-        A holder of another machine is watched until it renews the lock, or has not done so for long enough.
-
-        Raises:
-            InputError: another live process holds it.
+        A holder on another machine is alive if it renews the lock while this process watches.
         """
         deadline, seen, since, lives = time.monotonic() + wait, None, 0.0, False
         while True:
@@ -65,25 +61,22 @@ class Lease:
                 except Conflict:  # another one was first
                     continue
             if (lives or claim.get("place") == place()) and time.monotonic() >= deadline:
-                raise InputError(
-                    f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: one driver at a time may write here; wait "
-                    f"for it to end, stop it, or choose another --name or --storage"
-                )
+                raise InputError(f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: {ONE_DRIVER}")
             time.sleep(BEAT * random.uniform(0.01, 0.05))
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lock back. It stays as an object, for a deletion could not depend on its tag."""
+        """Release the lock. The object stays, because a deletion cannot depend on a tag."""
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(StoreFailed):  # the lock of a process that has ended delays nobody for long
             self._renew(Bucket(self.bucket.uri, tries=2), held=False)
 
     def check(self) -> None:
-        """Raise a RunFailed when another process has the lock, or may have it."""
+        """Raise a RunFailed if another process holds the lock, or may hold it."""
         if self.lost is None and self._is_late():
             with contextlib.suppress(StoreFailed):
-                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT / 3))
+                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT))
             if self._is_late():
                 self.lost = self.lost or f"its lease could not be renewed for {BEAT * MISSED:g} s"
         if self.lost is not None:
@@ -93,10 +86,7 @@ class Lease:
             )
 
     def confirm(self) -> None:
-        """Renew the lock now; raise a RunFailed when another process has it.
-
-        After that whatever was read before was read by the only holder.
-        """
+        """Renew the lock now, or raise a RunFailed if another process holds it."""
         self._renew(self.bucket)
         self.check()
 
@@ -110,11 +100,8 @@ class Lease:
 
     def _keep(self) -> None:
         while self.lost is None and not self._stop.wait(BEAT):
-            try:
-                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT / 3))
-            except StoreFailed:
-                if self._is_late():
-                    self.lost = f"its lease could not be renewed for {BEAT * MISSED:g} s"
+            with contextlib.suppress(StoreFailed):
+                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT))
 
     def _renew(self, bucket: Bucket, held: bool = True) -> None:
         with self._renewing:
@@ -147,11 +134,11 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _is_dead(claim: dict[str, Any]) -> bool:
-    """Return True if the process of a claim ran here and is gone."""
+    """Return True if the process of a claim ran on this machine and has ended."""
     here = claim.get("place") == place() and isinstance(claim.get("pid"), int)
     return here and not process_lives(claim["pid"], claim.get("started"))
 
 
 def _clock() -> float:
-    """Return seconds, those included in which the machine slept."""
+    """Return seconds that include the sleep of the machine."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

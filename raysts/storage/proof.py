@@ -15,13 +15,13 @@ ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Proof:
-    """A file that was left in a storage; without a name in a bucket, which is the same from everywhere or does not answer."""
+    """A file that was written into a folder to be read elsewhere. In a bucket it has no name."""
 
     uri: str
     name: str
 
     def problem(self, answer: str = "") -> str | None:
-        """Return why another machine, where this runs, cannot work with the storage, or None; leave ``answer`` there."""
+        """Return why this machine cannot work with the storage, or write ``answer`` into it and return None."""
         store = Store.open(self.uri)
         try:
             store.check()
@@ -49,7 +49,7 @@ class Proof:
 
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
-    """Leave a file in a storage for the length of the block."""
+    """Write a file into a storage for the length of the block."""
     if not isinstance(store, FolderStore):
         yield Proof(store.uri, "")
         return

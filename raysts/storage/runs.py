@@ -1,15 +1,7 @@
-"""The folder of a training run: what is sent when, and what a run goes on from.
+"""The folder of a training run: when its files are uploaded, and what a run resumes from.
 
-Whoever trains a run holds the lock of its folder and writes in place: a log that grows, checkpoints. In an object store a
-run is its last checkpoint with its metrics, or, once ``run.json`` says done, its model; readers see the one or the other::
-
-    run = RunFolder(store.path("runs/x"))
-    with run.lock("training of run x"):     # the folder holds now what to go on from
-        ...                                 # write run.path / "checkpoints" / ..., run.path / "metrics.jsonl"
-        run.upload_checkpoint()
-        run.upload_model()                  # then store.write_json(run.path / "run.json", {... "status": "done"})
-    run.record()                            # anybody: the record as it is now, with recipe and metrics beside it
-    run.change(RunState.PRUNED)             # who removes its model, once nobody trains it
+The process that trains a run holds the lock of its folder and writes in place. A bucket holds the last checkpoint with its
+metrics or, once ``run.json`` has the state done, the model. That record is therefore uploaded last.
 """
 
 import contextlib
@@ -30,35 +22,27 @@ from raysts.storage.checksums import read_record, write_record
 from raysts.storage.store import BucketStore, Store
 
 RECORDS = ("recipe.json", "metrics.jsonl", "run.json")
-"""In this order: the record that says done comes last."""
-
-READ_WAIT = 600.0
-"""Seconds that processes of one machine wait for each other while one of them brings a run."""
 
 RUN_ID = re.compile("[0-9a-f]{16}")
 
 
 class RunState(enum.StrEnum):
-    """The states of a run in its record, as ``status``; a run that was interrupted is still running, and goes on."""
+    """The ``status`` in the record of a run. An interrupted run is running. A pruned one has lost its model."""
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     PRUNED = "pruned"
-    """Done, its model removed by the search that trained it."""
 
 
 def record_of(model: Path) -> dict[str, Any]:
-    """Return the record of the run whose folder, named by its id, holds the model; empty where there is none.
-
-    What stands beside a model from elsewhere is somebody's, whatever it is called: it is not even looked at.
-    """
+    """Return the record of the run that trained a model, or an empty one if its folder has no run id."""
     ours = model.name == "model" and RUN_ID.fullmatch(model.parent.name)
     return RunFolder(model.parent).record() if ours else {}
 
 
 class Upload(threading.Thread):
-    """A transfer to the store; whoever is told to end need not wait for it (a daemon)."""
+    """An upload in a daemon thread."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         super().__init__(name="upload", daemon=True)
@@ -73,7 +57,7 @@ class Upload(threading.Thread):
             self._error = error
 
     def arrive(self) -> None:
-        """Wait for its end, and raise what it raised."""
+        """Wait for the end, and raise the error of the upload."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -81,7 +65,7 @@ class Upload(threading.Thread):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The run folder at ``path`` on this machine; of a folder that is no mirror all of it is there already."""
+    """The local folder of a run, which may be part of a mirror."""
 
     path: Path
 
@@ -91,23 +75,20 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, holder: str, wait: float = 0.0) -> Iterator[None]:
-        """Be the only one who trains the run; the folder holds what it goes on from, or is done.
-
-        Raises:
-            InputError: another live process trains it.
-        """
+        """Hold the lock of the run, with its last checkpoint in the folder."""
         with self.store.lock(self.path / "writer.lock", holder, wait, of=self.path):
             self._receive()
             yield
 
     def join(self) -> None:
-        """Receive the run as :meth:`lock` does, in a process that trains it with the one that holds the lock."""
-        with self._alone() as alone:
-            if alone:  # the other one is on another machine
-                self._receive()
+        """Download the last checkpoint in a process that trains the run together with the holder of the lock."""
+        if isinstance(self.store, BucketStore):
+            with self._alone() as alone:
+                if alone:  # the other one is on another machine
+                    self._receive()
 
     def record(self) -> dict[str, Any]:
-        """Return the record ``run.json`` as the store has it, empty where there is none; bring recipe and metrics too."""
+        """Return the current record, or an empty one, and download recipe and metrics."""
         if isinstance(self.store, BucketStore):
             stored = self._stored()
             if stored and stored == self.written() and stored.get("status") == RunState.DONE:
@@ -119,49 +100,42 @@ class RunFolder:
         return self.written()
 
     def finished(self) -> dict[str, Any] | None:
-        """Return the record of a run that is done; None where there is none, or no whole model."""
+        """Return the record of a run that is done and has an intact model, or None."""
         record = self.record()
         return record if record.get("status") == RunState.DONE and self.store.whole(self.path / "model") else None
 
     def change(self, state: RunState) -> None:
-        """Put another state into the record of a run that nobody trains."""
+        """Change the state of a run that no process trains."""
         while there := self.store.read(self.path / "run.json"):
             record = atomic.as_json({**json.loads(there[0]), "status": state}).encode()
-            with contextlib.suppress(Conflict):  # read again what somebody wrote since
+            with contextlib.suppress(Conflict):  # the record has changed: read it again
                 self.store.replace(self.path / "run.json", record, there[1])
                 return
 
     def written(self) -> dict[str, Any]:
-        """Return the record as this machine has it, for whoever trains the run here or shows how far it is."""
+        """Return the record on this machine, which may be newer than that of the bucket."""
         return read_record(self.path / "run.json") or {}
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write the record on this machine, for whoever trains the run here."""
+        """Write the record on this machine."""
         write_record(self.path / "run.json", record)
 
     def upload_checkpoint(self) -> Upload | None:
-        """Send what a run that is not over goes on from, beside what the caller does.
-
-        A reader sees the last checkpoint or this one. In a folder nothing is left to do: its files come and go one by one,
-        each with its checksum.
-        """
+        """Start to upload the checkpoint, and return None for a folder, which needs no upload."""
         return Upload(self._upload_checkpoint) if isinstance(self.store, BucketStore) else None
 
     def _upload_checkpoint(self) -> None:
         for name in RECORDS:
             self.store.upload(self.path / name)
-        self._seal("checkpoints")
+        if (self.path / "checkpoints").is_dir():
+            self.store.seal(self.path / "checkpoints")
 
     def upload_model(self) -> None:
-        """Send all of a run that is over but the record that says so, which comes last."""
-        self._seal("model")
+        """Upload all files of a run that has ended, except the record, which must come last."""
+        self.store.seal(self.path / "model")
         for name in RECORDS[:-1]:
             if (self.path / name).exists():
                 self.store.upload(self.path / name)
-
-    def _seal(self, name: str) -> None:
-        if (self.path / name).is_dir():
-            self.store.seal(self.path / name)
 
     def _receive(self) -> None:
         if not isinstance(self.store, BucketStore):
@@ -192,12 +166,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Give True if nobody on this machine writes into the folder; nobody begins to within the block."""
-        if not isinstance(self.store, BucketStore):
-            yield True
-            return
+        """Yield True if no process of this machine trains the run, and let none start within the block."""
         with contextlib.ExitStack() as held:
-            held.enter_context(atomic.lock(self.path / "reader.lock", f"a look at {self.path.name}", READ_WAIT))
+            held.enter_context(atomic.lock(self.path / "reader.lock", f"a look at {self.path.name}", wait=600.0))
             try:
                 held.enter_context(atomic.lock(self.path / "writer.lock", f"a look at {self.path.name}"))
             except InputError:

@@ -1,24 +1,21 @@
-"""A storage: one handle for a folder, and for an object store with a mirror of what this machine needs.
+"""One handle for a folder, and for a bucket with a mirror on this machine.
 
-Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
-absolute Path. Methods give paths on this machine that hold the content already, or None. A folder is its own mirror, so the
-same calls are right for both, and no caller asks which it has::
+Code works on local files. The handle downloads and uploads them. Keys are paths below ``root``, relative text or absolute
+Path. Methods return local paths that hold the content already, or None. A folder is its own mirror::
 
-    store = Store.open("s3://bucket/runs")                           # or a folder
-    record = store.read_json("pipelines/a.json", fresh=True)         # None where there is none
-    with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
+    store = Store.open("s3://bucket/runs")                      # or a folder
+    record = store.read_json("pipelines/a.json", fresh=True)
+    with store.put("results/a.parquet") as draft:               # uploaded before the local file appears
         pq.write_table(table, draft)
-    model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, whole; or None
-    content, tag = store.read("runs/x/run.json")        # a record that several may change
-    store.replace("runs/x/run.json", changed, tag)      # raises Conflict when somebody wrote since
+    model = store.get_dir("runs/x/model")                       # a complete folder, or None
+    content, tag = store.read("runs/x/run.json")
+    store.replace("runs/x/run.json", changed, tag)              # raises Conflict if the record has changed
 
-Nobody asks the file system about a storage path: in a mirror the answer is about this machine's copy, which may be removed
-whenever nothing runs. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
-belongs to. Training runs have their own rules: ``storage.runs``.
+Other rooms never ask the file system about a storage path, because a mirror may be removed between two commands. The folder of
+a mirror is named by the URI, so every node finds the storage of a path.
 
-In an object store ``<folder>.manifest.json``, written last, lists the files of a folder; a folder without it is absent. What
-changes (``CHANGING``) is written by the tag of the version that this process wrote last. A writer that meets another version
-confirms its lease and then replaces it, so what an earlier holder sends late is refused.
+A folder in a bucket is complete when ``<folder>.manifest.json`` lists its files. Files below ``CHANGING`` are replaced by tag.
+A writer that finds another version than the one that it wrote confirms its lease before it replaces that version.
 """
 
 from __future__ import annotations
@@ -71,25 +68,19 @@ SMALL = 1 << 20
 ONE_REQUEST = 8 << 20
 """Bytes up to which a file that changes is sent by its tag; a larger one is sent in parts, which know no conditions."""
 
-REPLACE_WAIT = 60.0
-"""Seconds to wait for another process of this folder that compares and writes the same file."""
-
 Key = str | Path
 Paths = list[Path]
 
 
 class Store(abc.ABC):
-    """A storage at ``root`` on this machine; ``uri`` is how people name it. Cheap to make and to pickle."""
+    """A storage at the local folder ``root``, which users name by ``uri``."""
 
     root: Path
     uri: str
 
     @staticmethod
     def open(storage: str | Path, option: str = "--storage") -> Store:
-        """Return the storage at a folder or URI, which need not exist yet; ask nothing of it (see :meth:`check`).
-
-        The mirror of an object store lies in ``$RAYSTS_MIRROR``, else in ``storages`` of the cache folder.
-        """
+        """Return the storage at a folder or URI without a request; mirrors lie in ``$RAYSTS_MIRROR``."""
         if "://" not in str(storage):
             return Store.of(Path(storage).absolute())
         uri = canonical(str(storage), option)
@@ -101,7 +92,7 @@ class Store(abc.ABC):
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(path: Path) -> Store:
-        """Return the storage in which a path lies: that of the mirror, else the folder ``path`` itself."""
+        """Return the bucket that a path mirrors, else the folder ``path``."""
         for index, part in enumerate(path.parts):
             if SEPARATOR in part:
                 store = BucketStore(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
@@ -115,93 +106,79 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def get(self, key: Key, fresh: bool = False) -> Path | None:
-        """Bring a file here, or return None; only with ``fresh`` a file that is here is compared with the store's."""
+        """Return a local copy of a file, or None. ``fresh`` compares an existing copy with the store."""
 
     @abc.abstractmethod
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        """Bring the files below a folder as they are now, in order; with patterns those whose last parts match one."""
+        """Return fresh copies of the files below a folder that match a pattern, in order."""
 
     @abc.abstractmethod
     def bring(self, key: Key) -> None:
-        """Bring a file of the user's own here as it is in the store now; one in a folder is never set aside.
-
-        Raises:
-            InputError: it is not what raysts wrote there.
-        """
+        """Download a file of the user. A damaged one in a folder is refused and keeps its name."""
 
     @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """Bring a folder that :meth:`put_dir` wrote here whole, or return None; ``fresh`` as in :meth:`get`.
-
-        Raises:
-            RunFailed: it is not what its manifest says.
-        """
+        """Return a complete local copy of a sealed folder, or None. ``fresh`` is that of :meth:`get`."""
 
     @abc.abstractmethod
     def put(self, key: Key) -> AbstractContextManager[Path]:
-        """Give a draft that becomes the file, first in the store and then here, when the block ends well."""
+        """Yield a draft. It becomes the file, in the store first, unless the block raises."""
 
     @abc.abstractmethod
     def put_dir(self, key: Key) -> AbstractContextManager[Path]:
-        """Give an empty folder that becomes the folder as a whole, in place of what is there, as :meth:`put` does."""
+        """Yield an empty draft folder. It replaces the whole folder unless the block raises."""
 
     @abc.abstractmethod
     def upload(self, key: Key) -> None:
-        """Send a file that was written in place, or every file of a folder; no draft."""
+        """Upload a file that was written in place, or every file of a folder."""
 
     @abc.abstractmethod
     def seal(self, key: Key) -> None:
-        """Make a folder that was written in place what :meth:`put_dir` makes: send its files, then its manifest."""
+        """Upload the files of a folder that was written in place, then its manifest."""
 
     @abc.abstractmethod
     def whole(self, key: Key, deep: bool = False) -> bool:
-        """Return True if a file or folder is what was written, by size or by content (``deep``); else set it aside.
-
-        Objects are whole; copies of them are looked at when used.
-        """
+        """Return True if a file or folder has the sizes, or ``deep`` the contents, of its checksums."""
 
     @abc.abstractmethod
     def read(self, key: Key) -> tuple[bytes, Tag] | None:
-        """Return the content of a file in the store and the tag of this version; None where there is none."""
+        """Return the content and the tag of a file in the store, or None."""
 
     @abc.abstractmethod
     def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
-        """Write a file whose tag is still this one (None: an absent file); return its new tag or raise Conflict."""
+        """Write a file unless its tag has changed, and return the new tag. The tag of an absent file is None."""
 
     def create(self, key: Key, data: bytes) -> Tag:
-        """Write a file that is not there yet; return its tag or raise Conflict."""
+        """Write a file unless it exists, and return its tag."""
         return self.replace(key, data, None)
 
     @abc.abstractmethod
     def exists(self, key: Key) -> bool:
-        """Return True if the store holds this file, or this whole folder of :meth:`put_dir`."""
+        """Return True if the store holds this file or sealed folder."""
 
     @abc.abstractmethod
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        """Return the paths of the files and folders in a folder, in order; ``recursive``: of all files below."""
+        """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
 
     @abc.abstractmethod
     def delete(self, key: Key) -> None:
-        """Remove a file or a folder, if it is there."""
+        """Remove a file or a folder if it exists."""
 
     @abc.abstractmethod
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
-        """Be the only one with this lock, in an object store on any machine; wait for a holder that is about to end.
+        """Hold a lock, or raise an InputError after ``wait`` seconds if another live process holds it.
 
-        ``of`` is what it protects (default: the storage). Once another machine has taken the lease nothing below is sent from
-        here, and of a lock in ``locks/``, that of a command, nothing at all.
-
-        Raises:
-            InputError: another live process holds it.
+        A process that loses the lease of a bucket uploads nothing more below ``of`` (default: the storage), and nothing at all
+        if the lock is that of a command, in ``locks/``.
         """
 
     @abc.abstractmethod
     def check(self, writes: bool = False, option: str = "--storage") -> None:
-        """Make sure that the storage answers, and with ``writes`` that it can be written to, before work starts."""
+        """Check that the storage answers and, with ``writes``, that it takes writes."""
 
     @contextmanager
     def scratch(self, key: Key) -> Iterator[Path]:
-        """Give a folder of this machine alone, without what a killed process left; it goes when the block ends."""
+        """Yield the path of a local folder, which is removed before and after the block."""
         path = self.path(key)
         _delete_here(path)
         try:
@@ -210,7 +187,7 @@ class Store(abc.ABC):
             _delete_here(path)
 
     def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
-        """Return the JSON object (or other ``kind`` of value) in a file; None where there is none, or a damaged one."""
+        """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
         path = self.get(key, fresh)
         return read_record(path, kind) if path else None
 
@@ -244,7 +221,7 @@ class FolderStore(Store):
             )
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        return [path for path in self.list(folder, recursive=True) if _matches(path, patterns)]
+        return [path for path in self.list(folder, recursive=True) if any(map(path.match, patterns or "*"))]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
@@ -279,7 +256,7 @@ class FolderStore(Store):
 
     def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
         path = self.path(key)
-        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", REPLACE_WAIT):
+        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", wait=60.0):
             before = self.read(key)
             if (before and before[1]) != tag:
                 raise Conflict(str(path), before and before[1])
@@ -319,11 +296,11 @@ class BucketStore(Store):
 
     @property
     def bucket(self) -> Bucket:
-        """The objects themselves; a process that has lost a lease changes none that it protects."""
+        """The objects, which a process changes only while it holds the leases that protect them."""
         return Bucket(self.uri, guard=self._check_leases)
 
     def key(self, key: Key) -> str:
-        """Return the path of a key from the root; empty for the root. A key outside it is refused."""
+        """Return a key relative to the root, and refuse one that leaves it."""
         path = PurePath(self.root, key)
         text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
         if text:
@@ -335,8 +312,8 @@ class BucketStore(Store):
 
     def get(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
-        if not fresh:
-            return path if (path.is_file() and intact(path)) or self._download(path) else None
+        if not fresh and path.is_file() and intact(path):
+            return path
         entry = self.bucket.entry(self.key(key))
         return self._get_now(path, entry) if entry else None
 
@@ -346,7 +323,9 @@ class BucketStore(Store):
     def get_all(self, folder: Key, *patterns: str) -> Paths:
         base = self.path(folder)
         objects = {base / name: entry for name, entry in self.bucket.listed(self.key(folder), recursive=True).items()}
-        wanted = sorted(path for path in objects if _shows(path.relative_to(base)) and _matches(path, patterns))
+        wanted = sorted(
+            path for path in objects if _shows(path.relative_to(base)) and any(map(path.match, patterns or "*"))
+        )
         return [path for path in at_once(lambda path: self._get_now(path, objects[path]), wanted) if path]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
@@ -393,14 +372,14 @@ class BucketStore(Store):
         at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
     def seal(self, key: Key, written: Path | None = None) -> None:
-        """Send a folder that was written in place or at ``written``: new files, the manifest; then remove the others."""
+        """Upload the new files of the folder ``written`` and its manifest, then remove all others."""
         path, name = self.path(key), self.key(key)
         files = _files(written or path)
         entries = {file: entry(local) for file, local in files.items() if file != CARD}
         before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
         if entries != before:
             if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
-                self._remove(f"{name}{MANIFEST}")  # better absent than with the content of two
+                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, now in entries.items() if before is None or before.get(file) != now]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             content = as_manifest(entries)
@@ -421,21 +400,20 @@ class BucketStore(Store):
         return tag
 
     def exists(self, key: Key) -> bool:
-        return self.bucket.has(self.key(key), f"{self.key(key)}{MANIFEST}")
+        return any(self.bucket.entry(name) for name in (self.key(key), f"{self.key(key)}{MANIFEST}"))
 
     def whole(self, key: Key, deep: bool = False) -> bool:
         return True
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        key = self.key(folder)
-        names = self.bucket.listed(key, recursive) if recursive else self.bucket.names(key)
+        names = self.bucket.listed(self.key(folder), recursive)
         return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
 
     def delete(self, key: Key) -> None:
         path, name = self.path(key), self.key(key)
         for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
-            self._remove(file)
-        self.bucket.delete_folder(name)
+            self.bucket.delete(file)
+        at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.listed(name, recursive=True)])
         forget(path)
         _delete_here(path)
 
@@ -464,28 +442,23 @@ class BucketStore(Store):
             self.bucket.upload(source, name)
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write an object by the tag that it had when this process wrote it last, for whoever holds its lock."""
+        """Replace the version of an object that this process wrote last, or, as the holder of the lease, a later one."""
         tag = _tags.get((self.uri, name))
         while True:
             try:
                 _tags[self.uri, name] = self.bucket.replace(name, content, tag)
                 return
             except Conflict as conflict:
-                # What stands there is an earlier holder's where the lease is still ours after we saw it.
+                # If the lease is still ours now, an earlier holder wrote this version.
                 tag = conflict.tag
                 for lease in self._leases(name):
                     lease.confirm()
-
-    def _remove(self, name: str) -> None:
-        self.bucket.delete(name)
-        _tags.pop((self.uri, name), None)
 
     def _content(self, name: str) -> bytes | None:
         there = self.bucket.read(name)
         return there[0] if there else None
 
     def _leases(self, name: str) -> Iterable[Lease]:
-        """Return the leases of this process that protect an object."""
         return [
             lease
             for lease, protected in list(_leases.items())
@@ -497,14 +470,8 @@ class BucketStore(Store):
         for lease in self._leases(name):
             lease.check()
 
-    def _download(self, path: Path) -> bool:
-        with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
-            self.bucket.download(self.key(path), draft)
-            return True
-        return False
-
     def _get_now(self, path: Path, entry: Entry) -> Path | None:
-        """Bring an object of which the store just said ``entry``, unless it is here; None when it has gone since."""
+        """Return a copy of an object that the store just described, or None if it has been removed since."""
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
                 here = path.stat()
@@ -524,7 +491,7 @@ class BucketStore(Store):
         return None
 
     def _get_entry(self, folder: Path, entries: dict[str, dict[str, Any]], name: str) -> bool:
-        """Bring one file of a folder; return True if it is what the manifest says."""
+        """Download a file of a folder, and return True if it agrees with the manifest."""
         with contextlib.suppress(FileNotFoundError), atomic_write(folder / name) as draft:
             self.bucket.download(self.key(folder / name), draft)
             if not is_same(draft, entries[name]):
@@ -534,7 +501,7 @@ class BucketStore(Store):
         return False
 
     def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
-        """Return the files of a manifest; None where there is none. Names outside its folder are refused."""
+        """Return the files of a manifest, or None, and refuse names outside the folder."""
         entries = None if content is None else entries_of(content)
         for name in entries or {}:
             check_inside(name, f"{where}: its manifest")
@@ -549,12 +516,8 @@ _tags: dict[tuple[str, str], Tag] = {}
 
 
 def _shows(path: PurePath) -> bool:
-    """Return True for a file or folder of the storage itself: no draft, lock, checksum, manifest, and nothing damaged."""
+    """Return False for a draft, a lock, a checksum, a manifest and a damaged file."""
     return not any(part.startswith(".") or part.endswith((".lock", MANIFEST, DAMAGED)) for part in path.parts)
-
-
-def _matches(path: PurePath, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(path.match(pattern) for pattern in patterns)
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -242,11 +242,11 @@ def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
     proxy.fault = kill_at_the_second_part
     assert process.wait() == -9
     bucket = Bucket(uri)
-    assert not bucket.has("big") and not bucket.listed("")
+    assert not bucket.entry("big") and not bucket.listed("")
     proxy.fault = lambda method, path: None
     bucket.upload(big, "big")
     bucket.download("big", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == big.read_bytes() and bucket.has("big")
+    assert (tmp_path / "back").read_bytes() == big.read_bytes() and bucket.entry("big")
     for _ in range(2):
         bucket.delete("big")
     assert bucket.read("big") is None

@@ -67,7 +67,7 @@ def test_what_is_written_is_read_however_badly_the_store_answers(
             name: len(content) for name, content in there.items()
         }
         content, _ = bucket.read(name) or (None, None)
-        assert content == there.get(name) and bucket.has(name) is (name in there)
+        assert content == there.get(name) and (bucket.entry(name) is not None) is (name in there)
         if name in there:
             bucket.download(name, tmp_path / "back")
             assert (tmp_path / "back").read_bytes() == there[name]

@@ -105,7 +105,7 @@ def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
         patch.setattr(Bucket, "replace", interrupted)  # the data is there, the manifest is not
         with pytest.raises(KeyboardInterrupt):
             here.seal(folder)
-    assert here.bucket.has(f"{folder}/two")
+    assert here.bucket.entry(f"{folder}/two")
     assert below(elsewhere.get_dir(folder, fresh=True)) == {"one": "1"}
 
     fill(elsewhere.path(folder), three="3")

@@ -256,7 +256,7 @@ def test_a_search_goes_on_without_its_mirror(
     root = store_of(s3).root
     stored = bucket_of(root).listed("studies/lower-bound", recursive=True)
     assert {"study.json", "trials.parquet", "optuna.db"} <= stored.keys()
-    kept = [name for name in names(root, "runs") if bucket_of(root).has(f"runs/{name}/model.manifest.json")]
+    kept = [name for name in names(root, "runs") if bucket_of(root).entry(f"runs/{name}/model.manifest.json")]
     assert kept == [found["best_run"]["run"]], "the beaten model is removed from the bucket too"
 
     shutil.rmtree(tmp_path / "mirrors")
