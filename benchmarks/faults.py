@@ -40,7 +40,7 @@ from run_commands import overrides, raysts, result  # noqa: E402
 from test_damage import DAMAGE, FILES, NOT_MADE_AGAIN, READERS, SMALL, Reference, content, damaged  # noqa: E402
 
 from raysts.storage import atomic, checksums  # noqa: E402
-from raysts.storage.store import BucketStore, Store  # noqa: E402
+from raysts.storage.store import Store  # noqa: E402
 from tools.world.generate import write_world  # noqa: E402
 
 DRIVER = """
@@ -175,7 +175,6 @@ def trial(
                 "refused" if every else "unavailable" if method == "PUT" and "/locks/" in path else None
             )
         start(second)
-        # The name of the object holds the epoch where the first had not ended.
         wait(lambda: any("/pipelines/" in q.path and q.method == "PUT" for q in straight.log), second)
         took = next(request.at for request in straight.log if "/pipelines/" in request.path and request.method == "PUT")
 
@@ -187,10 +186,9 @@ def trial(
         later.start()
         port, stale = straight.endpoint.partition(":")[2], 0
         reader = Store.open(f"{uri}?endpoint_override={endpoint}&scheme=http")
-        assert isinstance(reader, BucketStore)
         while second.poll() is None or later.is_alive() or first.poll() is None:
-            wrote = json.loads(reader.bucket.read(reader.now(record)) or b"{}")
-            stale += f":{port}" not in str(wrote.get("command"))
+            content, _ = reader.read(record) or (b"{}", {})
+            stale += f":{port}" not in str(json.loads(content).get("command"))
             time.sleep(0.05)
         said = (folder / "first.log").read_text()
         late = [q for q in between.log if q.at > took and q.method in ("PUT", "DELETE") and q.status < 300]

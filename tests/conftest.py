@@ -101,7 +101,7 @@ WHOLE = (
 )  # fmt: skip
 """They start processes, run a pipeline or a search whole, compute for seconds what a unit need not, or hold models against a
 library that takes seconds to import."""
-SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "minilm", "real_data"}
+SLOW_FIXTURES = {*SHARED, "s3", "s3_endpoint", "azure", "azure_endpoint", "minilm", "real_data"}
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -347,6 +347,26 @@ def s3(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
 
     s3_server.environment(s3_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
     return f"s3://{s3_server.new_bucket()}/some/prefix"
+
+
+@pytest.fixture(scope="session")
+def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of an Azure Blob Storage of this session's own."""
+    import azure_server
+
+    if shutil.which(azure_server.COMMAND) is None:
+        pytest.skip(f"needs {azure_server.COMMAND} on the PATH (npm install azurite)")
+    with azure_server.server(tmp_path_factory.mktemp("azure") / "server.log") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def azure(azure_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a storage in a container of its own, with mirrors as those of ``s3``."""
+    import azure_server
+
+    azure_server.environment(azure_endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+    return f"az://{azure_server.new_container()}/some/prefix"
 
 
 @pytest.fixture(scope="session")

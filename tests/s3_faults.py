@@ -31,10 +31,14 @@ class Request(NamedTuple):
 
 
 class Proxy:
-    """``fault`` says what becomes of a request (method, path); ``log`` has those that reached the server."""
+    """``fault`` says what becomes of a request (method, path); ``log`` has those that reached the server.
+
+    ``dropped`` are headers that it takes away, in lower case.
+    """
 
     def __init__(self, target: str, fault: Callable[[str, str], str | None] = lambda method, path: None) -> None:
         self.target, self.fault = target, fault
+        self.dropped: set[str] = set()
         self.log: list[Request] = []
         self.spoiled = 0
         outer = self
@@ -83,7 +87,9 @@ class Proxy:
             time.sleep(SLOW)
         server = http.client.HTTPConnection(self.target, timeout=60)
         try:
-            headers = {name: value for name, value in handler.headers.items() if name.lower() not in HOPS}
+            headers = {
+                name: value for name, value in handler.headers.items() if name.lower() not in {*HOPS, *self.dropped}
+            }
             server.request(method, path, body=body, headers=headers)
             found = server.getresponse()
             content = found.read()

@@ -31,7 +31,7 @@ WAYS = ("stopped", "cut off", "lease not renewed")
 WRITER = """
 import json, random, sys, time
 from raysts.errors import RunFailed
-from raysts.storage import bucket, lease
+from raysts.storage import lease
 from raysts.storage.store import Store
 
 who, uri, name, beat = sys.argv[1:]
@@ -125,8 +125,8 @@ def trial(way: str, seed: int, endpoint: str, bucket: str) -> Trial:
         reader = Store.open(f"s3://{bucket}/p{options}")
         stale = 0
         while second.process.poll() is None or back.is_alive() or time.monotonic() < wrote + 6 * BEAT:
-            found = json.loads(reader.bucket.read(reader.now(f"pipelines/{name}.json")) or b"{}")  # type: ignore[attr-defined]
-            stale += found.get("who") != "second"
+            content, _ = reader.read(f"pipelines/{name}.json") or (b"{}", {})
+            stale += json.loads(content).get("who") != "second"
             time.sleep(0.02)
         said = first.hears("")
         late = [request for request in between.log if request.at > took and _changes(request, name)]

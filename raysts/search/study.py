@@ -35,7 +35,7 @@ from raysts.search.search import Search
 from raysts.search.space import Point, corners, grid, key_of
 from raysts.search.trial import Trial, TrialOutcome
 from raysts.storage.atomic import remove_drafts
-from raysts.storage.runs import RunFolder
+from raysts.storage.runs import RunFolder, RunState
 from raysts.storage.store import at_once
 from raysts.training import checkpoint
 from raysts.training.metrics import read_metrics
@@ -333,7 +333,7 @@ class Study:
         lost = list(itertools.compress(best, gone))
         for record in lost:
             # First the record of the run, whose value would be taken up again.
-            self.store.write_json(self.run_folder(record.id) / "run.json", {**runs[record.id], "status": "failed"})
+            RunFolder(self.run_folder(record.id)).change(RunState.FAILED)
             self.store.delete(self.folder / "trials" / f"{record.id}.json")
             del self.records[record.id]
         return lost
@@ -361,7 +361,7 @@ class Study:
             run = RunFolder(model.parent).record()
             if run.get("study") == self.name and model.parent.name not in used:
                 # First the record: a run without a model must not count as done.
-                self.store.write_json(model.parent / "run.json", {**run, "status": "pruned"})
+                RunFolder(model.parent).change(RunState.PRUNED)
                 self.store.delete(model)
 
     # -- what came of them -------------------------------------------------------------------------------------------

@@ -32,17 +32,17 @@ DRAFT = re.compile(rf"{re.escape(ASIDE)}(.+)\.([0-9a-f]{{12}})\.(\d+)\.(\d*)\.\d
 os.umask(UMASK := os.umask(0o077))
 """What others may not do with new files; asked for once, for that sets it."""
 
+ONE_DRIVER = "one driver at a time may write here; wait for it to end, stop it, or choose another --name or --storage"
 ABANDONED = 24 * 3600.0
 """Seconds after which a draft of another place, on which nobody wrote since, counts as left behind."""
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
-    """A path beside ``path`` to write to; renamed to ``path`` when the block ends well, removed when it does not.
+    """Yield a path beside ``path``, and rename it to ``path`` unless the block raises.
 
-    Works for files and folders. A folder at ``path`` is replaced: by two renames, and what ends the writer between them loses
-    neither, for :func:`remove_drafts` puts back what was there. What is visible outlives a loss of power, unless ``synced`` is
-    False: such a file may then be empty.
+    This works for files and folders. A folder is replaced by two renames. If a kill comes between them, :func:`remove_drafts`
+    restores the old folder. A visible file survives a loss of power, unless ``synced`` is False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.parent / draft_name(path.name)
@@ -74,8 +74,7 @@ def atomic_write(path: Path, synced: bool = True) -> Iterator[Path]:
 
 
 def _take_away(draft: Path, name: str) -> None:
-    """Remove a draft of what is called ``name`` (empty: unknown). What nothing has replaced, for its writer came no further,
-    goes back."""
+    """Remove a draft of ``name`` (empty: unknown), or rename it back if its successor never came."""
     if name and draft.name.endswith(REPLACED) and draft.exists() and not draft.with_name(name).exists():
         with contextlib.suppress(FileNotFoundError):  # somebody else did
             draft.replace(draft.with_name(name))
@@ -86,12 +85,12 @@ def _take_away(draft: Path, name: str) -> None:
 
 
 def draft_name(name: str) -> str:
-    """A name that says whose it is: :func:`remove_drafts` takes it away when that process is gone."""
+    """Return the name of a draft, which holds the place, number and start of this process."""
     return f"{ASIDE}{name}.{_place_id()}.{os.getpid()}.{start_of(os.getpid()) or ''}.{time.monotonic_ns()}"
 
 
 def place() -> str:
-    """Where process numbers mean what they mean here: this boot of this machine, and the container's own numbering."""
+    """Return the boot and the PID namespace, which give a process number its meaning."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -104,7 +103,7 @@ def _place_id() -> str:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder, before anything that is written later."""
+    """Write a file, or the names in a folder, to the disk before anything that is written later."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -116,12 +115,12 @@ def _sync(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where this machine keeps what can be made again: ``$XDG_CACHE_HOME/raysts``, else ``~/.cache/raysts``."""
+    """Return the folder for what can be made again: ``$XDG_CACHE_HOME/raysts``, else ``~/.cache/raysts``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysts"
 
 
 def as_json(value: Any) -> str:
-    """``value`` as the indented JSON text that every record here is."""
+    """Return ``value`` as the indented JSON text that every record here is."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -132,8 +131,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def remove_drafts(folder: Path, of: str | None = None) -> None:
-    """Remove what killed writers left beside their targets; the drafts of live processes stay. ``folder``: with all that is
-    below it. ``of``: only what was to become a file or folder of this name (``*``: any), in the folder itself."""
+    """Remove drafts of killed writers below a folder, or only drafts of the name ``of`` in the folder itself."""
     # Folders may go while they are looked through, which os.walk does not mind.
     for where, folders, files in itertools.islice(os.walk(folder), None if of is None else 1):
         for name in fnmatch.filter([*folders, *files], f"{ASIDE}*" if of is None else f"{ASIDE}{of}.*"):
@@ -142,7 +140,7 @@ def remove_drafts(folder: Path, of: str | None = None) -> None:
 
 
 def _may_live(draft: Path) -> bool:
-    """Whether the writer of a draft may still be at work: it is, or it is in another place and wrote not long ago."""
+    """Return True if the writer of a draft lives, or is in another place and wrote not long ago."""
     named = DRAFT.fullmatch(draft.name)
     if named and named[2] == _place_id():
         return process_lives(int(named[3]), named[4] or None)
@@ -153,7 +151,7 @@ def _may_live(draft: Path) -> bool:
 
 
 def process_lives(pid: int, started: str | None = None) -> bool:
-    """Whether process ``pid`` of this machine is there, and is the one that ``started`` then (:func:`start_of`)."""
+    """Return True if a process of this machine runs and has the start time ``started``."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -168,13 +166,13 @@ def process_lives(pid: int, started: str | None = None) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, in ticks since the machine did; none where the system does not say."""
+    """Return the start time of a process in ticks since the boot, or None if the system has no /proc."""
     fields = _stat(pid)
     return fields[19] if fields else None
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` behind the name: the state is the first."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -183,13 +181,7 @@ def _stat(pid: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold the file lock ``path``; it dies with this process, so a rerun after a kill starts at once. ``path``: the lock file;
-    its text names the holder for the message below. ``wait``: seconds to wait for a holder that is about to end (a dying
-    worker of a killed driver).
-
-    Raises:
-        InputError: another live process holds it.
-    """
+    """Hold the file lock ``path``, or raise an InputError after ``wait`` seconds. It ends with this process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:
@@ -210,10 +202,7 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
                 if time.monotonic() >= deadline:
                     file.seek(0)
                     other = file.read().strip() or "another process"
-                    raise InputError(
-                        f"{path} is held by {other}: one driver at a time may write here; "
-                        f"wait for it to end, stop it, or choose another --name or --storage"
-                    ) from None
+                    raise InputError(f"{path} is held by {other}: {ONE_DRIVER}") from None
                 time.sleep(0.1)
         file.truncate(0)
         file.write(f"{holder} (process {os.getpid()} on {os.uname().nodename})")
@@ -225,7 +214,7 @@ def lock(path: Path, holder: str, wait: float = 0.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_empty_folders(folder: Path) -> Iterator[None]:
-    """``folder`` and those that it lies in, if they are not there yet, go at the end of the block where nothing is in them."""
+    """Remove ``folder`` and its parents after the block if the block made them and left them empty."""
     absent = [path for path in (folder, *folder.parents) if not os.path.exists(path)]  # noqa: PTH110
     try:
         yield
@@ -236,7 +225,7 @@ def no_empty_folders(folder: Path) -> Iterator[None]:
 
 
 def writable(folder: Path, option: str) -> Path:
-    """``folder``, made if need be, after checking that it can be written to."""
+    """Create ``folder`` if necessary, check that it takes files, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / draft_name("probe")

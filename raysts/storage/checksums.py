@@ -1,9 +1,7 @@
-"""Whether a file is what was written: its SHA-256 and size in ``.<name>.checksum`` beside it, which appears first.
+"""The SHA-256 and size of each file, in ``.<name>.checksum`` beside it, which is renamed first.
 
-A file is read through once per process, and again when its size or time has changed. One that is not what was written is
-set aside as ``<name>.damaged``, and one line says so; to whoever asks it is absent, and made again. A file without a
-checksum (of an older version, or from elsewhere) is taken as it is. That of a folder is ``<folder>.manifest.json``, which
-lists its files: an object store needs it too.
+A process reads a file once, and again if size or time change. A damaged file becomes ``<name>.damaged`` and counts as absent.
+A file without a checksum is taken as it is. The checksums of a folder are ``<folder>.manifest.json``.
 """
 
 import contextlib
@@ -35,7 +33,7 @@ _read: dict[Path, tuple[object, str]] = {}
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     state = _state(path)
     known = _read.get(path)
     if known is None or known[0] != state or state is None:
@@ -46,13 +44,13 @@ def checksum(path: Path) -> str:
 
 
 def entry(path: Path) -> dict[str, Any]:
-    """A file as manifests list it."""
+    """Return a file as manifests list it."""
     return {"size": path.stat().st_size, "sha256": checksum(path)}
 
 
 @contextlib.contextmanager
 def checked_write(path: Path) -> Iterator[Path]:
-    """As :func:`atomic_write` of a file, with its checksum; a card has none, it is for its readers to change."""
+    """Write a file and its checksum like :func:`atomic_write`. A card has no checksum, because users edit it."""
     with atomic_write(path) as draft:
         yield draft
         if path.name == CARD:
@@ -65,8 +63,10 @@ def checked_write(path: Path) -> Iterator[Path]:
 
 
 def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
-    """Whether a file, or a folder, is there and is what was written; otherwise it is set aside, if ``aside``.
-    ``deep``: by content; else by sizes alone."""
+    """Return True if a file or folder agrees with its checksums, by content or by size (not ``deep``).
+
+    A damaged one is renamed unless ``aside`` is False.
+    """
     if path.is_dir():
         sound = all(is_same(path / name, wanted, deep) for name, wanted in (manifest_of(path) or {}).items())
         return sound or set_aside(path)
@@ -83,7 +83,7 @@ def intact(path: Path, deep: bool = True, aside: bool = True) -> bool:
 
 
 def is_same(path: Path, wanted: dict[str, Any], deep: bool = True) -> bool:
-    """Whether a file is what a manifest lists."""
+    """Return True if a file is what a manifest lists."""
     try:
         return path.stat().st_size == wanted["size"] and (not deep or checksum(path) == wanted["sha256"])
     except OSError:
@@ -97,7 +97,7 @@ def write_manifest(folder: Path, content: bytes) -> None:
 
 
 def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Size and SHA-256 of the files of a folder by their names, as they were written; None where that is not known."""
+    """Return size and SHA-256 of the files of a sealed folder by name, or None."""
     try:
         content = folder.with_name(f"{folder.name}{MANIFEST}").read_bytes()
     except OSError:
@@ -106,12 +106,12 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def as_manifest(entries: dict[str, dict[str, Any]]) -> bytes:
-    """A manifest of files."""
+    """Return a manifest of files."""
     return json.dumps({"files": entries}, indent=1).encode()
 
 
 def entries_of(content: bytes) -> dict[str, dict[str, Any]] | None:
-    """The files that a manifest lists; None of one that is damaged, or not ours."""
+    """Return the files that a manifest lists, or None if it is damaged."""
     try:
         files = json.loads(content)["files"]
         return {str(name): {key: listed[key] for key in ("size", "sha256")} for name, listed in files.items()}
@@ -120,7 +120,7 @@ def entries_of(content: bytes) -> dict[str, dict[str, Any]] | None:
 
 
 def set_aside(path: Path) -> bool:
-    """Rename a damaged file or folder, so that it is made again, and say so; False."""
+    """Rename a damaged file or folder so that it is made again, log it, and return False."""
     damaged = path.with_name(f"{path.name}{DAMAGED}")
     if damaged.is_dir():
         shutil.rmtree(damaged)
@@ -145,7 +145,7 @@ def forget(path: Path) -> None:
 
 
 def read_record(path: Path, kind: type[Any] = dict) -> Any:
-    """The JSON object (or other ``kind`` of value) in a file that raysts wrote; None where it is absent or damaged."""
+    """Return the JSON value of this ``kind`` in a file that raysts wrote, or None."""
     if not intact(path):
         return None
     try:
@@ -168,7 +168,7 @@ def _beside(path: Path) -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    """What the checksum beside a file says, last written first; none where there is none, or a torn one."""
+    """Return the valid lines of the checksum beside a file, the newest first."""
     try:
         lines = _beside(path).read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
@@ -177,7 +177,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _state(path: Path) -> object:
-    """What changes with the content of a file; None where there is none."""
+    """Return what changes with the content of a file, or None if it is absent."""
     try:
         now = path.stat()
     except OSError:

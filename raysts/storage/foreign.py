@@ -34,7 +34,7 @@ def check_ordinary(path: Path, most: int | None = None) -> None:
 
 
 def read_json(path: Path, kind: type[Any] = dict) -> Any:
-    """The JSON object (or other ``kind`` of value) in a file; None when it is not there."""
+    """Return the JSON object (or other ``kind`` of value) in a file, or None if it is absent."""
     check_ordinary(path, MOST_JSON)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -1,13 +1,9 @@
-"""The lock of an object store: a claim beside which no other stands, renewed while its process lives.
+"""The lock of a bucket: an object that names its holder and that the holder renews.
 
-A contender writes its claim and then looks who else has one. Listings of these stores show every write that has ended, so
-of two that do this at once at least one sees the other, and nobody takes the lock while another live claim is there.
-Ages are differences of the store's own times: no two clocks are compared.
-
-A process that was stopped and goes on renews its claim before it writes, and ends where it cannot. That leaves the one
-request which it was sending when it was stopped. So who breaks the claim of a process that may come back raises the
-*epoch* of the lock, and what its holders write from then on has names that hold the epoch (:func:`epochs_of`): what
-arrives late is written where nobody looks any more. The client library knows no conditional writes, nor do all stores.
+Each write replaces the version that its writer saw, and holds a nonce and a number, so no two versions have one tag. A waiter
+takes over if the object stays the same for ``BEAT * (MISSED + 1)`` seconds of the waiter's clock. The holder stops writing
+``BEAT * MISSED`` seconds after the *start* of its last renewal. A holder that was suspended may still send one request. Records
+are replaced by tag (:mod:`raysts.storage.store`), so that request fails once the next holder has written.
 """
 
 import contextlib
@@ -17,190 +13,132 @@ import random
 import secrets
 import threading
 import time
-from pathlib import PurePosixPath
 from typing import Any
 
 from raysts.errors import InputError, RunFailed, StoreFailed
-from raysts.storage.atomic import place, process_lives, start_of
-from raysts.storage.bucket import Bucket, short
+from raysts.storage.atomic import ONE_DRIVER, place, process_lives, start_of
+from raysts.storage.bucket import Bucket, Conflict, Tag
 
 BEAT = 10.0
-"""Seconds between two renewals of a claim."""
+"""Seconds between two renewals."""
 
 MISSED = 3
-"""Renewals that a holder may miss before it writes no more. Others take its claim for dead one beat later, by the store's
-times, which are those of ends of renewals and may be rounded to seconds. On one machine its process is asked for."""
-
-SETTLE = 10.0
-"""Seconds that contenders who arrive at the same moment take at most to agree on one."""
+"""Renewals that a holder may miss before it writes no more; others take its lock one beat later."""
 
 
 class Lease:
-    """A lock in ``bucket`` at ``key``, a folder of claims."""
+    """The lock at ``key`` of a bucket."""
 
     def __init__(self, bucket: Bucket, key: str, holder: str) -> None:
-        self.bucket, self.key, self.holder = bucket, key, holder
-        self.name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.json"
+        self.bucket, self.key = bucket, key
         self.lost: str | None = None
-        self.epoch = ""
-        """Names of what is written under the lock; empty while no claim of a process that may come back was broken."""
-        self._broken: set[str] = set()
+        process = {"host": os.uname().nodename, "pid": os.getpid(), "place": place(), "started": start_of(os.getpid())}
+        self._claim = {"holder": holder, **process, "nonce": secrets.token_hex(8)}
+        self._writes = 0
+        self._tag: Tag | None = None
         self._renewed = 0.0
         self._renewing = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._keep, name=f"lease {key}", daemon=True)
 
     def take(self, wait: float = 0.0) -> None:
-        """Take the lock.
+        """Take the lock, or raise an InputError if another live process holds it.
 
-        Raises:
-            InputError: another live process holds it.
+        A holder on another machine is alive if it renews the lock while this process watches.
         """
-        deadline = time.monotonic() + wait
-        try:
-            while True:
-                self._renewed = _clock()
-                self._write(held=False)
-                others = self._others()
-                if not others:
-                    self.epoch = max(self._epochs(), default="")
-                    self._write(held=True)
-                    if not self._is_late():
-                        break
+        deadline, seen, since, lives = time.monotonic() + wait, None, 0.0, False
+        while True:
+            self._renewed = _clock()
+            there = self.bucket.read(self.key)
+            claim, tag = (_parsed(there[0]), there[1]) if there else ({"held": False}, None)
+            if tag != seen:
+                lives = seen is not None and claim.get("held", True)
+                seen, since = tag, _clock()
+            if not claim.get("held", True) or _is_dead(claim) or _clock() - since > BEAT * (MISSED + 1):
+                try:
+                    self._write(self.bucket, tag)
+                    break
+                except Conflict:  # another one was first
                     continue
-                held = [name for name, claim in others.items() if claim.get("held")]
-                if held or min(others) < self.name:
-                    self.bucket.delete(f"{self.key}/{self.name}")
-                    if time.monotonic() >= deadline + (0.0 if held else SETTLE):
-                        raise InputError(self._refusal(others[held[0] if held else min(others)]))
-                time.sleep(random.uniform(0.1, 0.5))
-        except BaseException:
-            self.release()
-            raise
-        self._thread = threading.Thread(target=self._keep, name=f"lease {self.key}", daemon=True)
+            if (lives or claim.get("place") == place()) and time.monotonic() >= deadline:
+                raise InputError(f"{self.bucket.uri}: {self.key} is held by {_named(claim)}: {ONE_DRIVER}")
+            time.sleep(BEAT * random.uniform(0.01, 0.05))
         self._thread.start()
 
     def release(self) -> None:
+        """Release the lock. The object stays, because a deletion cannot depend on a tag."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        with contextlib.suppress(StoreFailed):  # the claim of a process that has ended delays nobody for long
-            Bucket(self.bucket.uri, tries=2).delete(f"{self.key}/{self.name}")
+        self._thread.join()
+        with contextlib.suppress(StoreFailed):  # the lock of a process that has ended delays nobody for long
+            self._renew(Bucket(self.bucket.uri, tries=2), held=False)
 
     def check(self) -> None:
-        """Raise a RunFailed when another process has taken the lock, because this one seemed to be dead, or may have."""
+        """Raise a RunFailed if another process holds the lock, or may hold it."""
         if self.lost is None and self._is_late():
-            self._renew()
+            with contextlib.suppress(StoreFailed):
+                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT))
+            if self._is_late():
+                self.lost = self.lost or f"its lease could not be renewed for {BEAT * MISSED:g} s"
         if self.lost is not None:
             raise RunFailed(
                 f"{self.bucket.uri}: this process lost {self.key}: {self.lost}; it writes no more. Run the same command "
                 f"again: it goes on from what was uploaded"
             )
 
-    def _write(self, held: bool, bucket: Bucket | None = None) -> None:
-        claim = {
-            "holder": self.holder,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-            "place": place(),
-            "started": start_of(os.getpid()),
-            "held": held,
-        }
-        (bucket or self.bucket).write(f"{self.key}/{self.name}", json.dumps(claim).encode())
+    def confirm(self) -> None:
+        """Renew the lock now, or raise a RunFailed if another process holds it."""
+        self._renew(self.bucket)
+        self.check()
 
-    def _others(self) -> dict[str, dict[str, Any]]:
-        """The live claims of others; those of the dead are removed."""
-        listed = self.bucket.listed(self.key)
-        now = listed[self.name].written if self.name in listed else 0.0
-        found = {}
-        for name in sorted(listed.keys() - {self.name} - self._broken):
-            content = self.bucket.read(f"{self.key}/{name}")
-            if content is None:
-                continue
-            claim = _claim(content)
-            if _is_dead(claim, now - listed[name].written):
-                self._broken.add(name)
-                if claim.get("place") != place():  # it is not known to be dead; before its claim goes
-                    number = int(max(self._epochs(), default="0").partition("-")[0]) + 1
-                    self.bucket.write(f"{epochs_of(self.key)}/{number:08d}-{secrets.token_hex(4)}", b"")
-                self.bucket.delete(f"{self.key}/{name}")
-            else:
-                found[name] = claim
-        return found
-
-    def _epochs(self) -> list[str]:
-        return self.bucket.names(epochs_of(self.key))
+    def _write(self, bucket: Bucket, tag: Tag | None, held: bool = True) -> None:
+        self._writes += 1
+        claim = {**self._claim, "held": held, "write": self._writes}
+        self._tag = bucket.replace(self.key, json.dumps(claim).encode(), tag)
 
     def _is_late(self) -> bool:
-        """Whether others may take this process for dead soon, or have done so."""
         return _clock() - self._renewed > BEAT * MISSED
 
     def _keep(self) -> None:
         while self.lost is None and not self._stop.wait(BEAT):
-            self._renew()
+            with contextlib.suppress(StoreFailed):
+                self._renew(Bucket(self.bucket.uri, tries=1, seconds=BEAT))
 
-    def _renew(self) -> None:
-        """Renew the claim while it is ours; no request is tried again, the next beat is soon enough."""
-        quick = Bucket(self.bucket.uri, tries=1)
+    def _renew(self, bucket: Bucket, held: bool = True) -> None:
         with self._renewing:
-            began = _clock()
-            try:
-                lost = self._taken_by(quick)
-                if lost is None:
-                    self._write(held=True, bucket=quick)
-                    if self._is_late():  # between the look and the renewal somebody may break it, or have had it
-                        lost = self._taken_by(quick, contenders=True)
-                        if self.epoch != max(quick.names(epochs_of(self.key)), default=""):
-                            lost = "another process had it while this one did not answer"
-            except (RunFailed, InputError) as error:
-                if self._is_late():
-                    self.lost = f"its claim could not be renewed for {BEAT * MISSED:g} s ({short(error)})"
-            else:
-                self.lost, self._renewed = lost, began
-
-    def _taken_by(self, bucket: Bucket, contenders: bool = False) -> str | None:
-        """Why the lock is not ours any more, or with ``contenders`` may soon be somebody else's."""
-        names = bucket.listed(self.key).keys()
-        if self.name not in names:
-            return "its claim was removed, as that of a process that did not answer"
-        for name in names - {self.name}:
-            if name in self._broken:  # its process lives after all, and wrote once more before it looked
-                bucket.delete(f"{self.key}/{name}")
-                continue
-            claim = _claim(bucket.read(f"{self.key}/{name}") or b"{}")
-            if claim.get("held") or contenders:
-                return f"{claim.get('holder')} (process {claim.get('pid')} on {claim.get('host')}) has taken it"
-        return None
-
-    def _refusal(self, claim: dict[str, Any]) -> str:
-        return (
-            f"{self.bucket.uri}: {self.key} is held by {claim.get('holder')} (process {claim.get('pid')} on "
-            f"{claim.get('host')}): one driver at a time may write here; wait for it to end, stop it, or choose another "
-            f"--name or --storage. If its machine is gone, try again in {BEAT * (MISSED + 1):g} s"
-        )
+            while self.lost is None:
+                began = _clock()
+                try:
+                    self._write(bucket, self._tag, held)
+                except Conflict:  # by another holder, or by a renewal of ours whose answer never came
+                    there = bucket.read(self.key)
+                    claim = _parsed(there[0]) if there else {}
+                    if there and claim.get("nonce") == self._claim["nonce"]:
+                        self._tag = there[1]
+                    else:
+                        self.lost = f"{_named(claim)} has taken it" if there else "it was removed"
+                else:
+                    self._renewed = began
+                    return
 
 
-def epochs_of(key: str) -> str:
-    """The folder of what was written under a lock whose epoch was raised, or of the epochs of a lock: the last name counts."""
-    path = PurePosixPath(key)
-    return str(path.with_name(".epochs") / path.name)
+def _named(claim: dict[str, Any]) -> str:
+    return f"{claim.get('holder', 'an unknown process')} (process {claim.get('pid')} on {claim.get('host')})"
 
 
-def _claim(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        claim = json.loads(content)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"holder": "an unknown process"}
+        claim = None
+    return claim if isinstance(claim, dict) else {}
 
 
-def _is_dead(claim: dict[str, Any], age: float) -> bool:
-    """Whether the process of a claim is gone, or, on another machine, has not renewed it for too long."""
-    if claim.get("place") == place() and isinstance(claim.get("pid"), int):
-        return not process_lives(claim["pid"], claim.get("started"))
-    return age > BEAT * (MISSED + 1)
+def _is_dead(claim: dict[str, Any]) -> bool:
+    """Return True if the process of a claim ran on this machine and has ended."""
+    here = claim.get("place") == place() and isinstance(claim.get("pid"), int)
+    return here and not process_lives(claim["pid"], claim.get("started"))
 
 
 def _clock() -> float:
-    """Seconds, those included in which the machine slept."""
+    """Return seconds that include the sleep of the machine."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

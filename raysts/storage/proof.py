@@ -15,14 +15,13 @@ ROOM = 1 << 30
 
 @dataclass(frozen=True)
 class Proof:
-    """What was left in a storage. ``name``: of a file there; empty in a bucket, which is the same from everywhere or does not
-    answer."""
+    """A file that was written into a folder to be read elsewhere. In a bucket it has no name."""
 
     uri: str
     name: str
 
     def problem(self, answer: str = "") -> str | None:
-        """On another machine: why it cannot work with the storage, or None; it leaves ``answer`` there."""
+        """Return why this machine cannot work with the storage, or write ``answer`` into it and return None."""
         store = Store.open(self.uri)
         try:
             store.check()
@@ -50,7 +49,7 @@ class Proof:
 
 @contextlib.contextmanager
 def proof_in(store: Store) -> Iterator[Proof]:
-    """What others are to find in a storage, for the length of the block; nothing is left after it."""
+    """Write a file into a storage for the length of the block."""
     if not isinstance(store, FolderStore):
         yield Proof(store.uri, "")
         return

@@ -1,44 +1,42 @@
-"""A storage: one handle for a folder and for an object store with a local folder that mirrors what this machine needs.
+"""One handle for a folder, and for a bucket with a mirror on this machine.
 
-Work goes on files of this machine; the handle brings them and sends them. Keys are paths below ``root``, relative text or
-absolute Path; what a method gives is a path on this machine that holds the content already, or None. A folder is its own
-mirror, so the same calls are right for both, and no caller asks which it has::
+Code works on local files. The handle downloads and uploads them. Keys are paths below ``root``, relative text or absolute
+Path. Methods return local paths that hold the content already, or None. A folder is its own mirror::
 
-    store = Store.open("s3://bucket/runs")                           # or a folder
-    record = store.read_json("pipelines/a.json", fresh=True)         # None where there is none
-    for path in store.get_all("runs", "run.json", "recipe.json"):    # every such file below runs/, as it is there now
-        ...
-    with store.put("results/a.parquet") as draft:       # complete or absent, and in the bucket before it is visible here
+    store = Store.open("s3://bucket/runs")                      # or a folder
+    record = store.read_json("pipelines/a.json", fresh=True)
+    with store.put("results/a.parquet") as draft:               # uploaded before the local file appears
         pq.write_table(table, draft)
-    model = store.get_dir("runs/x/model")               # a folder that put_dir wrote, whole; or None
+    model = store.get_dir("runs/x/model")                       # a complete folder, or None
+    content, tag = store.read("runs/x/run.json")
+    store.replace("runs/x/run.json", changed, tag)              # raises Conflict if the record has changed
 
-Nobody asks the file system (``Path.exists``, ``glob``, ``open``) about a storage path: in a mirror the answer is about
-this machine's copy, which may be removed whenever nothing runs. Training runs have their own rules: ``storage.runs``.
+Other rooms never ask the file system about a storage path, because a mirror may be removed between two commands. The folder of
+a mirror is named by the URI, so every node finds the storage of a path.
 
-Objects appear whole. The name of a mirror's folder is its URI, so a path says by itself, on every node, which storage it
-belongs to, and a handle can be pickled. In an object store ``<folder>.manifest.json``, written last, lists the files of a
-folder; one whose upload was interrupted has none and is not there, or is still what it was.
+A folder in a bucket is complete when ``<folder>.manifest.json`` lists its files. Files below ``CHANGING`` are replaced by tag.
+A writer that finds another version than the one that it wrote confirms its lease before it replaces that version.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, final
+from typing import Any, final
 from urllib.parse import unquote
 
 from raysts.errors import InputError, RunFailed
 from raysts.storage import atomic
 from raysts.storage.atomic import ASIDE, as_json, atomic_write
-from raysts.storage.bucket import Bucket, Entry, canonical, check_inside, mirror_name
+from raysts.storage.bucket import Bucket, Conflict, Entry, Tag, at_once, check_inside
 from raysts.storage.checksums import (
     CARD,
     CHECKSUM,
@@ -55,13 +53,11 @@ from raysts.storage.checksums import (
     read_record,
     write_manifest,
 )
-from raysts.storage.lease import Lease, epochs_of
+from raysts.storage.client import canonical, mirror_name
+from raysts.storage.lease import Lease
 
 SEPARATOR = mirror_name("://")
 """By this in its name the folder of a mirror is known."""
-
-AT_ONCE = 8
-"""Objects that are asked for at the same time."""
 
 CHANGING = ("pipelines", "runs", "studies")
 """Folders of what changes, always by the holder of a lock; whatever lies elsewhere is named by its content."""
@@ -69,28 +65,22 @@ CHANGING = ("pipelines", "runs", "studies")
 SMALL = 1 << 20
 """Bytes up to which a file is compared by content; a larger one by size and time, which object stores keep in seconds."""
 
-T = TypeVar("T")
-R = TypeVar("R")
+ONE_REQUEST = 8 << 20
+"""Bytes up to which a file that changes is sent by its tag; a larger one is sent in parts, which know no conditions."""
+
 Key = str | Path
 Paths = list[Path]
 
 
 class Store(abc.ABC):
-    """A storage at ``root`` on this machine; ``uri`` is how people name it. Cheap to make and to pickle."""
+    """A storage at the local folder ``root``, which users name by ``uri``."""
 
     root: Path
     uri: str
 
     @staticmethod
     def open(storage: str | Path, option: str = "--storage") -> Store:
-        """The storage at a folder or URI, which need not exist yet; asks nothing of it (see :meth:`check`).
-
-        The mirror of an object store lies in ``$RAYSTS_MIRROR``, else ``$XDG_CACHE_HOME/raysts/storages``, else
-        ``~/.cache/raysts/storages``.
-
-        Raises:
-            InputError: the URI is not that of an object store.
-        """
+        """Return the storage at a folder or URI without a request; mirrors lie in ``$RAYSTS_MIRROR``."""
         if "://" not in str(storage):
             return Store.of(Path(storage).absolute())
         uri = canonical(str(storage), option)
@@ -102,11 +92,7 @@ class Store(abc.ABC):
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(path: Path) -> Store:
-        """The storage in which a path lies: that of the mirror, else the folder ``path`` itself.
-
-        Raises:
-            InputError: the path leads out of the mirror.
-        """
+        """Return the bucket that a path mirrors, else the folder ``path``."""
         for index, part in enumerate(path.parts):
             if SEPARATOR in part:
                 store = BucketStore(Path(*path.parts[: index + 1]), unquote(part.replace("+", "%")))
@@ -115,94 +101,84 @@ class Store(abc.ABC):
         return FolderStore(path)
 
     def path(self, key: Key) -> Path:
+        """Return the path of a key on this machine."""
         return self.root / key
 
     @abc.abstractmethod
     def get(self, key: Key, fresh: bool = False) -> Path | None:
-        """A file, brought here; None where there is none.
-
-        Args:
-            fresh: as it is in the store now; else a file that is here is taken as it is, since its content never changes.
-        """
+        """Return a local copy of a file, or None. ``fresh`` compares an existing copy with the store."""
 
     @abc.abstractmethod
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        """The files below a folder as they are now, in order; with patterns those whose last parts match one."""
+        """Return fresh copies of the files below a folder that match a pattern, in order."""
 
     @abc.abstractmethod
     def bring(self, key: Key) -> None:
-        """Bring a file of the user's own here as it is in the store now; one in a folder is never set aside.
-
-        Raises:
-            InputError: it is not what raysts wrote there.
-        """
+        """Download a file of the user. A damaged one in a folder is refused and keeps its name."""
 
     @abc.abstractmethod
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        """A folder that :meth:`put_dir` wrote, brought here whole; None where there is none. ``fresh``: as it is in the store
-        now; else what is here and whole is taken as it is.
-
-        Raises:
-            RunFailed: what is there is not what its manifest says.
-        """
+        """Return a complete local copy of a sealed folder, or None. ``fresh`` is that of :meth:`get`."""
 
     @abc.abstractmethod
     def put(self, key: Key) -> AbstractContextManager[Path]:
-        """A draft of a file; it becomes the file, first in the store and then here, when the block ends well.
-
-        Raises:
-            RunFailed: a lease that protects it was lost.
-        """
+        """Yield a draft. It becomes the file, in the store first, unless the block raises."""
 
     @abc.abstractmethod
     def put_dir(self, key: Key) -> AbstractContextManager[Path]:
-        """A draft, an empty folder, that becomes the folder as a whole, in place of what is there; as :meth:`put`."""
+        """Yield an empty draft folder. It replaces the whole folder unless the block raises."""
 
     @abc.abstractmethod
     def upload(self, key: Key) -> None:
-        """Send a file that was written in place, or every file of a folder; no draft."""
+        """Upload a file that was written in place, or every file of a folder."""
 
     @abc.abstractmethod
-    def upload_dir(self, key: Key) -> None:
-        """Make a folder that was written in place what :meth:`put_dir` makes: whole, with the checksums of its files."""
+    def seal(self, key: Key) -> None:
+        """Upload the files of a folder that was written in place, then its manifest."""
 
     @abc.abstractmethod
     def whole(self, key: Key, deep: bool = False) -> bool:
-        """Whether a file or folder is there and is what was written, by its sizes or ``deep``, by its content, which is
-        read once per process. What is not is set aside. Objects are whole; copies of them are looked at when used."""
+        """Return True if a file or folder has the sizes, or ``deep`` the contents, of its checksums."""
+
+    @abc.abstractmethod
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        """Return the content and the tag of a file in the store, or None."""
+
+    @abc.abstractmethod
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        """Write a file unless its tag has changed, and return the new tag. The tag of an absent file is None."""
+
+    def create(self, key: Key, data: bytes) -> Tag:
+        """Write a file unless it exists, and return its tag."""
+        return self.replace(key, data, None)
 
     @abc.abstractmethod
     def exists(self, key: Key) -> bool:
-        """Whether the store holds this file, or this whole folder of :meth:`put_dir`."""
+        """Return True if the store holds this file or sealed folder."""
 
     @abc.abstractmethod
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        """Paths of what the store holds in a folder, in order: files and folders; ``recursive``: all files below."""
+        """Return the paths in a folder, or with ``recursive`` of all files below it, in order."""
 
     @abc.abstractmethod
     def delete(self, key: Key) -> None:
-        """Remove a file or a folder, if it is there."""
+        """Remove a file or a folder if it exists."""
 
     @abc.abstractmethod
     def lock(self, key: Key, holder: str, wait: float = 0.0, of: Path | None = None) -> AbstractContextManager[None]:
-        """Be the only one with this lock, in an object store on any machine.
+        """Hold a lock, or raise an InputError after ``wait`` seconds if another live process holds it.
 
-        Args:
-            wait: seconds to wait for a holder that is about to end.
-            of: what it protects. Once another machine has taken the lease nothing below is sent from here, and of a
-                lock in ``locks/``, that of a command, nothing at all. Default: the storage.
-
-        Raises:
-            InputError: another live process holds it.
+        A process that loses the lease of a bucket uploads nothing more below ``of`` (default: the storage), and nothing at all
+        if the lock is that of a command, in ``locks/``.
         """
 
     @abc.abstractmethod
     def check(self, writes: bool = False, option: str = "--storage") -> None:
-        """Make sure that the storage answers, and with ``writes`` that it can be written to, before work starts."""
+        """Check that the storage answers and, with ``writes``, that it takes writes."""
 
     @contextmanager
     def scratch(self, key: Key) -> Iterator[Path]:
-        """A folder of this machine alone; it goes when the block ends, and what a killed process left goes first."""
+        """Yield the path of a local folder, which is removed before and after the block."""
         path = self.path(key)
         _delete_here(path)
         try:
@@ -211,11 +187,12 @@ class Store(abc.ABC):
             _delete_here(path)
 
     def read_json(self, key: Key, fresh: bool = False, kind: type[Any] = dict) -> Any:
-        """The JSON object (or other ``kind`` of value) in a file; None where there is none, or a damaged one."""
+        """Return the JSON value of this ``kind`` in a file, or None if it is absent or damaged."""
         path = self.get(key, fresh)
         return read_record(path, kind) if path else None
 
     def write_json(self, key: Key, value: Any) -> None:
+        """Write ``value`` as indented JSON."""
         with self.put(key) as draft:
             draft.write_text(as_json(value), encoding="utf-8")
 
@@ -244,7 +221,7 @@ class FolderStore(Store):
             )
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        return [path for path in self.list(folder, recursive=True) if _matches(path, patterns)]
+        return [path for path in self.list(folder, recursive=True) if any(map(path.match, patterns or "*"))]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
@@ -259,18 +236,33 @@ class FolderStore(Store):
             draft.mkdir()
             yield draft
             forget(self.path(key))
-        self.upload_dir(key)
+        self.seal(key)
 
     def upload(self, key: Key) -> None:
-        """Nothing to do: it is there."""
+        """Do nothing: it is there."""
 
-    def upload_dir(self, key: Key) -> None:
+    def seal(self, key: Key) -> None:
         path = self.path(key)
         write_manifest(path, as_manifest({name: entry(file) for name, file in _files(path).items() if name != CARD}))
 
     def whole(self, key: Key, deep: bool = False) -> bool:
         path = self.path(key)
         return path.exists() and intact(path, deep)
+
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        path = self.get(key)
+        content = _read(path) if path else None
+        return None if content is None else (content, {"sha256": hashlib.sha256(content).hexdigest()})
+
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        path = self.path(key)
+        with atomic.lock(path.with_name(f".{path.name}.lock"), f"a change of {path.name}", wait=60.0):
+            before = self.read(key)
+            if (before and before[1]) != tag:
+                raise Conflict(str(path), before and before[1])
+            with checked_write(path) as draft:
+                draft.write_bytes(data)
+        return {"sha256": hashlib.sha256(data).hexdigest()}
 
     def exists(self, key: Key) -> bool:
         return self.path(key).exists()
@@ -304,15 +296,11 @@ class BucketStore(Store):
 
     @property
     def bucket(self) -> Bucket:
-        """The objects themselves; a process that has lost a lease changes none that it protects."""
+        """The objects, which a process changes only while it holds the leases that protect them."""
         return Bucket(self.uri, guard=self._check_leases)
 
     def key(self, key: Key) -> str:
-        """The path of a key from the root; empty for the root.
-
-        Raises:
-            InputError: it leads out of the storage.
-        """
+        """Return a key relative to the root, and refuse one that leaves it."""
         path = PurePath(self.root, key)
         text = str(key) if not path.is_relative_to(self.root) else "/".join(path.parts[len(self.root.parts) :])
         if text:
@@ -324,35 +312,29 @@ class BucketStore(Store):
 
     def get(self, key: Key, fresh: bool = False) -> Path | None:
         path = self.path(key)
-        if not fresh:
-            return path if (path.is_file() and intact(path)) or self._download(path) else None
-        name = self.now(key)
-        entry = self.bucket.entry(name)
-        return self._get_now(path, name, entry) if entry else None
+        if not fresh and path.is_file() and intact(path):
+            return path
+        entry = self.bucket.entry(self.key(key))
+        return self._get_now(path, entry) if entry else None
 
     def bring(self, key: Key) -> None:
         self.get(key, fresh=True)
 
     def get_all(self, folder: Key, *patterns: str) -> Paths:
-        base, objects = self.path(folder), self.bucket.listed(self.key(folder), recursive=True)
-        wanted = sorted(base / name for name in objects if _shows(PurePath(name)) and _matches(base / name, patterns))
-        last = {PurePath(name).parent.as_posix(): name for name in sorted(objects)}
-
-        def bring(path: Path) -> Path | None:
-            name = path.relative_to(base).as_posix()
-            now = last.get(epochs_of(name), name)
-            return self._get_now(path, self.key(base / now), objects[now])
-
-        paths = at_once(bring, wanted)
-        return [path for path in paths if path]
+        base = self.path(folder)
+        objects = {base / name: entry for name, entry in self.bucket.listed(self.key(folder), recursive=True).items()}
+        wanted = sorted(
+            path for path in objects if _shows(path.relative_to(base)) and any(map(path.match, patterns or "*"))
+        )
+        return [path for path in at_once(lambda path: self._get_now(path, objects[path]), wanted) if path]
 
     def get_dir(self, key: Key, fresh: bool = False) -> Path | None:
-        path = self.path(key)
+        path, manifest = self.path(key), f"{self.key(key)}{MANIFEST}"
         known = None if fresh else manifest_of(path)
         if known and all(is_same(path / name, wanted) for name, wanted in known.items()):
             return path
         for _ in range(3):
-            content = self._manifest(key)
+            content = self._content(manifest)
             entries = self._entries(content, f"{self.uri}: {self.key(key)}")
             if content is None or entries is None:
                 return None
@@ -368,7 +350,7 @@ class BucketStore(Store):
             # Something was replaced while we read: its new manifest says by what.
         raise RunFailed(
             f"{self.uri}: {self.key(key)} is not what its manifest says ({', '.join(sorted(absent)[:3])}); remove "
-            f"{self.key(key)}{MANIFEST} and run the same command again: it is made again"
+            f"{manifest} and run the same command again: it is made again"
         )
 
     @contextmanager
@@ -376,55 +358,62 @@ class BucketStore(Store):
         path = self.path(key)
         with checked_write(path) as draft:
             yield draft
-            self._write(path, partial(self.bucket.upload, draft))
+            self._send(path, draft)
 
     @contextmanager
     def put_dir(self, key: Key) -> Iterator[Path]:
         with atomic_write(self.path(key)) as draft:
             draft.mkdir()
             yield draft
-            self.upload_dir(key, draft)
+            self.seal(key, draft)
 
     def upload(self, key: Key) -> None:
         path = self.path(key)
-        for file in _files(path).values() if path.is_dir() else [path]:
-            self._write(file, partial(self.bucket.upload, file))
+        at_once(lambda file: self._send(file, file), _files(path).values() if path.is_dir() else [path])
 
-    def upload_dir(self, key: Key, written: Path | None = None) -> None:
-        """Send a folder that was written in place or at ``written``: what is new, its manifest, then remove the rest."""
+    def seal(self, key: Key, written: Path | None = None) -> None:
+        """Upload the new files of the folder ``written`` and its manifest, then remove all others."""
         path, name = self.path(key), self.key(key)
         files = _files(written or path)
         entries = {file: entry(local) for file, local in files.items() if file != CARD}
-        before = self._entries(self._manifest(key), f"{self.uri}: {name}")
+        before = self._entries(self._content(f"{name}{MANIFEST}"), f"{self.uri}: {name}")
         if entries != before:
             if before is not None and any(before.get(file, now) != now for file, now in entries.items()):
-                self._remove(f"{name}{MANIFEST}")  # better absent than with the content of two
+                self.bucket.delete(f"{name}{MANIFEST}")  # better absent than with the content of two
             new = [file for file, now in entries.items() if before is None or before.get(file) != now]
             at_once(lambda file: self.bucket.upload(files[file], f"{name}/{file}"), new)
             content = as_manifest(entries)
-            self._write(path.with_name(f"{path.name}{MANIFEST}"), lambda at: self.bucket.write(at, content))
+            self._write(f"{name}{MANIFEST}", content)
             write_manifest(path, content)
-            for file in self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}:
-                self.bucket.delete(f"{name}/{file}")
+            left = self.bucket.listed(name, recursive=True).keys() - entries.keys() - {CARD}
+            at_once(lambda file: self.bucket.delete(f"{name}/{file}"), left)
         if CARD in files:
             self.bucket.upload(files[CARD], f"{name}/{CARD}")
 
+    def read(self, key: Key) -> tuple[bytes, Tag] | None:
+        return self.bucket.read(self.key(key))
+
+    def replace(self, key: Key, data: bytes, tag: Tag | None) -> Tag:
+        with checked_write(self.path(key)) as draft:
+            draft.write_bytes(data)
+            _tags[self.uri, self.key(key)] = tag = self.bucket.replace(self.key(key), data, tag)
+        return tag
+
     def exists(self, key: Key) -> bool:
-        return self.bucket.has(self.key(key), f"{self.key(key)}{MANIFEST}")
+        return any(self.bucket.entry(name) for name in (self.key(key), f"{self.key(key)}{MANIFEST}"))
 
     def whole(self, key: Key, deep: bool = False) -> bool:
         return True
 
     def list(self, folder: Key = "", recursive: bool = False) -> Paths:
-        key = self.key(folder)
-        names = self.bucket.listed(key, recursive) if recursive else self.bucket.names(key)
+        names = self.bucket.listed(self.key(folder), recursive)
         return sorted(self.path(folder) / name for name in names if _shows(PurePath(name)))
 
     def delete(self, key: Key) -> None:
         path, name = self.path(key), self.key(key)
         for file in (f"{name}{MANIFEST}", name):  # the manifest first: a folder without it is not there
-            self._remove(file)
-        self.bucket.delete_folder(name)
+            self.bucket.delete(file)
+        at_once(self.bucket.delete, [f"{name}/{file}" for file in self.bucket.listed(name, recursive=True)])
         forget(path)
         _delete_here(path)
 
@@ -445,45 +434,44 @@ class BucketStore(Store):
             FolderStore(self.root).check(writes, option)
         self.bucket.check(writes, option)
 
-    def now(self, key: Key) -> str:
-        """The object that holds a file now: what was written in the last epoch of its lock, if that was ever raised."""
-        name = self.key(key)
-        later = self.bucket.names(epochs_of(name)) if _changes(name) else []
-        return f"{epochs_of(name)}/{max(later)}" if later else name
-
-    def _write(self, path: Path, write: Callable[[str], None]) -> None:
-        """Write an object where :meth:`now` finds it, and under its own name, for eyes that know no epochs."""
+    def _send(self, path: Path, source: Path) -> None:
         name = self.key(path)
-        if _changes(name):
-            epochs = [lease.epoch for lease, protected in list(_leases.items()) if path.is_relative_to(protected)]
-            at = self.now(path) if not epochs else f"{epochs_of(name)}/{epochs[-1]}" if epochs[-1] else name
-            if at != name:
-                write(at)
-        write(name)
+        if name.startswith(tuple(f"{folder}/" for folder in CHANGING)) and source.stat().st_size <= ONE_REQUEST:
+            self._write(name, source.read_bytes())
+        else:
+            self.bucket.upload(source, name)
 
-    def _remove(self, name: str) -> None:
-        if _changes(name):
-            for epoch in self.bucket.names(epochs_of(name)):
-                self.bucket.delete(f"{epochs_of(name)}/{epoch}")
-        self.bucket.delete(name)
+    def _write(self, name: str, content: bytes) -> None:
+        """Replace the version of an object that this process wrote last, or, as the holder of the lease, a later one."""
+        tag = _tags.get((self.uri, name))
+        while True:
+            try:
+                _tags[self.uri, name] = self.bucket.replace(name, content, tag)
+                return
+            except Conflict as conflict:
+                # If the lease is still ours now, an earlier holder wrote this version.
+                tag = conflict.tag
+                for lease in self._leases(name):
+                    lease.confirm()
 
-    def _manifest(self, key: Key) -> bytes | None:
-        return self.bucket.read(self.now(f"{self.key(key)}{MANIFEST}"))
+    def _content(self, name: str) -> bytes | None:
+        there = self.bucket.read(name)
+        return there[0] if there else None
+
+    def _leases(self, name: str) -> Iterable[Lease]:
+        return [
+            lease
+            for lease, protected in list(_leases.items())
+            if (lease.key.startswith("locks/") and protected.is_relative_to(self.root))
+            or (self.root / name).is_relative_to(protected)
+        ]
 
     def _check_leases(self, name: str) -> None:
-        for lease, protected in list(_leases.items()):
-            of_command = lease.key.startswith("locks/") and protected.is_relative_to(self.root)
-            if of_command or (self.root / name).is_relative_to(protected):
-                lease.check()
+        for lease in self._leases(name):
+            lease.check()
 
-    def _download(self, path: Path) -> bool:
-        with contextlib.suppress(FileNotFoundError), checked_write(path) as draft:
-            self.bucket.download(self.now(path), draft)
-            return True
-        return False
-
-    def _get_now(self, path: Path, name: str, entry: Entry) -> Path | None:
-        """Bring an object of which the store just said ``entry``, unless it is here; None when it has gone since."""
+    def _get_now(self, path: Path, entry: Entry) -> Path | None:
+        """Return a copy of an object that the store just described, or None if it has been removed since."""
         if entry.size > SMALL:
             with contextlib.suppress(OSError):
                 here = path.stat()
@@ -492,10 +480,10 @@ class BucketStore(Store):
         with contextlib.suppress(FileNotFoundError):
             if entry.size > SMALL:
                 with checked_write(path) as draft:
-                    self.bucket.download(name, draft)
+                    self.bucket.download(self.key(path), draft)
                     os.utime(draft, (entry.written, entry.written))
                 return path
-            content = self.bucket.read(name)
+            content = self._content(self.key(path))
             if content is not None and content != _read(path):  # a file that did not change stays the one that is open
                 with checked_write(path) as draft:
                     draft.write_bytes(content)
@@ -503,7 +491,7 @@ class BucketStore(Store):
         return None
 
     def _get_entry(self, folder: Path, entries: dict[str, dict[str, Any]], name: str) -> bool:
-        """Bring one file of a folder; whether it is what the manifest says."""
+        """Download a file of a folder, and return True if it agrees with the manifest."""
         with contextlib.suppress(FileNotFoundError), atomic_write(folder / name) as draft:
             self.bucket.download(self.key(folder / name), draft)
             if not is_same(draft, entries[name]):
@@ -513,11 +501,7 @@ class BucketStore(Store):
         return False
 
     def _entries(self, content: bytes | None, where: str) -> dict[str, dict[str, Any]] | None:
-        """The files of a manifest; None where there is none.
-
-        Raises:
-            InputError: it names a file outside its folder.
-        """
+        """Return the files of a manifest, or None, and refuse names outside the folder."""
         entries = None if content is None else entries_of(content)
         for name in entries or {}:
             check_inside(name, f"{where}: its manifest")
@@ -527,24 +511,13 @@ class BucketStore(Store):
 _leases: dict[Lease, Path] = {}
 """The leases of this process, each with the folder or file that it protects."""
 
-
-def at_once(action: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What ``action`` gives for each item, several at the same time."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(action, items))
-
-
-def _changes(name: str) -> bool:
-    return name.startswith(tuple(f"{folder}/" for folder in CHANGING))
+_tags: dict[tuple[str, str], Tag] = {}
+"""The tags of the objects that this process wrote by their tags, by URI and path."""
 
 
 def _shows(path: PurePath) -> bool:
-    """Whether a file or folder is one of the storage's own: no draft, no lock, no checksum, nothing damaged."""
+    """Return False for a draft, a lock, a checksum, a manifest and a damaged file."""
     return not any(part.startswith(".") or part.endswith((".lock", MANIFEST, DAMAGED)) for part in path.parts)
-
-
-def _matches(path: PurePath, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(path.match(pattern) for pattern in patterns)
 
 
 def _files(folder: Path) -> dict[str, Path]:

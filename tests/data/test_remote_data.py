@@ -20,7 +20,8 @@ from raysts.data.own import open_text
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
 from raysts.models.pretrained import load_tokenizer
-from raysts.storage.bucket import Bucket, canonical
+from raysts.storage.bucket import Bucket
+from raysts.storage.client import canonical
 
 SMALL: dict[str, Any] = {
     "backbone": "tiny", "members": 1, "train.max_steps": 4, "train.eval_every": 4, "train.max_length": 24,

@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+import http.server
+import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import azure_server
 import pytest
+import s3_faults
+import s3_server
+from filled import overwrite
+from obstore.exceptions import GenericError, PermissionDeniedError
 
 from raysts.commands.context import store_of
 from raysts.commands.run import run as run_recipe
 from raysts.errors import InputError, StoreFailed
 from raysts.storage import bucket as object_store
-from raysts.storage.bucket import Bucket, canonical
+from raysts.storage import client
+from raysts.storage.bucket import Bucket, Conflict
+from raysts.storage.client import canonical
 from raysts.storage.store import BucketStore, FolderStore, Store
 
 
@@ -26,6 +41,12 @@ def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -
     assert with_options == canonical(with_options)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://host:9000")
     assert canonical("s3://b/x") == with_options
+    assert canonical("az://box/x?account=a") == "az://box/x?account=a"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "b")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://host:9000/b")
+    with_options = canonical("az://box/x")
+    assert with_options == canonical("az://box/x?account=b&scheme=http&endpoint_override=host:9000/b")
+    assert with_options == canonical(with_options)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +55,9 @@ def test_every_node_writes_a_uri_the_same_way(monkeypatch: pytest.MonkeyPatch) -
         ("s3://AKIAEXAMPLE:sec/ret@bucket/x", "credentials come from the environment"),
         ("s3://AKIAEXAMPLE@bucket/x", "credentials come from the environment"),
         ("gs://me:secret@bucket/x", "credentials come from the environment"),
-        ("abfs://box@account/x", "begin with one of s3://, gs://"),
+        ("abfs://box@account/x", "begin with one of s3://, gs://, az://"),
+        ("az://box/x", "names no storage account; add .account=NAME"),
+        ("az://key@box/x?account=a", "credentials come from the environment .AZURE_STORAGE_ACCOUNT_KEY"),
         ("s3://bucket/x?secret_key=secret", "no options but"),
         ("s3://bucket/x?endpoint_override=http://me:secret@host", "holds credentials"),
         ("ftp://bucket/x", "begin with one of s3://, gs://"),
@@ -56,7 +79,7 @@ def test_a_path_says_which_store_it_belongs_to(monkeypatch: pytest.MonkeyPatch, 
     assert store.root.parent == tmp_path / "with+plus"
     found = Store.of(store.root / "runs" / "x")
     assert isinstance(found, BucketStore) and found == store and found.key(store.root / "runs" / "x") == "runs/x"
-    assert found.bucket.prefix == "bucket/a+b/100%"
+    assert (found.bucket.bucket, found.bucket.prefix) == ("bucket", "a+b/100%")
     assert Store.of(tmp_path / "runs") == FolderStore(tmp_path / "runs")
     with pytest.raises(InputError, match="must stay in its folder"):
         Store.of(store.root / "runs" / ".." / ".." / "other")
@@ -108,13 +131,13 @@ def test_wrong_credentials_are_said_without_repeating_them(s3: str, s3_endpoint:
     store_of(s3)
 
 
-def test_transient_errors_are_tried_again_and_final_ones_are_not(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transient_errors_are_tried_again_and_final_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(object_store.time, "sleep", waits.append)
-    bucket = Bucket(canonical(s3))
+    bucket = Bucket("s3://bucket")
 
-    def failing(times: int, text: str) -> object:
-        left = [OSError(text)] * times
+    def failing(times: int, error: Exception) -> Any:
+        left = [error] * times
 
         def action() -> str:
             if left:
@@ -123,76 +146,237 @@ def test_transient_errors_are_tried_again_and_final_ones_are_not(s3: str, monkey
 
         return action
 
-    assert bucket._tried("read", "x", failing(3, "AWS Error SLOW_DOWN")) == "done" and len(waits) == 3
+    busy = GenericError(
+        "Generic S3 error: GET in 1 s - Server returned non-2xx status code: 503 Slow Down: <x>\n\nDebug"
+    )
+    assert bucket._tried("read", "x", failing(3, busy)) == "done" and len(waits) == 3
     assert waits[2] > waits[0] / 3
     waits.clear()
-    with pytest.raises(StoreFailed, match="does not answer.*goes on from what was uploaded"):
-        bucket._tried("read", "x", failing(99, "AWS Error SLOW_DOWN"))
+    with pytest.raises(StoreFailed, match=r"does not answer.*code: 503 Slow Down\).*goes on from what was uploaded"):
+        bucket._tried("read", "x", failing(99, busy))
     assert len(waits) == object_store.TRIES - 1
     waits.clear()
     with pytest.raises(StoreFailed, match="access is denied"):
-        bucket._tried("write", "x", failing(99, "AWS Error ACCESS_DENIED during PutObject operation"))
+        bucket._tried(
+            "write", "x", failing(99, PermissionDeniedError("PUT - 403 Forbidden: <Code>AccessDenied</Code>"))
+        )
+    with pytest.raises(StoreFailed, match=r"in another region; set AWS_REGION"):
+        bucket._tried("write", "x", failing(99, GenericError("GET - Received redirect without LOCATION, this")))
     assert not waits
     with pytest.raises(OSError, match="full"):  # of this machine, not of the store
-        bucket._tried("read", "x", _full)
+        bucket._tried("read", "x", failing(1, OSError(28, "full")))
 
 
-def _full() -> None:
-    raise OSError(28, "full")
-
-
-def test_objects_appear_whole_or_not_at_all(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = Bucket(canonical(s3))
-    big = tmp_path / "big"
-    big.write_bytes(os.urandom(12 << 20))  # more than one part of a multipart upload
-    program = (
-        "import os, sys; from pathlib import Path; from raysts.storage import bucket as o\n"
-        "o.CHUNK = 6 << 20\n"
-        "bucket = o.Bucket(sys.argv[1])\n"
-        "real = bucket._files.open_output_stream\n"
-        "class Killed:\n"
-        "    def __init__(self, stream): self.stream, self.writes = stream, 0\n"
-        "    def write(self, chunk):\n"
-        "        self.stream.write(chunk); self.stream.flush(); os.kill(os.getpid(), 9)\n"
-        "class Files:\n"
-        "    def open_output_stream(self, key): return Killed(real(key))\n"
-        "o._filesystem = lambda uri: Files()\n"
-        "bucket.upload(Path(sys.argv[2]), 'big')\n"
+def test_a_failure_is_shown_without_the_signature_of_its_address() -> None:
+    error = GenericError(
+        "Error performing GET https://a.blob.core.windows.net/b?sig=SECRET in 1 s - HTTP error: sending"
     )
-    killed = subprocess.run([sys.executable, "-c", program, canonical(s3), str(big)], check=False)
-    assert killed.returncode == -9 and not bucket.has("big")
+    assert client.short(str(error)) == "HTTP error: sending"
 
-    monkeypatch.setattr(object_store, "CHUNK", 6 << 20)
-    real, read = Path.open, 0
 
-    class Torn:
-        """A file that the user interrupts while it is read."""
+# -- a proxy between us and the store ------------------------------------------------------------------------------------
 
-        def __init__(self, file: object) -> None:
-            self.file = file
 
-        def __enter__(self) -> Torn:
-            return self
+@pytest.fixture(params=["s3", "azure"])
+def between(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[s3_faults.Proxy, str]]:
+    """A proxy before a server of each kind, and the URI of a storage behind it."""
+    uri = request.getfixturevalue(request.param)
+    server: Any = s3_server if request.param == "s3" else azure_server
+    with s3_faults.proxy(request.getfixturevalue(f"{request.param}_endpoint")) as proxy:
+        server.environment(proxy.endpoint, tmp_path / "mirrors", monkeypatch.setenv)
+        monkeypatch.setattr(object_store.time, "sleep", lambda seconds: None)
+        yield proxy, canonical(uri)
 
-        def __exit__(self, *rest: object) -> None: ...
 
-        def read(self, size: int) -> bytes:
-            nonlocal read
-            read += 1
-            if read == 2:
-                raise KeyboardInterrupt
-            return self.file.read(size)  # type: ignore[attr-defined]
+def test_a_write_whose_answer_is_lost_is_known_as_ours(between: tuple[s3_faults.Proxy, str]) -> None:
+    """The client sends it again, and the store refuses the second one."""
+    proxy, uri = between
+    bucket = Bucket(uri)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", lambda path, mode: Torn(real(path, mode)))
-        with pytest.raises(KeyboardInterrupt):
-            bucket.upload(big, "big")
-    assert not bucket.has("big")
+    def lose_one(method: str, path: str) -> str | None:
+        return next(faults, None) if method == "PUT" else None
 
+    tag = None
+    for content in (b"1", b"2", b"2", b"3"):
+        faults = iter(["lost"])
+        proxy.fault = lose_one
+        tag = bucket.replace("a/record", content, tag)
+        assert bucket.read("a/record") == (content, tag)
+    proxy.fault = lambda method, path: None
+    with pytest.raises(Conflict):
+        bucket.replace("a/record", b"3", None)
+    assert proxy.spoiled == 4
+
+
+@pytest.mark.parametrize("between", ["s3"], indirect=True)  # Azure's signature holds these headers
+def test_a_store_that_ignores_conditions_is_refused(between: tuple[s3_faults.Proxy, str]) -> None:
+    proxy, uri = between
+    Store.open(uri).check(writes=True)
+    for dropped in ({"if-none-match"}, {"if-match"}):
+        proxy.dropped = dropped
+        with pytest.raises(InputError, match="ignores or refuses conditional writes"):
+            Store.open(uri).check(writes=True)
+        Store.open(uri).check()
+    proxy.dropped = set()
+    assert not Bucket(uri).listed("", recursive=True)
+
+
+def test_an_upload_that_is_killed_in_the_middle_leaves_no_object(
+    between: tuple[s3_faults.Proxy, str], tmp_path: Path
+) -> None:
+    proxy, uri = between
+    big = tmp_path / "big"
+    big.write_bytes(os.urandom(20 << 20))  # three parts
+    program = "import sys; from raysts.storage.store import *\nBucket(sys.argv[1]).upload(Path(sys.argv[2]), 'big')"
+    process = subprocess.Popen([sys.executable, "-c", program, uri, str(big)])
+    seen: list[str] = []
+
+    def kill_at_the_second_part(method: str, path: str) -> None:
+        if method == "PUT":
+            seen.append(path)
+            if len(seen) == 2:
+                process.send_signal(signal.SIGKILL)
+
+    proxy.fault = kill_at_the_second_part
+    assert process.wait() == -9
+    bucket = Bucket(uri)
+    assert not bucket.entry("big") and not bucket.listed("")
+    proxy.fault = lambda method, path: None
     bucket.upload(big, "big")
     bucket.download("big", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == big.read_bytes()
-    assert bucket.has("big")
-    bucket.delete("big")
-    bucket.delete("big")
+    assert (tmp_path / "back").read_bytes() == big.read_bytes() and bucket.entry("big")
+    for _ in range(2):
+        bucket.delete("big")
     assert bucket.read("big") is None
+
+
+def test_a_bucket_that_goes_while_it_is_written_to_is_said(between: tuple[s3_faults.Proxy, str]) -> None:
+    _, uri = between
+    gone = Bucket(re.sub("//[^/]*", "//no-such-bucket", uri))
+    for write in (lambda: overwrite(gone, "a", b"1"), lambda: gone.replace("a", b"1", None)):
+        with pytest.raises(StoreFailed, match="there is no bucket 'no-such-bucket'"):
+            write()
+    assert gone.read("a") is None
+
+
+def test_an_interruption_ends_a_request_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for name, value in s3_server.CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        program = (
+            "import sys; from raysts.storage.store import *\n"
+            "try:\n    Bucket(canonical('s3://bucket/x'), seconds=900).read('a')\n"
+            "except KeyboardInterrupt:\n    print('interrupted')"
+        )
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        silent.accept()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=120)[0] == "interrupted\n" and process.returncode == 0
+
+
+# -- credentials ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """The address of a store without objects, and who signed the requests to it."""
+    signers: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            signed = re.search("Credential=([^/]*)/[^/]*/([^/]*)", self.headers.get("Authorization", ""))
+            signers.append(" in ".join(signed.groups()) if signed else "nobody")
+            content = b"<ListBucketResult></ListBucketResult>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_HEAD(self) -> None:
+            self.send_response(403)
+            self.send_header("x-amz-bucket-region", "eu-north-1")
+            self.end_headers()
+
+        def log_message(self, *rest: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}", signers
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "settings", "signer"),
+    [
+        ("s3://bucket/a", {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "x"}, "KEY in us-east-1"),
+        ("s3://bucket/b", {"AWS_PROFILE": "work"}, "FROMPROFILE in us-east-1"),
+        ("s3://bucket/c", {}, "FROMDEFAULT in us-east-1"),
+        ("s3://bucket/d", {"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "x"}, "KEY in us-east-1"),
+        ("s3://bucket/e?region=eu-west-1", {"AWS_REGION": "us-west-2"}, "FROMDEFAULT in eu-west-1"),
+        ("s3://bucket/f", {"AWS_DEFAULT_REGION": "us-west-2"}, "FROMDEFAULT in us-west-2"),
+        ("s3://anonymous@bucket/g", {}, "nobody"),
+    ],
+)  # fmt: skip
+def test_who_signs(
+    uri: str,
+    settings: dict[str, str],
+    signer: str,
+    asked: tuple[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The profile of single sign-on comes by the same way."""
+    endpoint, signers = asked
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    keys = "[{}]\naws_access_key_id = {}\naws_secret_access_key = secret\n"
+    (tmp_path / "credentials").write_text(keys.format("default", "FROMDEFAULT") + keys.format("work", "FROMPROFILE"))
+    shared = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"), "AWS_CONFIG_FILE": str(tmp_path / "none")}
+    for name, value in {**shared, **settings, "AWS_ENDPOINT_URL": f"http://{endpoint}"}.items():
+        monkeypatch.setenv(name, value)
+    Store.open(uri).check()
+    assert signers == [signer]
+
+
+def test_a_profile_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(InputError, match=r"AWS_PROFILE 'nobody': .*could not be found.*check ~/.aws/config"):
+        Store.open("s3://bucket/x?region=us-east-1").check()
+
+
+FEDERATED = {
+    "type": "external_account", "audience": "a", "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+    "token_url": "http://127.0.0.1:1/token", "credential_source": {"file": "/dev/null"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "GOOGLE_APPLICATION_CREDENTIALS: File .* was not found"),
+        ("{", "GOOGLE_APPLICATION_CREDENTIALS: .*not a valid json file"),
+        (json.dumps(FEDERATED), "there are no valid credentials; check GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_credentials_of_google_that_are_no_use_are_said(
+    content: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content:
+        (tmp_path / "key.json").write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(InputError, match=why):
+        Store.open(f"gs://{tmp_path.name[:60]}/x?endpoint_override=http://127.0.0.1:1").check()
+
+
+def test_the_region_of_a_bucket_is_asked_for(asked: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "AMAZON", f"http://{asked[0]}")
+    assert client._region("bucket") == "eu-north-1"
+    monkeypatch.setattr(client, "AMAZON", "http://127.0.0.1:1")
+    assert client._region("bucket") == "us-east-1"

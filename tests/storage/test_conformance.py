@@ -1,0 +1,470 @@
+"""One storage contract: on a folder, in a bucket of S3 and of Azure, and seen from a machine that has nothing of it yet."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filled import below, fill
+
+from raysts.errors import InputError
+from raysts.storage import store as storage
+from raysts.storage.bucket import Conflict, at_once
+from raysts.storage.store import FolderStore, Store
+
+CALLS = (
+    "get", "get_all", "get_dir", "put", "put_dir", "read", "replace", "create", "exists", "list", "delete", "check",
+    "read_json", "write_json",
+)  # fmt: skip
+
+
+class FromAnotherMachine:
+    """A storage whose mirror is gone before every call, as on a machine that has never asked for anything."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name in CALLS:
+            shutil.rmtree(self.store.root, ignore_errors=True)
+        return getattr(self.store, name)
+
+
+@pytest.fixture(params=["folder", "bucket of s3", "bucket of azure", "bucket from another machine"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "folder":
+        return Store.open(tmp_path / "storage")
+    bucket = Store.open(request.getfixturevalue("azure" if "azure" in request.param else "s3"))
+    return FromAnotherMachine(bucket) if "another" in request.param else bucket
+
+
+def relative(store: Any, paths: list[Path]) -> list[str]:
+    return [path.relative_to(store.root).as_posix() for path in paths]
+
+
+def put(store: Any, key: str, text: str) -> None:
+    with store.put(key) as draft:
+        draft.write_text(text)
+
+
+def put_dir(store: Any, key: str, **files: str) -> None:
+    with store.put_dir(key) as draft:
+        fill(draft, **files)
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_there_at_first(store: Any) -> None:
+    for fresh in (False, True):
+        assert store.get("a/b.json", fresh) is None and store.get_dir("a", fresh) is None
+        assert store.read_json("a/b.json", fresh) is None
+    assert not store.exists("a/b.json") and store.read("a/b.json") is None
+    assert store.list() == store.list("a", recursive=True) == store.get_all("a") == []
+
+
+def test_a_file_is_there_under_relative_and_absolute_keys(store: Any) -> None:
+    store.write_json("pipelines/a.json", {"x": [1]})
+    assert store.exists("pipelines/a.json") and store.exists(store.root / "pipelines/a.json")
+    for fresh in (False, True):
+        path = store.get(store.root / "pipelines/a.json", fresh)
+        assert path == store.path("pipelines/a.json") and path.read_text() == '{\n "x": [\n  1\n ]\n}\n'
+        assert store.read_json("pipelines/a.json", fresh) == {"x": [1]}
+
+
+def test_a_name_that_begins_like_another_is_another(store: Any) -> None:
+    put(store, "runs/xy", "1")
+    put_dir(store, "runs/a/model", weights="1")
+    assert not store.exists("runs/x") and not store.exists("runs/a/mode") and store.get("runs/x") is None
+    store.delete("runs/x")
+    store.delete("runs/a/mode")
+    assert store.exists("runs/xy") and store.exists("runs/a/model") and store.list("run") == []
+
+
+@pytest.mark.parametrize("text", ["first", "", "x" * (2 * storage.SMALL)], ids=["short", "empty", "large"])
+def test_a_file_that_is_put_again_is_read_fresh(text: str, store: Any) -> None:
+    put(store, "a/b.txt", "before")
+    put(store, "a/b.txt", text)
+    assert store.get("a/b.txt", fresh=True).read_text() == text
+    put(store, "a/b.txt", text.replace("x", "y"))
+    assert store.get("a/b.txt", fresh=True).read_text() == text.replace("x", "y")
+
+
+def test_a_record_grows_beyond_one_request(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "ONE_REQUEST", 100)
+    for size in (10, 1000, 10, 10):
+        put(store, "runs/x/metrics.jsonl", "x" * size)
+        assert store.read("runs/x/metrics.jsonl")[0] == b"x" * size
+
+
+def test_a_file_whose_writer_fails_is_what_it_was(store: Any) -> None:
+    store.write_json("a.json", {"x": 1})
+    with pytest.raises(ZeroDivisionError), store.put("a.json") as draft:
+        draft.write_text("half")
+        raise ZeroDivisionError
+    assert store.read_json("a.json", fresh=True) == {"x": 1} and relative(store, store.list()) == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "ü", "100%", "a+b", "a%20b", "x#1", "[z]", "a&b=c", "it's", "a:b", "~", "-", "a,b;c", "(x)"]
+)
+def test_names_of_any_kind(name: str, store: Any) -> None:
+    put(store, f"own/{name}/{name}.txt", name)
+    assert store.get(f"own/{name}/{name}.txt", fresh=True).read_text() == name
+    assert relative(store, store.list("own", recursive=True)) == [f"own/{name}/{name}.txt"]
+    assert relative(store, store.list("own")) == [f"own/{name}"]
+    store.delete(f"own/{name}")
+    assert store.list("own", recursive=True) == []
+
+
+def test_json_of_another_kind(store: Any) -> None:
+    store.write_json("a.json", ["ü", 1])
+    assert store.read_json("a.json", kind=list) == ["ü", 1]
+    put(store, "a.json", "[1, 2")
+    assert store.read_json("a.json", fresh=True, kind=list) is None
+
+
+def test_a_file_of_the_users_own_is_brought_as_it_is_now(store: Any) -> None:
+    for text in ("one", "two"):
+        put(store, "own/docs.csv", text)
+        store.bring("own/docs.csv")
+        assert store.path("own/docs.csv").read_text() == text
+    store.bring("own/none.csv")
+
+
+# -- conditional writes --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_created_once(store: Any) -> None:
+    tag = store.create("pipelines/a.json", b"1")
+    assert store.read("pipelines/a.json") == (b"1", tag)
+    with pytest.raises(Conflict) as conflict:
+        store.create("pipelines/a.json", b"2")
+    assert conflict.value.tag == tag and store.read("pipelines/a.json") == (b"1", tag)
+    assert store.get("pipelines/a.json", fresh=True).read_bytes() == b"1"
+
+
+def test_a_file_is_replaced_by_who_saw_it(store: Any) -> None:
+    first = store.create("runs/x/run.json", b"1")
+    second = store.replace("runs/x/run.json", b"2", first)
+    assert second != first and store.read("runs/x/run.json") == (b"2", second)
+    with pytest.raises(Conflict) as conflict:
+        store.replace("runs/x/run.json", b"3", first)
+    assert conflict.value.tag == second and store.read("runs/x/run.json") == (b"2", second)
+    assert store.get("runs/x/run.json", fresh=True).read_bytes() == b"2"
+
+
+def test_a_file_that_went_is_not_replaced(store: Any) -> None:
+    tag = store.create("runs/x/run.json", b"1")
+    store.delete("runs/x/run.json")
+    with pytest.raises(Conflict) as conflict:
+        store.replace("runs/x/run.json", b"2", tag)
+    assert conflict.value.tag is None and store.read("runs/x/run.json") is None
+    store.create("runs/x/run.json", b"3")
+
+
+def test_tags_are_those_of_files_that_were_put(store: Any) -> None:
+    put(store, "studies/s/study.json", "1")
+    content, tag = store.read("studies/s/study.json")
+    assert content == b"1"
+    put(store, "studies/s/study.json", "2")
+    with pytest.raises(Conflict):
+        store.replace("studies/s/study.json", b"3", tag)
+    store.replace("studies/s/study.json", b"3", store.read("studies/s/study.json")[1])
+    put(store, "studies/s/study.json", "4")
+    assert store.read("studies/s/study.json")[0] == b"4"
+
+
+def test_a_write_that_was_refused_leaves_nothing_here(store: Any) -> None:
+    store.create("runs/x/run.json", b"1")
+    with pytest.raises(Conflict):
+        store.create("runs/x/run.json", b"2")
+    assert relative(store, store.list("runs", recursive=True)) == ["runs/x/run.json"]
+    assert {text for name, text in below(store.root).items() if not name.endswith((".checksum", ".lock"))} <= {"1"}
+
+
+def test_of_many_that_create_one_succeeds(store: Any) -> None:
+    def create(number: int) -> bool:
+        try:
+            getattr(store, "store", store).create("a/b", str(number).encode())
+        except Conflict:
+            return False
+        return True
+
+    for _ in range(5):
+        results = at_once(create, range(8))
+        assert results.count(True) == 1 and store.read("a/b")[0] == str(results.index(True)).encode()
+        store.delete("a/b")
+
+
+def test_no_change_of_many_writers_is_lost(store: Any) -> None:
+    plain = getattr(store, "store", store)
+    plain.create("a/count", b"0")
+
+    def count(_: int) -> None:
+        while True:
+            content, tag = plain.read("a/count")
+            try:
+                plain.replace("a/count", str(int(content) + 1).encode(), tag)
+                return
+            except Conflict:
+                continue
+
+    at_once(count, range(24))
+    assert store.read("a/count")[0] == b"24"
+
+
+# -- folders -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_whole_or_absent(store: Any) -> None:
+    with pytest.raises(ZeroDivisionError), store.put_dir("runs/x/model") as draft:
+        fill(draft, weights="half")
+        raise ZeroDivisionError
+    assert not store.exists("runs/x/model") and store.get_dir("runs/x/model") is None
+    put_dir(store, "runs/x/model", weights="1", deep__config="{}")
+    assert store.exists("runs/x/model") and store.get("runs/x/model/deep/config").read_text() == "{}"
+    assert below(store.get_dir("runs/x/model")) == {"weights": "1", "deep/config": "{}"}
+    assert store.whole("runs/x/model") and store.whole("runs/x/model", deep=True)
+
+
+def test_a_folder_is_replaced_whole(store: Any) -> None:
+    put_dir(store, "runs/x/model", weights="1", deep__config="{}")
+    put_dir(store, "runs/x/model", weights="2", other="3")
+    assert below(store.get_dir("runs/x/model", fresh=True)) == {"weights": "2", "other": "3"}
+    files = ["runs/x/model/other", "runs/x/model/weights"]
+    assert relative(store, store.list("runs/x/model", recursive=True)) == files
+
+
+def test_a_folder_that_was_written_in_place_is_sealed(store: Any) -> None:
+    plain = getattr(store, "store", store)
+    fill(store.path("runs/x/checkpoints"), one="1", two="2")
+    plain.seal("runs/x/checkpoints")
+    assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == {"one": "1", "two": "2"}
+    fill(store.path("runs/x/checkpoints"), two="3", three="3")
+    plain.seal("runs/x/checkpoints")
+    assert below(store.get_dir("runs/x/checkpoints", fresh=True)) == {"one": "1", "two": "3", "three": "3"}
+
+
+def test_a_card_is_put_into_a_whole_folder(store: Any) -> None:
+    put_dir(store, "runs/x/model", weights="1", **{"README.md": "old"})
+    put(store, "runs/x/model/README.md", "new")
+    assert below(store.get_dir("runs/x/model")) == {"weights": "1", "README.md": "new"}
+
+
+def test_files_that_were_written_in_place_are_sent(store: Any) -> None:
+    fill(store.path("studies/s"), **{"optuna.db": "db", "views__1": "v"})
+    store.upload("studies/s")
+    assert [path.read_text() for path in store.get_all("studies/s")] == ["db", "v"]
+    fill(store.path("studies/s"), **{"optuna.db": "db2"})
+    store.upload("studies/s/optuna.db")
+    assert [path.read_text() for path in store.get_all("studies/s", "optuna.db")] == ["db2"]
+
+
+def test_a_scratch_folder_goes_and_is_never_of_the_store(store: Any) -> None:
+    fill(store.path("studies/s/tune"), left="by a killed process")
+    with store.scratch("studies/s/tune") as folder:
+        assert not folder.exists()
+        fill(folder, state="1")
+    assert not folder.exists() and store.list("studies", recursive=True) == []
+
+
+# -- listings ------------------------------------------------------------------------------------------------------------
+
+
+def test_listings_name_what_the_store_holds(store: Any) -> None:
+    for run in ("b", "a"):
+        store.write_json(f"runs/{run}/run.json", {"run": run})
+        put_dir(store, f"runs/{run}/model", weights=run)
+    store.write_json("runs/readme.json", 0)
+    assert relative(store, store.list()) == ["runs"]
+    assert relative(store, store.list("runs")) == ["runs/a", "runs/b", "runs/readme.json"]
+    files = ["a/model/weights", "a/run.json", "b/model/weights", "b/run.json", "readme.json"]
+    assert relative(store, store.list("runs", recursive=True)) == [f"runs/{name}" for name in files]
+
+
+def test_locks_are_not_listed(store: Any) -> None:
+    store.write_json("runs/a/run.json", 1)
+    with store.lock("runs/a/writer.lock", "a test"):
+        assert relative(store, store.list("runs/a")) == ["runs/a/run.json"] == relative(store, store.get_all("runs"))
+
+
+def test_all_files_that_match_are_brought_as_they_are_now(store: Any) -> None:
+    for name in ("s/study.json", "s/trials/1.json", "t/study.json", "t/notes.txt"):
+        store.write_json(f"studies/{name}", name)
+    records = ["studies/s/study.json", "studies/t/study.json"]
+    assert relative(store, store.get_all("studies", "study.json")) == records
+    assert [path.name for path in store.get_all("studies", "trials/*.json", "*.txt")] == ["1.json", "notes.txt"]
+    assert len(store.get_all("studies")) == 4
+    store.write_json("studies/t/study.json", "new")
+    assert [path.read_text() for path in store.get_all("studies", "t/study.json")] == ['"new"\n']
+    store.delete("studies/t/study.json")
+    assert relative(store, store.get_all("studies", "study.json")) == records[:1]
+
+
+def test_what_is_deleted_is_gone(store: Any) -> None:
+    store.delete("nothing")
+    store.write_json("runs/x/run.json", 1)
+    put_dir(store, "runs/x/model", weights="1")
+    store.delete("runs/x/model")
+    assert not store.exists("runs/x/model") and store.get_dir("runs/x/model") is None
+    assert relative(store, store.list("runs", recursive=True)) == ["runs/x/run.json"]
+    store.delete("runs/x")
+    assert store.get("runs/x/run.json") is None and store.list("runs", recursive=True) == []
+    put_dir(store, "runs/x/model", weights="2")
+    assert below(store.get_dir("runs/x/model")) == {"weights": "2"}
+
+
+# -- locks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_one_holds_a_lock(store: Any) -> None:
+    with store.lock("locks/a.lock", "the first"):
+        refusal = re.escape(f"is held by the first (process {os.getpid()} on {os.uname().nodename})")
+        with pytest.raises(InputError, match=refusal), store.lock("locks/a.lock", "the second"):
+            pass
+        with store.lock("locks/b.lock", "the second"):
+            store.write_json("a.json", 1)
+        store.write_json("a.json", 2)
+    with store.lock("locks/a.lock", "the second"):
+        pass
+
+
+def test_a_lock_is_given_back_by_an_error(store: Any) -> None:
+    with pytest.raises(ZeroDivisionError), store.lock("locks/a.lock", "the first"):
+        raise ZeroDivisionError
+    with store.lock("locks/a.lock", "the second"):
+        pass
+
+
+def test_who_waits_gets_a_lock_when_its_holder_ends(store: Any) -> None:
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.lock("locks/a.lock", "a dying worker"):
+            held.set()
+            release.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    threading.Timer(0.2, release.set).start()
+    with store.lock("locks/a.lock", "its successor", wait=60):
+        assert release.is_set()
+    holder.join()
+
+
+def test_of_many_that_wait_one_at_a_time_has_a_lock(store: Any) -> None:
+    inside, most = 0, 0
+
+    def work(_: int) -> None:
+        nonlocal inside, most
+        with store.lock("locks/a.lock", "one of many", wait=60):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.02)
+            inside -= 1
+
+    at_once(work, range(4))
+    assert (most, inside) == (1, 0)
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(store: Any) -> None:
+    program = (
+        "import os, sys; from raysts.storage.store import Store\n"
+        "with Store.open(sys.argv[1]).lock('locks/a.lock', 'killed'):\n    os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, store.uri], check=False).returncode == -9
+    with store.lock("locks/a.lock", "after"):
+        pass
+
+
+# -- handles -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_check_leaves_nothing(store: Any) -> None:
+    store.check()
+    store.check(writes=True)
+    assert relative(store, store.list(recursive=True)) == []
+
+
+def test_a_handle_travels_and_is_that_of_the_paths_below(store: Any) -> None:
+    plain = getattr(store, "store", store)
+    copy = pickle.loads(pickle.dumps(plain))
+    assert copy == plain and copy.uri == plain.uri and copy.root == plain.root
+    copy.write_json("a/b.json", {"x": 1})
+    assert Store.of(plain.root / "a/b.json").read_json(plain.root / "a/b.json") == {"x": 1}
+    assert Store.of(plain.root) == Store.open(plain.uri) == plain
+
+
+def test_another_process_sees_what_was_written(store: Any) -> None:
+    store.write_json("runs/x/run.json", {"x": 1})
+    put_dir(store, "runs/x/model", weights="1")
+    program = (
+        "import json, sys; from raysts.storage.store import Store\n"
+        "store = Store.open(sys.argv[1]); content, tag = store.read('runs/x/run.json')\n"
+        "store.replace('runs/x/run.json', b'{\"x\": 2}', tag)\n"
+        "print(json.dumps([json.loads(content), (store.get_dir('runs/x/model') / 'weights').read_text()]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, store.uri], check=True, capture_output=True, text=True)
+    assert json.loads(ended.stdout) == [{"x": 1}, "1"]
+    assert store.read_json("runs/x/run.json", fresh=True) == {"x": 2}
+    store.write_json("runs/x/run.json", {"x": 3})
+    assert json.loads(store.read("runs/x/run.json")[0]) == {"x": 3}
+
+
+# -- the helper that all of this runs on ---------------------------------------------------------------------------------
+
+
+def test_a_folder_says_of_paths_below_it_no_more_than_where_they_are(tmp_path: Path) -> None:
+    assert Store.of(tmp_path / "runs/x") == FolderStore(tmp_path / "runs/x")
+    assert Store.open(tmp_path).uri == str(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_results_come_in_the_order_of_the_items(count: int) -> None:
+    assert at_once(lambda item: item * item, range(count)) == [item * item for item in range(count)]
+
+
+def test_an_error_ends_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def fails(item: int) -> None:
+        begun.append(item)
+        if item == 3:
+            raise ZeroDivisionError
+        time.sleep(0.05)
+
+    with pytest.raises(ZeroDivisionError):
+        at_once(fails, range(1000))
+    assert len(begun) < 100
+
+
+def test_an_interruption_ends_a_wait() -> None:
+    """Also that of a call which never returns and knows no signals."""
+    program = """
+import signal, threading, time
+from raysts.storage.bucket import at_once
+
+def forever(item):
+    if item == 0:
+        signal.raise_signal(signal.SIGINT)
+    threading.Event().wait()
+
+try:
+    at_once(forever, range(3))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr

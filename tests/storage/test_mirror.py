@@ -1,0 +1,192 @@
+"""A bucket and its mirrors: what travels, what does not, and what a store cannot make this machine write."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from filled import below, fill, overwrite
+
+from raysts.data.windows import Windows
+from raysts.errors import InputError, RunFailed
+from raysts.search.record import read_records
+from raysts.storage import store as storage
+from raysts.storage.bucket import Bucket
+from raysts.storage.store import BucketStore, Store
+
+
+def test_keys_stay_in_the_storage(s3: str, tmp_path: Path) -> None:
+    store = Store.open(s3)
+    for key in ("../x", "a/../../x", "/etc/passwd", tmp_path / "elsewhere"):
+        with pytest.raises(InputError, match="must stay in its folder"):
+            store.get(key)
+
+
+def test_nothing_is_visible_here_before_it_is_in_the_bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(s3)
+
+    def refused(*arguments: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as patch:
+        for name in ("upload", "replace"):
+            patch.setattr(Bucket, name, refused)
+        with pytest.raises(OSError, match="no"):
+            store.write_json("pipelines/c.json", {})
+        with pytest.raises(OSError, match="no"), store.put_dir("runs/x/model") as draft:
+            fill(draft, weights="1")
+    assert below(store.root) == {}
+
+
+def test_a_file_of_the_same_size_in_the_same_second_is_seen(s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    for text in ("running", "stopped", "ended__"):
+        elsewhere.write_json("run.json", {"status": text})
+        assert here.read_json("run.json", fresh=True) == {"status": text}
+        assert elsewhere.read_json("run.json") == {"status": text}
+
+
+def test_only_what_changed_travels(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    with here.put("table.parquet") as draft:
+        draft.write_text("x" * 2 * storage.SMALL)
+    with here.put_dir("runs/x/model") as draft:
+        fill(draft, one="1", two="2")
+    assert elsewhere.get("table.parquet", fresh=True) and elsewhere.get_dir("runs/x/model")
+    moved: list[str] = []
+    for name in ("upload", "download"):
+        real = getattr(Bucket, name)
+        monkeypatch.setattr(Bucket, name, lambda *a, real=real: moved.append(str(a)) or real(*a))
+    elsewhere.get("table.parquet", fresh=True)
+    elsewhere.get_dir("runs/x/model", fresh=True)
+    with here.put_dir("runs/x/model") as draft:
+        fill(draft, one="1", two="new")
+    assert len(moved) == 1
+    assert below(elsewhere.get_dir("runs/x/model", fresh=True)) == {"one": "1", "two": "new"}
+    assert len(moved) == 2 and all("two" in move for move in moved)
+
+
+def two_machines(s3: str, tmp_path: Path) -> tuple[BucketStore, BucketStore]:
+    here = Store.open(s3)
+    assert isinstance(here, BucketStore)
+    return here, BucketStore(tmp_path / "another machine" / here.root.name, here.uri)
+
+
+def test_a_folder_written_in_place_arrives_as_it_is(s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    fill(here.path("checkpoints"), one="1", deep__two="2")
+    here.seal("checkpoints")
+    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"one": "1", "deep/two": "2"}
+    here.path("checkpoints/one").unlink()
+    fill(here.path("checkpoints"), three="3")
+    here.seal("checkpoints")
+    assert here.bucket.listed("checkpoints", recursive=True).keys() == {"deep/two", "three"}
+    assert below(elsewhere.get_dir("checkpoints", fresh=True)) == {"deep/two": "2", "three": "3"}
+    here.delete("checkpoints")
+    assert elsewhere.get_dir("checkpoints", fresh=True) is None
+    assert below(elsewhere.path("checkpoints")), "what is here alone stays"
+
+
+def test_an_upload_that_was_interrupted_is_ignored_and_made_good(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    folder = "runs/a/checkpoints"
+    fill(here.path(folder), one="1")
+    here.seal(folder)
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    fill(here.path(folder), two="2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "replace", interrupted)  # the data is there, the manifest is not
+        with pytest.raises(KeyboardInterrupt):
+            here.seal(folder)
+    assert here.bucket.entry(f"{folder}/two")
+    assert below(elsewhere.get_dir(folder, fresh=True)) == {"one": "1"}
+
+    fill(elsewhere.path(folder), three="3")
+    elsewhere.seal(folder)  # another machine goes on from what it got
+    assert here.bucket.listed(folder).keys() == {"one", "three"}
+    assert below(here.get_dir(folder, fresh=True)) == {"one": "1", "three": "3"}
+
+
+def test_a_folder_that_is_not_what_its_manifest_says_is_refused(s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    model = "runs/a/model"
+
+    def put() -> None:
+        with here.put_dir(model) as draft:
+            fill(draft, weights="12345")
+
+    put()
+    overwrite(here.bucket, f"{model}/weights", b"1234x")
+    refusal = r"runs/a/model is not what its manifest says \(weights\).*run the same command"
+    with pytest.raises(RunFailed, match=refusal):
+        elsewhere.get_dir(model)
+    assert not elsewhere.path(f"{model}/weights").exists()
+    here.bucket.delete(f"{model}/weights")
+    with pytest.raises(RunFailed, match="not what its manifest says"):
+        elsewhere.get_dir(model)
+    here.delete(model)
+    put()
+    assert below(elsewhere.get_dir(model)) == {"weights": "12345"}
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/tmp/outside", "a/../../outside", "a\\..\\b", "", "a\x00b"])
+def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str, s3: str, tmp_path: Path) -> None:
+    here, elsewhere = two_machines(s3, tmp_path)
+    with here.put_dir("runs/a/model") as draft:
+        fill(draft, weights="12345")
+    content, _ = here.bucket.read("runs/a/model.manifest.json") or (b"", {})
+    entry = json.loads(content)["files"]["weights"]
+    overwrite(here.bucket, "runs/a/model.manifest.json", json.dumps({"files": {name: entry}}).encode())
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="must stay in its folder, so this is refused"):
+        elsewhere.get_dir("runs/a/model")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["../../../outside.json", "a\\..\\b", "a//b", "a/./b"])
+def test_a_listing_cannot_name_a_file_outside_its_folder(name: str, s3: str, tmp_path: Path) -> None:
+    """Keys are any text: one of them may hold dots."""
+    boto3 = pytest.importorskip("boto3")
+    client, store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), Store.open(s3)
+    assert isinstance(store, BucketStore)
+    client.put_object(Bucket=store.bucket.bucket, Key=f"some/prefix/pipelines/{name}", Body=b"{}")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="must stay in its folder"):
+        store.get_all("pipelines")
+    with pytest.raises(InputError, match="must stay in its folder"):
+        store.list("pipelines", recursive=True)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_somebody_made_in_a_console_is_a_folder(s3: str) -> None:
+    """It is an object of no bytes whose name ends in a slash."""
+    boto3 = pytest.importorskip("boto3")
+    client, store = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), Store.open(s3)
+    assert isinstance(store, BucketStore)
+    store.write_json("runs/x/run.json", 1)
+    for key in ("some/prefix/", "some/prefix/runs/", "some/prefix/runs/x/", "some/prefix/empty/"):
+        client.put_object(Bucket=store.bucket.bucket, Key=key, Body=b"")
+    for folder in ("", "runs", "runs/x"):
+        paths = store.list(folder, recursive=True)
+        assert store.path("runs/x/run.json") in paths and store.path("runs") not in paths
+    assert store.list("runs") == [store.path("runs/x")] and store.list("runs/x") == [store.path("runs/x/run.json")]
+    assert [path.name for path in store.get_all("runs")] == ["run.json"] and store.list("empty") == []
+
+
+@pytest.mark.parametrize("name", ["/etc", "..", "../x", "a/b"])
+def test_records_and_token_stores_cannot_name_other_folders(name: str, tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    record = {"id": name, "point": {}, "seed": 0, "status": "finished", "finished_at": "2026"}
+    store.write_json("study/trials/a.json", record)
+    with pytest.raises(InputError, match="a trial names .* must stay in its folder"):
+        read_records(tmp_path / "study")
+    store.write_json("tokens/manifest.json", {"parts": [{"file": name, "windows": [1]}]})
+    with pytest.raises(InputError, match="manifest.json names .* must stay in its folder"):
+        Windows(tmp_path / "tokens")
