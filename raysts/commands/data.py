@@ -77,7 +77,7 @@ def prepare(
 
 
 def _prepare_text(result: Result) -> str:
-    from raysts.data.shards import skipped_line
+    from raysts.data.parquet import skipped_line
 
     skipped = map(skipped_line, result.get("skipped", []))
     return "\n".join([*skipped, f"{result['rows']:,} sentences: wikipedia/sentences in {result['data']}"])
@@ -130,7 +130,7 @@ def import_table(
     Returns:
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
     """
-    from raysts.data.imports import Import
+    from raysts.data.importing import Import
     from raysts.evaluation.harness import TASKS
     from raysts.storage.store import FolderStore
 

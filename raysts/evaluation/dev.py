@@ -5,12 +5,13 @@ from functools import cached_property
 from typing import ClassVar, Protocol, Self
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import OwnDev
+from raysts.data.user import DEV as STS_DEV
 from raysts.errors import InputError
 from raysts.evaluation.entailment import DEV, EntailmentDev
 from raysts.evaluation.retrieval import RetrievalDev
-from raysts.evaluation.sts import EQUAL, Pairs, correlations_of, load_pairs, pairs_from_table
+from raysts.evaluation.sts import EQUAL, Pairs, correlations_of, load_pairs
 from raysts.evaluation.tasks import Model
+from raysts.schema import DEVS as USER_DEVS
 
 
 class Dev(Protocol):
@@ -125,12 +126,13 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
     Raises:
         InputError: no model can have a score on it.
     """
-    own = corpus.own.get(table)
-    if not isinstance(own, OwnDev):
+    own = [name.removeprefix(USER_DEVS) for name in corpus if name.startswith(USER_DEVS)]
+    searched = dict.fromkeys(name.split("/")[0] for name in own if "/" in name)
+    if table != STS_DEV or not searched:
         return DEVS[table].load(corpus, table)
-    pairs = [StsDev(pairs_from_table(one.table, one.title, one.sha256), one.title).checked() for one in own.pairs]
-    return SeveralDevs((*pairs, *(RetrievalDev.of(name, of) for name, of in own.retrieval.items())), own.title)
+    pairs = [StsDev(load_pairs(corpus, f"{USER_DEVS}{name}"), name).checked() for name in own if "/" not in name]
+    return SeveralDevs((*pairs, *(RetrievalDev.of(corpus, name) for name in searched)), corpus[table].title)
 
 
-DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {"sts/stsb_dev": StsDev, DEV: EntailmentDev}
+DEVS: dict[str, type[StsDev] | type[EntailmentDev]] = {STS_DEV: StsDev, DEV: EntailmentDev}
 """The tables that select (``ObjectiveSpec.dev`` names one)."""

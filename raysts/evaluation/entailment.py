@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import label_codes
+from raysts.data.derive import label_codes
 from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import OwnRows
 from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import UndefinedCorrelationError, value_columns, whole_and_resampled
@@ -39,7 +38,7 @@ from raysts.evaluation.tasks import (
 from raysts.models.layers import Layers
 from raysts.models.prompts import Asked
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
-from raysts.schema import RETRIEVAL
+from raysts.schema import DEVS, RETRIEVAL
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
@@ -300,16 +299,17 @@ class RetrievalDev:
     name: str
 
     @classmethod
-    def of(cls, name: str, tables: Mapping[str, OwnRows]) -> RetrievalDev:
-        """A set of the user's own.
+    def of(cls, corpus: Corpus, name: str) -> RetrievalDev:
+        """Return the user's development set ``name``.
 
         Raises:
             InputError: its tables are of no use together.
         """
-        columns = _ids_as_text({part: rows.table for part, rows in tables.items()})
+        tables = {part: corpus[f"{DEVS}{name}/{part}"] for part in RETRIEVAL}
+        columns = _ids_as_text({part: table.read() for part, table in tables.items()})
         if problems := _problems(columns, f"--dev {name}"):
             raise InputError(problems)
-        return cls(_judged(columns, [rows.sha256 for rows in tables.values()]), name)
+        return cls(_judged(columns, [table.fingerprint for table in tables.values()]), name)
 
     @cached_property
     def sentences(self) -> list[str]:

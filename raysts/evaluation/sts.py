@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import open_pairs
+from raysts.data.user import open_pairs
 from raysts.errors import InputError
 from raysts.evaluation.results import ResultRow
 from raysts.evaluation.statistics import (
@@ -120,10 +120,10 @@ def load_pairs_file(path: str | Path) -> Pairs:
     """The user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used where there is one.
 
     Raises:
-        InputError: as :func:`raysts.data.own.open_pairs`, or a subset whose scores are all equal.
+        InputError: as :func:`raysts.data.user.open_pairs`, or a subset whose scores are all equal.
     """
     own = open_pairs(path, "--pairs")
-    pairs = pairs_from_table(own.table, own.title.lower(), own.sha256)
+    pairs = pairs_from_table(own.table, own.title.lower(), own.fingerprint)
     if problems := problems_of(pairs):
         raise InputError([f"{path}: {problem}" for problem in problems])
     return pairs

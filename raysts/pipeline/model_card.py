@@ -14,7 +14,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysts.data.fetch import manifest
 from raysts.data.fetch.sources import SOURCES
-from raysts.data.shards import skipped_line
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
@@ -160,7 +159,7 @@ def card_of(
             *cautions(plan),
             *plan.cut(),
             *_nested(recipes.get(record.get("stage", ""))),
-            *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
+            *(f"Training data is not whole; {line}" for line in plan.skipped_lines),
         ],
     }
     return render(card)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysts.data.derived import label_codes
+from raysts.data.derive import label_codes
 from raysts.schema import NLI_LABELS
 
 

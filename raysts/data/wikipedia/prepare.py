@@ -26,17 +26,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysts.data.checks import type_rule
+from raysts.data.facts import Facts
 from raysts.data.fetch import manifest
-from raysts.data.known import Known
-from raysts.data.shards import (
-    ShardError,
+from raysts.data.parquet import (
+    ParquetError,
     Skipped,
-    open_shard,
+    open_parquet,
     pages,
     remedy,
     skipped_line,
-    sound_shards,
-    type_rule,
+    sound_files,
     unreadable,
 )
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
@@ -145,15 +145,15 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]
     files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
     if not files:
         raise InputError(f"input '{path}' holds no articles: give a Parquet file, or a folder of Parquet shards")
-    sound, bad = sound_shards(files, articles_problem, lambda file: list(COLUMNS)) if skip_bad else (files, [])
+    sound, bad = sound_files(files, articles_problem, lambda file: list(COLUMNS)) if skip_bad else (files, [])
     if bad:
         return sound, bad
     problems = []
     for file in files:
         try:
-            if wrong := articles_problem(open_shard(file, remedy(ARTICLES))):
+            if wrong := articles_problem(open_parquet(file, remedy(ARTICLES))):
                 problems.append(str(unreadable(file, wrong, remedy(ARTICLES))))
-        except ShardError as error:
+        except ParquetError as error:
             problems.append(str(error))
     if problems:
         raise InputError(problems)
@@ -162,8 +162,8 @@ def _input_files(path: Path, skip_bad: bool) -> tuple[list[Path], list[Skipped]]
 
 def _fingerprint(files: list[Path]) -> str:
     """Which input it is, by its content, which is read once as long as the files stay as they are."""
-    known = Known("articles", files=files)
-    sha256: str | None = known.facts().get("sha256")
+    known = Facts("articles", files=files)
+    sha256: str | None = known.read().get("sha256")
     if sha256 is None:
         sha256 = content_id([checksum(path) for path in files])
         known.add(sha256=sha256)
@@ -273,7 +273,7 @@ def pieces(files: Sequence[Path], block_bytes: int) -> list[dict[str, Any]]:
     """
     units: list[dict[str, Any]] = []
     for path in files:
-        metadata = open_shard(path, remedy(ARTICLES)).metadata
+        metadata = open_parquet(path, remedy(ARTICLES)).metadata
         # Of a nested column every leaf counts.
         leaves = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
         text = leaves.index("text")
@@ -305,13 +305,13 @@ def make_runs(batch: pa.Table, folder: str, seed: int, block_bytes: int) -> pa.T
     try:
         for block in _blocks(piece, block_bytes):
             runs.append(make_run(block, folder, seed).append_column("error", pa.nulls(1, pa.string())))
-    except ShardError as error:
+    except ParquetError as error:
         runs = [pa.table({"path": [""], "articles": [0], "rows": [0], "error": [str(error)]})]
     return pa.concat_tables(runs)
 
 
 def _blocks(piece: dict[str, Any], block_bytes: int) -> Iterator[pa.Table]:
-    file, first, last = open_shard(piece["path"], remedy(ARTICLES)), piece["first"], piece["last"]
+    file, first, last = open_parquet(piece["path"], remedy(ARTICLES)), piece["first"], piece["last"]
     held: list[pa.RecordBatch] = []
     size = row = 0
     for articles in pages(piece["path"], file, COLUMNS, remedy(ARTICLES), piece["groups"], ARTICLES_AT_ONCE):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import TARGETS
+from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.contamination.text_overlap import occurrences
