@@ -25,7 +25,7 @@ def fetch(
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Get the public sets from the Hugging Face hub and GitHub, and word vectors."""
-    from raysts.data.fetch.fetch import fetch
+    from raysts.data.fetch import fetch
 
     root = on_this_machine(data, "--data")
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}

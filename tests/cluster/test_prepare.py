@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.cluster.prepare import over_ray
+from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.fetch import manifest
 from raysts.data.wikipedia import prepare
 from raysts.data.wikipedia.prepare import COLUMNS, TABLE, make_run, pieces, run_slice
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raysts.data import manifest
 from raysts.data.checks import type_rule
 from raysts.data.facts import Facts
-from raysts.data.fetch import manifest
 from raysts.data.parquet import (
     ParquetError,
     Skipped,
