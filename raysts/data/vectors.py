@@ -124,8 +124,8 @@ def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> 
         if not (isinstance(error, urllib.error.HTTPError) and error.code == 416):  # 416: the part is all of it
             why = getattr(error, "reason", None) or error or type(error).__name__
             raise RunFailed(
-                f"{archive.url} could not be downloaded: {why}; check the network and run it again (it goes on where it stopped), "
-                f"or download {path.name} elsewhere and give its folder with --source FOLDER"
+                f"{archive.url} could not be downloaded: {why}; check the network and run it again (it goes on where it "
+                f"stopped), or download {path.name} elsewhere and give its folder with --source FOLDER"
             ) from error
     try:
         _check(part, archive)
