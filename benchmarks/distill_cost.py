@@ -21,7 +21,7 @@ import measure
 import workload
 
 from raysts.commands.context import corpus_of
-from raysts.data.own import TEXT
+from raysts.data.user import TEXT
 from raysts.recipes.recipe import DEFAULTS
 
 PARTS = ("raysts", "sentence-transformers")

@@ -100,6 +100,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
 TESTS = "tests/"
 """Begins the names of test sets of a user's own: ``tests/NAME`` holds scored pairs, whose scores have any finite range."""
 
+DEVS = "dev/"
+"""Begins the names of the user's development sets: scored pairs, or the tables of a retrieval set below ``dev/NAME``."""
+
+SET_NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
+"""Names that a test set, a development set or a retrieval set of the user can have."""
+
 _OWN_PAIRS = (*_text("sentence1", "sentence2"), Column("score", "number"))
 
 RETRIEVAL: dict[str, tuple[Column, ...]] = {
@@ -116,10 +122,10 @@ RETRIEVAL: dict[str, tuple[Column, ...]] = {
 
 def table_columns(table: str) -> tuple[Column, ...]:
     """The columns of a canonical table; none where there is none of that name."""
-    if table.startswith(TESTS) and "/" not in table.removeprefix(TESTS):
+    if table.startswith((TESTS, DEVS)) and table.count("/") == 1:
         return _OWN_PAIRS
     folder, _, part = table.rpartition("/")
-    if re.fullmatch(r"retrieval/[^/]+", folder):
+    if re.fullmatch(r"(retrieval|dev)/[^/]+", folder):
         return RETRIEVAL.get(part, ())
     return TABLES.get(table, ())
 

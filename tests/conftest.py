@@ -77,7 +77,7 @@ UNITS = (
 WHOLE = (
     "ops/test_collective.py", "ops/test_gaussian.py::test_memory_of_a_large_batch", "models/test_static.py",
     "objectives/test_conformance.py", "objectives/test_flow.py::test_training",
-    "data/fetch/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
+    "data/test_fetch.py", "data/test_hub_text.py", "data/test_remote_data.py",
     "models/test_families.py::test_training", "models/test_families.py::test_onnx", "models/test_sentence_transformers.py",
     "cpu/test_kernels.py::test_large_blocks",
     "models/test_gaussian.py::test_directory", "models/test_layers.py::test_a_choice", "models/test_layers.py::test_a_dense",

@@ -63,7 +63,7 @@ def write_backbone(folder: Path, family: str, vocabulary: int | None = None, see
 
 def tokenize_table(corpus: Corpus, spec: StoreSpec, tokenizer: Any, folder: Path) -> None:
     """Make a token store in this process."""
-    corpus.write_derived(spec.table)
+    corpus[spec.table].write()
     groups = select(corpus, spec.table, spec.data)
     finish_store(folder, spec, [tokenize_group(g, spec, tokenizer, folder, i) for i, g in enumerate(groups)])
 

@@ -16,7 +16,7 @@ import run_commands
 
 import raysts
 from raysts.commands import parser
-from raysts.data.fetch.fetch import SOURCES
+from raysts.data.fetch import sources
 from raysts.recipes.names import RECIPES, pipeline
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +81,7 @@ def test_a_command_parses_and_names_what_exists(arguments: list[str]) -> None:
         pipeline(COMPOSED[recipe].system if recipe in COMPOSED else recipe, options.get("overrides", {}))
     if options.get("tables"):
         for wanted in options["tables"]:
-            assert any(name == wanted or name.startswith(f"{wanted}/") for name in SOURCES), wanted
+            assert any(name == wanted or name.startswith(f"{wanted}/") for name in sources()), wanted
 
 
 def test_other_commands_are_installed_or_here() -> None:

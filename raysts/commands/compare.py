@@ -51,7 +51,7 @@ def compare(
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.evaluation import harness
     from raysts.evaluation.compare import compare_systems, conclusion, format_comparison
     from raysts.recipes.recipe import resamples_problem
@@ -59,7 +59,7 @@ def compare(
     store = store_of(storage)
     if problem := resamples_problem(resamples):
         raise InputError(f"--{problem}")
-    corpus = corpus_of(data, own=Own.of(test=test))
+    corpus = corpus_of(data, own=UserData.of(test=test))
     chosen, left_out = comparable_tasks(corpus, tasks)
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)

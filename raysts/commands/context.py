@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysts.commands.options import Result, RunOptions, say_on_stderr
 from raysts.data.corpora import Corpus
-from raysts.data.own import Own
+from raysts.data.user import UserData
 from raysts.data.world import world_path
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.models import pretrained
@@ -36,7 +36,7 @@ IN_PROCESS = "none"
 
 
 def corpus_of(
-    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: Own | None = None
+    data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: UserData | None = None
 ) -> Corpus:
     """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means).
 
@@ -49,9 +49,9 @@ def corpus_of(
     if data is not None:
         return Corpus(data if "://" in str(data) else Path(data).absolute(), skip_bad, own)
     if own and not pinned:
-        return Corpus(None, own=own)
+        return Corpus(None, user=own)
     try:
-        return Corpus(world_path(), own=own)
+        return Corpus(world_path(), user=own)
     except OSError as error:
         raise RunFailed(
             f"the embedded world cannot be written to the cache ({error}); set XDG_CACHE_HOME to a folder that you may "

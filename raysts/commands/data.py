@@ -25,7 +25,7 @@ def fetch(
     say: opt.Say = say_on_stderr,
 ) -> Result:
     """Get the public sets from the Hugging Face hub and GitHub, and word vectors."""
-    from raysts.data.fetch.fetch import fetch
+    from raysts.data.fetch import fetch
 
     root = on_this_machine(data, "--data")
     return {"status": "done", "data": str(root), **fetch(root, list(tables) if tables else None, source, progress=say)}
@@ -77,7 +77,7 @@ def prepare(
 
 
 def _prepare_text(result: Result) -> str:
-    from raysts.data.shards import skipped_line
+    from raysts.data.parquet import skipped_line
 
     skipped = map(skipped_line, result.get("skipped", []))
     return "\n".join([*skipped, f"{result['rows']:,} sentences: wikipedia/sentences in {result['data']}"])
@@ -130,7 +130,7 @@ def import_table(
     Returns:
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
     """
-    from raysts.data.imports import Import
+    from raysts.data.importing import Import
     from raysts.evaluation.harness import TASKS
     from raysts.storage.store import FolderStore
 

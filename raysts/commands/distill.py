@@ -77,7 +77,7 @@ def distill(
         as :func:`raysts.run`.
     """
     from raysts.commands.context import checked_plan, corpus_of, run_plan, run_record, store_of
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.pipeline.outcome import STSB_DEV
     from raysts.recipes.names import pipeline_of
 
@@ -86,7 +86,7 @@ def distill(
     models = [str(models)] if isinstance(models, str | Path) else models
     if prompt is not None:
         overrides = {**(overrides or {}), "teacher_prompt": prompt}
-    own = Own.of(text, column, dev, test)
+    own = UserData.of(text, column, dev, test)
     store, source = store_of(storage), from_run or from_study
     name = name or (f"{source}-distilled" if source else "distilled")
     line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"

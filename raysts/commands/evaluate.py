@@ -98,7 +98,7 @@ def evaluate(
         ``evaluation.contamination``), notes (the same in words); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.context import corpus_of, locate, store_of
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.evaluation import harness, mteb_results, results, retrieval
     from raysts.evaluation.contamination.lineage import together, trained_on
     from raysts.evaluation.sts import load_pairs_file
@@ -117,7 +117,7 @@ def evaluate(
     store = store_of(storage)
     _check_options(resamples, probe, pairs, {"test": test, "mteb": mteb, "documents_by": documents_by, "probe": probe})
     scored_pairs = None if pairs is None else load_pairs_file(pairs)
-    corpus = corpus_of(data, own=Own.of(test=test)) if scored_pairs is None else None
+    corpus = corpus_of(data, own=UserData.of(test=test)) if scored_pairs is None else None
     tasks = _tasks(corpus, tasks, probe, documents_by) if corpus else ()
     path, teacher = locate(model, store), None if documents_by is None else locate(documents_by, store)
     if corpus is not None:

@@ -20,7 +20,7 @@ from raysts.errors import InputError
 from raysts.models.layers import Layers, as_layers
 
 if TYPE_CHECKING:
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.recipes.recipe import Pipeline
 
 Result = dict[str, Any]
@@ -70,19 +70,19 @@ class RunOptions:
     strict_contamination: bool = False
     skip_bad: bool = False
     say: Callable[[str], None] = say_on_stderr
-    own: Own | None = None
+    own: UserData | None = None
     verify: bool = False
     stand_ins: bool = False
 
     def after(self, record: Result) -> RunOptions:
         """On the data of the run or study that ``record`` is of, where none is given; with its text go its judges, beside which
         others may be given."""
-        from raysts.data.own import Own
+        from raysts.data.user import UserData
 
-        own = self.own or Own()
+        own = self.own or UserData()
         if self.data is not None or own.text:
             return self
-        before = Own.from_plain(record.get("own"))
+        before = UserData.from_plain(record.get("own"))
         judges = replace(before, dev=own.dev or before.dev, test={**before.test, **own.test})
         return replace(self, data=record.get("data"), own=judges)
 

@@ -32,10 +32,10 @@ def plan(
         InputError: anything that would stop it later, in one message.
     """
     from raysts.commands.context import checked_plan
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.recipes.names import pipeline_of
 
-    own = Own.of(text, column, dev, test)
+    own = UserData.of(text, column, dev, test)
     return checked_plan(
         pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=own, verify=verify)
     )
@@ -65,13 +65,13 @@ def described(
         status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
         status, resources, sentences, needs); of an experiment about claims notes: what cannot be measured, and is not run.
     """
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 
     given = overrides or {}
-    options = RunOptions(data, storage, skip_bad=skip_bad, own=Own.of(text, column, dev, test), verify=verify)
+    options = RunOptions(data, storage, skip_bad=skip_bad, own=UserData.of(text, column, dev, test), verify=verify)
     if is_experiment(recipe):
         from raysts.commands import experiment
 
@@ -91,7 +91,7 @@ def described(
 
 def plan_text(result: Result) -> str:
     """The nodes for people."""
-    from raysts.data.shards import skipped_line
+    from raysts.data.parquet import skipped_line
 
     lines = [f"{result['name']}: backbone {result['backbone']['name']} ({result['backbone']['id']})"]
     for node in result["nodes"]:

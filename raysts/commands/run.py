@@ -43,12 +43,12 @@ def run(
         rows. After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
         is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
     """
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 
-    given, own = dict(overrides or {}), Own.of(text, column, dev, test)
+    given, own = dict(overrides or {}), UserData.of(text, column, dev, test)
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
     line = command or f"raysts.run({called!r}, {given!r})"
     options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, own)
@@ -68,7 +68,7 @@ def run(
 
 def text_of(result: Result) -> str:
     """What came of a run, for people."""
-    from raysts.data.shards import skipped_line
+    from raysts.data.parquet import skipped_line
     from raysts.evaluation.standings import format_results, named_teachers
     from raysts.pipeline.deliver import Delivered
 

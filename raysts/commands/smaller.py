@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from raysts.commands.context import corpus_of
-from raysts.data.own import Own
+from raysts.data.user import UserData
 from raysts.evaluation.compression import Cost, Dtype, cost, judge
 from raysts.models.sentence_model import SentenceModel
 
@@ -27,7 +27,7 @@ def measuring(
     """
     if dtype == "float32" and model.truncate_dim == whole:
         return lambda _: None
-    own = Own.of(dev=dev)
+    own = UserData.of(dev=dev)
     data = data or os.environ.get("RAYSTS_DATA") or None
     judged = judge(corpus_of(data, own=own)) if data or own else None
 

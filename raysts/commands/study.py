@@ -12,7 +12,7 @@ from typing import Any
 
 from raysts.commands.context import IN_PROCESS, check_name, on_ray, plan_of, preflight
 from raysts.commands.options import Result, RunOptions
-from raysts.data.shards import skipped_line
+from raysts.data.parquet import skipped_line
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.run_metric import LOSS, rank, reported
 from raysts.pipeline.local import Executor, LocalExecutor, Say

@@ -69,11 +69,13 @@ def tune(
         RunFailed: trials failed for reasons that are not their points', or none finished.
     """
     from raysts.commands.study import planned, run_study
-    from raysts.data.own import Own
+    from raysts.data.user import UserData
 
     given = dict(overrides or {})
     line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {given!r})"
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=Own.of(text, column, dev))
+    options = RunOptions(
+        data, storage, name, address, line, skip_bad=skip_bad, say=say, own=UserData.of(text, column, dev)
+    )
     return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 

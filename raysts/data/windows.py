@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from raysts.data.corpora import Corpus, RowGroup
-from raysts.data.derived import label_codes
-from raysts.data.shards import ShardError, open_shard, pages, remedy
+from raysts.data.corpora import Corpus
+from raysts.data.derive import label_codes
+from raysts.data.parquet import ParquetError, open_parquet, pages, remedy
+from raysts.data.tables import RowGroup
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id
 from raysts.models.tokens import Tokens, tokenize_counted
@@ -86,7 +87,7 @@ def select(corpus: Corpus, table: str, data: Data) -> list[Group]:
         InputError: no row has one of the sources.
     """
     groups: list[tuple[RowGroup, np.ndarray | None, int]] = []
-    for part in corpus.row_groups(table):
+    for part in corpus[table].row_groups():
         rows, count = None, part.rows
         if data.sources:
             column = part.source()
@@ -140,7 +141,7 @@ def tokenize_group(group: Group, spec: StoreSpec, tokenizer: Any, folder: Path, 
                 sizes.append(batch.num_rows)
             assert writer is not None and sum(sizes) == group.size
             writer.close()
-    except ShardError as error:
+    except ParquetError as error:
         raise RunFailed(f"tokenising {spec.table}: {error}") from None
     return {"file": name, "windows": sizes, "cut": cut}
 
@@ -163,7 +164,7 @@ def text_windows(group: Group, spec: StoreSpec) -> Iterator[tuple[int, dict[str,
 
 def selected_rows(group: Group, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Columns of the selected rows of a group, by batches of up to ``WINDOW`` rows of the file."""
-    file, first = open_shard(group.path, remedy(table)), 0
+    file, first = open_parquet(group.path, remedy(table)), 0
     for batch in pages(group.path, file, columns, remedy(table), [group.row_group], WINDOW):
         if group.rows is not None:
             low, high = np.searchsorted(group.rows, [first, first + batch.num_rows])

@@ -9,17 +9,18 @@ from functools import cached_property
 import numpy as np
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import OwnDev
+from raysts.data.user import DEV as STS_DEV
 from raysts.errors import InputError
 from raysts.evaluation import retrieval
 from raysts.evaluation.entailment import DEV, TwoWay, load_entailment
 from raysts.evaluation.scores import AREAS, RowScores
-from raysts.evaluation.sts import Pairs, load_pairs, pairs_from_table
+from raysts.evaluation.sts import Pairs, load_pairs
 from raysts.evaluation.tasks import LabelledSet, Model, Represent, Similarities, lookup
+from raysts.schema import DEVS as USER_DEVS
 
 CORRELATION = ("spearman", "pearson")
 
-DEVS: dict[str, tuple[str, ...]] = {"sts/stsb_dev": CORRELATION, DEV: AREAS}
+DEVS: dict[str, tuple[str, ...]] = {STS_DEV: CORRELATION, DEV: AREAS}
 """The tables that select (``ObjectiveSpec.dev`` names one), and their metrics: the first one selects."""
 
 
@@ -89,16 +90,16 @@ def load_dev(corpus: Corpus, table: str) -> Dev:
         InputError: no model can have a score on it.
     """
     name, metrics = dev_name(table), DEVS[table]
-    own = corpus.own.get(table)
+    user = [key.removeprefix(USER_DEVS) for key in corpus if key.startswith(USER_DEVS)] if table == STS_DEV else []
+    searched = dict.fromkeys(key.split("/")[0] for key in user if "/" in key)
     sets: list[LabelledSet] = []
-    if isinstance(own, OwnDev):
-        name = own.title
-        sets += [pairs_from_table(one.table, one.title, one.sha256, "dev") for one in own.pairs]
-        sets += [retrieval.own_set(part, tables) for part, tables in own.retrieval.items()]
-        if own.retrieval:
-            metrics = MEAN if own.pairs else retrieval.METRICS
-    elif own is not None:
-        name = own.title
+    if searched:
+        pairs = [key for key in user if "/" not in key]
+        name, metrics = corpus[table].title, MEAN if pairs else retrieval.METRICS
+        sets += [load_pairs(corpus, f"{USER_DEVS}{key}", name=key, split="dev") for key in pairs]
+        sets += [retrieval.user_set(corpus, key) for key in searched]
+    elif table in corpus.own:
+        name = corpus.title(table)
         sets += split_pairs(load_pairs(corpus, table, name=name))
     elif table == DEV:
         sets += [TwoWay(name, load_entailment(corpus, table), split="dev")]

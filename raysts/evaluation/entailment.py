@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import label_codes
+from raysts.data.derive import label_codes
 from raysts.evaluation.scores import AREAS, RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError, best_threshold
 from raysts.evaluation.sts import Pairs, pair_similarities, pairs_from_table

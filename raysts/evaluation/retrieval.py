@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import OwnRows
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import UndefinedCorrelationError
@@ -29,7 +28,7 @@ from raysts.evaluation.tasks import LabelledSet, Represent, Representation, Simi
 from raysts.models.layers import Layers
 from raysts.models.prompts import Asked
 from raysts.ops.similarity import SIMILARITIES, Similarity, cosine_of_vectors, dot_of_vectors
-from raysts.schema import RETRIEVAL
+from raysts.schema import DEVS, RETRIEVAL
 
 if TYPE_CHECKING:
     from raysts.models.sentence_model import SentenceModel
@@ -281,16 +280,17 @@ class RetrievalTask(Task):
         return found
 
 
-def own_set(name: str, tables: Mapping[str, OwnRows]) -> Judged:
-    """Return a development set of the user's own.
+def user_set(corpus: Corpus, name: str) -> Judged:
+    """Return the user's development set ``name``.
 
     Raises:
         InputError: its tables cannot be used together.
     """
-    columns = _ids_as_text({part: rows.table for part, rows in tables.items()})
+    tables = {part: corpus[f"{DEVS}{name}/{part}"] for part in RETRIEVAL}
+    columns = _ids_as_text({part: table.read() for part, table in tables.items()})
     if problems := _problems(columns, f"--dev {name}"):
         raise InputError(problems)
-    return replace(_judged(name, columns, [rows.sha256 for rows in tables.values()]), split="dev")
+    return replace(_judged(name, columns, [table.fingerprint for table in tables.values()]), split="dev")
 
 
 def _columns(corpus: Corpus, name: str) -> dict[str, pa.Table]:

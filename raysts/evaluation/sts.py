@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raysts.data.corpora import Corpus
-from raysts.data.own import open_pairs
+from raysts.data.user import open_pairs
 from raysts.errors import InputError
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError
@@ -153,10 +153,10 @@ def load_pairs_file(path: str | Path) -> Pairs:
     """Read the user's own scored pairs; scores may lie in any finite range, a column ``subset`` is used if it is there.
 
     Raises:
-        InputError: as :func:`raysts.data.own.open_pairs`, or a subset whose scores are all equal.
+        InputError: as :func:`raysts.data.user.open_pairs`, or a subset whose scores are all equal.
     """
     own = open_pairs(path, "--pairs")
-    pairs = pairs_from_table(own.table, own.title.lower(), own.sha256)
+    pairs = pairs_from_table(own.table, own.title.lower(), own.fingerprint)
     if problems := pairs.problems():
         raise InputError([f"{path}: {problem}" for problem in problems])
     return pairs

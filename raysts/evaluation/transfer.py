@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import label_codes
+from raysts.data.derive import label_codes
 from raysts.evaluation import probes, senteval
 from raysts.evaluation.scores import RowScores
 from raysts.evaluation.statistics import METRICS, UndefinedCorrelationError

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import TARGETS
+from raysts.data.derive import TARGETS
 from raysts.errors import InputError
 from raysts.evaluation import harness
 from raysts.evaluation.baselines import LONGER, OVERLAP, baseline_scores

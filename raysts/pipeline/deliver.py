@@ -175,7 +175,7 @@ def _compared_on(plan: Plan, a: ModelScores, b: ModelScores) -> str | None:
     else the first that both have, STS sets first."""
     both = [name for name in a if name in b]
     own = [name for name in both if name not in TITLES and a[name].gold is not None]
-    own = [*filter(own.__contains__, plan.corpus.given.test), *own]
+    own = [*filter(own.__contains__, plan.corpus.user.test), *own]
     return next((name for name in (*own, "stsb", *AVERAGED, *both) if name in both), None)
 
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raysts.data.shards import READ_ROWS, open_shard, pages, type_rule
-from raysts.data.user_files import Row, content_of, files_of, format_of, is_saved, missing, rows_of
+from raysts.data.checks import type_rule
+from raysts.data.parquet import READ_ROWS, open_parquet, pages
+from raysts.data.readers import Row, content_of, files_of, format_of, is_saved, missing, rows_of
 from raysts.errors import InputError, RunFailed, nearest
 from raysts.evaluation.compression import MOST_CALIBRATION, Dtype, ranges_of
 from raysts.models.layers import Layers
@@ -79,7 +80,7 @@ def units(source: Path, column: str, output: Path) -> list[Unit]:
             if is_saved(path) or format_of(path) != ".parquet":
                 counts[path] = _count(path, column, types)
                 continue
-            file = open_shard(path, "write it again, or take it out of --input")
+            file = open_parquet(path, "write it again, or take it out of --input")
         except InputError as error:
             problems += error.problems
             continue
@@ -259,7 +260,7 @@ class Reader:
             if unit.schema is not None:
                 yield from self._rows(unit, unit.schema)
                 return
-            file = open_shard(unit.source, do)
+            file = open_parquet(unit.source, do)
             yield from pages(unit.source, file, file.schema_arrow.names, do, [unit.row_group], ROWS)
         except InputError as error:
             raise RunFailed(str(error)) from None

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from raysts.data.batches import BatchOrder
 from raysts.data.corpora import Corpus
-from raysts.data.derived import TARGETS, source_of
-from raysts.data.own import OwnDev
+from raysts.data.derive import TARGETS, source_of
+from raysts.data.parquet import skipped_line
 from raysts.data.windows import WINDOW, Group, StoreSpec, select
 from raysts.data.world import WORLD_VERSION, tiny_config, write_tiny_backbone
 from raysts.errors import InputError
@@ -40,6 +40,7 @@ from raysts.pipeline.outcome import members_dev
 from raysts.pipeline.own_text import kept_last, on_own_text
 from raysts.recipes.catalog import DistillationSettings
 from raysts.recipes.recipe import Pipeline, Recipe
+from raysts.schema import DEVS
 from raysts.storage.store import BucketStore, Store
 from raysts.training.job import total_steps
 
@@ -209,12 +210,8 @@ class Inputs:
     def in_dev(self) -> dict[str, tuple[int, int]]:
         """Of each task of which pairs, or queries, are in the development set that chooses: how many are, and of how many."""
         table = members_dev(self.pipeline)
-        own = self.corpus.own.get(table)
-        parts = (
-            [*own.pairs, *(tables["queries"] for tables in own.retrieval.values())] if isinstance(own, OwnDev) else []
-        )
-        chose = {key for part in parts for key in _keys(part.table)}
-        chose |= set(_keys(self.corpus.read(table))) if not parts and self.corpus.files(table) else set()
+        selecting = [name for name in self.corpus if name.startswith(DEVS)] if table in self.corpus.own else [table]
+        chose = {key for name in selecting if name in self.corpus for key in _keys(self.corpus[name].read())}
         found = {}
         for name in self.tasks if chose else ():
             tables = [table for labelled in harness.sets_of(self.corpus, [name]) for table in labelled.rows]
@@ -244,6 +241,11 @@ class Inputs:
     def skipped(self) -> list[dict[str, Any]]:
         """The files of its training tables that cannot be read and are left out (``skip_bad`` of the corpus)."""
         return self.corpus.skipped(recipe.table for recipe in self.pipeline.recipes.values())
+
+    @property
+    def skipped_lines(self) -> list[str]:
+        """Return :attr:`skipped` for people."""
+        return [*map(skipped_line, self.skipped)]
 
     def resolved(self, recipe: Recipe) -> Recipe:
         """The recipe with the pipeline's precision, and its test sentences named: those of the evaluated tasks, unless it

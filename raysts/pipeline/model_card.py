@@ -12,9 +12,8 @@ from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from raysts.data.fetch import manifest
-from raysts.data.fetch.sources import SOURCES
-from raysts.data.shards import skipped_line
+from raysts.data import manifest
+from raysts.data.fetch import sources
 from raysts.models import pretrained
 from raysts.models.layers import Layers, in_words
 from raysts.models.modules import describe
@@ -99,7 +98,7 @@ def _datasets(plan: Plan) -> list[str]:
     known = {} if corpus.empty else manifest.read(corpus.root)
     canonical = {of for table in tables if table not in corpus.own for of in corpus.sources(table) or (table,)}
     fetched = [table for table in canonical if table in known and manifest.is_intact(corpus.root, table, known[table])]
-    return sorted({source.dataset for table in fetched for source in SOURCES.get(table, ()) if source.file is None})
+    return sorted({source.dataset for table in fetched for source in sources().get(table, ()) if source.file is None})
 
 
 def _nested(recipe: Recipe | None) -> list[str]:
@@ -160,7 +159,7 @@ def card_of(
             *cautions(plan),
             *plan.cut(),
             *_nested(recipes.get(record.get("stage", ""))),
-            *(f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped),
+            *(f"Training data is not whole; {line}" for line in plan.skipped_lines),
         ],
     }
     return render(card)

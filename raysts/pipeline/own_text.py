@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import TARGETS
-from raysts.data.own import DEV, TEXT
+from raysts.data.derive import TARGETS
+from raysts.data.user import DEV, TEXT
 from raysts.recipes.recipe import DEFAULTS, Pipeline, Recipe
 
 SENTENCES = ("nli/sentences", TARGETS)

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from raysts.data.shards import skipped_line
 from raysts.errors import InputError, RunFailed, limit_reached
 from raysts.evaluation import harness
 from raysts.pipeline.deliver import Delivered, cautions, delivered, write_model
@@ -77,7 +76,7 @@ class _Driver:
         done = {step for step, state in self.plan.states().items() if state == "done"}
         self._write_record()
         self.say(f"{self.name}: {len(self.plan.steps)} steps, {len(done)} done")
-        for line in [*self.plan.text_notes(), *map(skipped_line, self.plan.skipped)]:
+        for line in [*self.plan.text_notes(), *self.plan.skipped_lines]:
             self.say(line)
         self.plan.write_backbone()
         for line in harness.left_out(self.plan.corpus, self.plan.tasks):
@@ -181,7 +180,7 @@ class _Driver:
             "command": self.command,
             "pipeline": to_plain(plan.pipeline),
             "data": plan.corpus.uri,
-            "own": plan.corpus.given.as_plain(),
+            "own": plan.corpus.user.as_plain(),
             "skip_bad": plan.corpus.skip_bad,
             "skipped": plan.skipped,
             "backbone_id": plan.backbone_id,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from raysts.data.shards import open_shard, pages, type_rule
+from raysts.data.checks import type_rule
+from raysts.data.parquet import open_parquet, pages
 from raysts.errors import InputError, RunFailed
 from raysts.ids import content_id, file_digest, folder_id, unchanged
 from raysts.models import memory, pretrained
@@ -269,7 +270,7 @@ class PrecomputedVectors:
         self.path, self.files = path, _parquet(path)
         if not self.files:
             raise InputError(f"teacher '{path}': no Parquet file there; give one with a text and its '{VECTORS}' a row")
-        names = open_shard(self.files[0], "write it again").schema_arrow.names
+        names = open_parquet(self.files[0], "write it again").schema_arrow.names
         self.column = next((name for name in TEXTS if name in names), "")
         if not self.column or VECTORS not in names:
             raise InputError(
@@ -345,7 +346,7 @@ class PrecomputedVectors:
 
     def _read(self, column: str) -> Iterator[pa.Array]:
         for path in self.files:
-            file = open_shard(path, "write it again")
+            file = open_parquet(path, "write it again")
             if column not in file.schema_arrow.names:
                 raise InputError(f"teacher '{path}' has no column '{column}', as {self.files[0].name} beside it has")
             kind = file.schema_arrow.field(column).type

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from raysts.data.parquet import READ_ROWS
 from raysts.data.windows import text_windows
 from raysts.data.world import tiny_config, unknown_fraction
 from raysts.errors import InputError
@@ -230,11 +231,12 @@ def _check_every_text(inputs: Inputs, vectors: teachers.PrecomputedVectors) -> N
         raise InputError(
             f"teacher '{vectors.path}' has no vector of {text.held_out[number]!r:.70}; embed all of the text"
         )
-    made = inputs.corpus.made(spec.table, spec.texts[0])
+    table = inputs.corpus[spec.table]
+    made = table.read(spec.texts[:1]).column(0) if table.content else None
     for group in inputs.groups(spec):
         parts: Iterable[tuple[int, Any]]
         if made is not None:
-            part = made[group.row_group]
+            part = made.slice(group.row_group * READ_ROWS, READ_ROWS)
             parts = [(0, part if group.rows is None else part.take(pa.array(group.rows)))]
         else:
             parts = ((first, columns[spec.texts[0]]) for first, columns in text_windows(group, spec))
@@ -331,7 +333,7 @@ def _foreign_text(inputs: Inputs, tables: list[str]) -> list[str]:
         column = next((column.name for column in table_columns(table) if column.kind == "text"), None)
         if column is None:  # judgements
             continue
-        share = unknown_fraction(inputs.corpus.head(table, column, 500))
+        share = unknown_fraction(inputs.corpus[table].head(column, 500))
         where = inputs.own_title(table) or f"{inputs.corpus.where}/{table}"
         if share > MOST_UNKNOWN:
             problems.append(

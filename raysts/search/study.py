@@ -167,7 +167,7 @@ class Study:
             "status": status,
             "raysts": __version__,
             "data": self.plan.corpus.uri,
-            "own": self.plan.corpus.given.as_plain(),
+            "own": self.plan.corpus.user.as_plain(),
             "skipped": self.plan.skipped,
             "objective": f"{metric.described}, mean over {search.seeds} seeds, {metric.mode}imised",
             "metric": search.metric,

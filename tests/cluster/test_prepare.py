@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.cluster.prepare import over_ray
+from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.fetch import manifest
 from raysts.data.wikipedia import prepare
-from raysts.data.wikipedia.prepare import COLUMNS, TABLE, make_run, pieces, run_slice
+from raysts.data.wikipedia.prepare import COLUMNS, TABLE, make_run, pieces
 from raysts.data.wikipedia.wikipedia import clean, dedup_key, split_sentences
 from raysts.errors import InputError, RunFailed
 
@@ -221,7 +221,7 @@ def test_it_goes_on_without_the_shards_that_cannot_be_read(shards: list[Path], t
 
 
 def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Path) -> None:
-    """One is killed that has made runs, one that has merged a range: every row once, in the same files."""
+    """One is killed that has made runs, one that has merged a partition: every row once, in the same files."""
     root, _, _ = calm
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -238,7 +238,7 @@ def test_killed_workers_change_nothing(articles: Path, calm: Calm, tmp_path: Pat
         return over_ray(killed_once, *work)
 
     done = prepare.prepare_wikipedia(articles, tmp_path, spread=deadly, **SMALL)
-    assert {path.name for path in killed.iterdir()} == {"make_runs", "merge_range"}
+    assert {path.name for path in killed.iterdir()} == {"make_runs", "merge_partition"}
     before, after = (
         {path.name: path.read_bytes() for path in (folder / TABLE).iterdir()} for folder in (root, tmp_path)
     )
@@ -269,16 +269,14 @@ def test_work_is_cut_evenly_whatever_the_row_groups(tmp_path: Path) -> None:
         assert seen == list(range(1_000))
 
 
-def test_slices_of_a_run_are_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "ROW_GROUP_ROWS", 100)
-    made = make_run(_articles(100), str(tmp_path), seed=-1)
-    path = made["path"][0].as_py()
-    whole = run_slice(path, 0, 1 << 64)
-    assert whole.num_rows == made["rows"][0].as_py() == 800
-    high = whole["high"].to_numpy()
-    assert (high[1:] >= high[:-1]).all()
-    middle = int(high[333])
-    assert pa.concat_tables([run_slice(path, 0, middle), run_slice(path, middle, 1 << 64)]).equals(whole)
+def test_a_run_has_a_batch_for_each_partition(tmp_path: Path) -> None:
+    path, articles, rows = make_run(_articles(100), str(tmp_path), seed=-1, bits=3)
+    with pa.memory_map(path) as file:
+        reader = pa.ipc.open_file(file)
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    assert (articles, rows, len(batches)) == (100, 800, 8) and sum(map(len, batches)) == 800
+    for index, batch in enumerate(batches):
+        assert {hash >> 61 for hash in batch["high"].to_pylist()} == {index}
 
 
 def test_real_articles(real_data: Corpus, tmp_path: Path) -> None:

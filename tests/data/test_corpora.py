@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.data import corpora, own
+from raysts.data import checks, importing, tables, user
 from raysts.data.corpora import Corpus
-from raysts.data.derived import DERIVED, label_codes
-from raysts.data.own import Own
+from raysts.data.derive import DERIVED, label_codes
+from raysts.data.user import UserData
 from raysts.errors import InputError, RunFailed
 from raysts.schema import NLI_LABELS, TABLES
 
@@ -46,7 +47,7 @@ def test_a_table_is_a_file_or_a_folder_of_shards(tmp_path: Path) -> None:
     assert [path.name for path in corpus.files("sts/stsb_dev")] == ["a.parquet", "b.parquet"]
     assert corpus.rows("sts/stsb_dev") == 4 and corpus.tables() == ["sts/stsb_dev"]
     assert corpus.read("sts/stsb_dev").column("sentence1").to_pylist() == ["x", "y", "a b", "c"]
-    assert corpus.head("sts/stsb_dev", "sentence1", 1) == ["x"]
+    assert corpus["sts/stsb_dev"].head("sentence1", 1) == ["x"]
 
 
 def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
@@ -57,8 +58,8 @@ def test_a_shard_may_have_no_rows(tmp_path: Path) -> None:
     for corpus in (Corpus(tmp_path), Corpus(tmp_path, skip_bad=True)):
         corpus.check(["nli/train"])
         assert corpus.read("nli/train").to_pydict() == NLI and corpus.skipped(["nli/train"]) == []
-        assert corpus.head("nli/train", "premise", 9) == NLI["premise"]
-        assert [group.rows for group in corpus.row_groups("nli/train") if group.rows] == [len(NLI["premise"])]
+        assert corpus["nli/train"].head("premise", 9) == NLI["premise"]
+        assert [group.rows for group in corpus["nli/train"].row_groups() if group.rows] == [len(NLI["premise"])]
     (tmp_path / "nli" / "train" / "1.parquet").unlink()
     assert ["no rows" in problem for problem in Corpus(tmp_path).problems(["nli/train"])] == [True]
 
@@ -92,8 +93,8 @@ def test_a_table_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypa
 
     first = looked_at()
     with monkeypatch.context() as unread:
-        unread.setattr(corpora, "pages", None)
-        unread.setattr(corpora.hashlib, "file_digest", None)
+        unread.setattr(checks, "pages", None)
+        unread.setattr(tables.hashlib, "file_digest", None)
         assert looked_at() == first
     before = path.stat()
     write(root, name, {**STS, "score": [0.0, 5.5]})
@@ -124,21 +125,20 @@ def test_a_second_plan_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     text.write_text("one\ntwo\ntwo\n")
 
     def looked_at() -> tuple[int, list[tuple[int, int]], dict[str, object]]:
-        corpus = Corpus(root, own=Own.of(text=text)).writing_to(tmp_path)
-        groups = [(group.number, group.rows) for group in corpus.row_groups("sentences")]
+        monkeypatch.setattr(user, "_scans", {})  # as another process
+        corpus = Corpus(root, user=UserData.of(text=text)).writing_to(tmp_path)
+        groups = [(group.number, group.rows) for group in corpus["sentences"].row_groups()]
         assert corpus.text is not None
         return corpus.rows("nli/pairs"), groups, {**corpus.text.facts(), "smallest": corpus.text.scan.smallest}
 
     first = looked_at()
     with monkeypatch.context() as unread:
-        unread.setattr(corpora, "pages", None)
-        unread.setattr(corpora, "DERIVED", {name: table._replace(make=None) for name, table in DERIVED.items()})
-        unread.setattr(own, "rows_of", None)
+        unread.setattr(checks, "pages", None)
+        unread.setattr(tables, "DERIVED", {name: table._replace(make=None) for name, table in DERIVED.items()})
+        unread.setattr(importing, "rows_of", None)
         assert looked_at() == first
     text.write_text("one\ntwo\ntwo\nthree\n")
     assert looked_at()[1] == [(0, first[1][0][1] + 1)]
-    masked = Corpus(root).writing_to(tmp_path).keeping({"nli/train": np.array([True, False])})
-    assert masked.rows("nli/sentences") == 2
 
 
 def test_types_that_mean_the_same_are_read_as_the_same(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_bad_row_is_named_with_file_row_and_column(
 
 
 def test_rows_are_counted_within_the_file_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.data.corpora.READ_ROWS", 4)
+    monkeypatch.setattr(checks, "pages", partial(checks.pages, rows=4))
     write(tmp_path, "wikipedia/sentences", {"sentence": ["x"] * 9 + ["", "x"]})
     (problem,) = Corpus(tmp_path).problems(["wikipedia/sentences"])
     assert "row 9," in problem

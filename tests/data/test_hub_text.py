@@ -19,13 +19,13 @@ FILE, SHA = "train.jsonl", "0123456789abcdef0123456789abcdef01234567"
 
 READ = """
 import sys
-from raysts.data.own import Own, open_text
+from raysts.data.user import UserData, open_text
 from raysts.errors import InputError
-own = Own.of(text="hf://owner/docs", column="body")
+own = UserData.of(text="hf://owner/docs", column="body")
 text = own.open()["wikipedia/sentences"]
 print(text.title, text.rows, text.scan.empty)
 print([t for batch in text.batches() for t in batch.column(0).to_pylist()])
-print(text.sha256 == open_text(sys.argv[1], "body").sha256)
+print(text.fingerprint == open_text(sys.argv[1], "body").fingerprint)
 for where, column in (("hf://owner/nothing", "body"), ("hf://owner/docs", "bodi")):
     try:
         open_text(where, column)

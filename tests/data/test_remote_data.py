@@ -16,7 +16,7 @@ from raysts.commands.plan import plan as plan_recipe
 from raysts.commands.report import report as write_reports
 from raysts.commands.run import run as run_recipe
 from raysts.data.corpora import Corpus
-from raysts.data.own import open_text
+from raysts.data.user import open_text
 from raysts.data.windows import select, tokenize_group
 from raysts.errors import InputError
 from raysts.models.pretrained import load_tokenizer
@@ -53,7 +53,11 @@ def test_text_in_a_bucket(data: str, tmp_path: Path) -> None:
     here = open_text(tmp_path / "docs.csv", "text")
     for where in (f"{data}/own/docs.csv", f"{data}/own"):
         there = open_text(where, "text")
-        assert (there.sha256, there.rows, there.title) == (here.sha256, 2, "own" if where.endswith("own") else "docs")
+        assert (there.fingerprint, there.rows, there.title) == (
+            here.fingerprint,
+            2,
+            "own" if where.endswith("own") else "docs",
+        )
     with pytest.raises(InputError, match=r"--text 's3://.*/none.csv': there is no such file"):
         open_text(f"{data}/own/none.csv", "text")
 

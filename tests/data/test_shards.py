@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.data.shards import ShardError, open_shard, pages
+from raysts.data.parquet import ParquetError, open_parquet, pages
 from raysts.data.windows import StoreSpec, select, tokenize_group
 from raysts.data.world import world_tokenizer
 from raysts.errors import InputError, RunFailed
@@ -38,11 +38,9 @@ def test_one_message_names_the_shard_and_what_to_do(kind: str, world: Path) -> N
 
 @pytest.mark.parametrize("kind", damage.DAMAGE)
 def test_skipped_shards_are_listed_and_the_table_is_that_of_the_others(kind: str, world: Path, tmp_path: Path) -> None:
-    whole = Corpus(world)
-    rows = whole.rows(TABLE)
     paths = damage.shards(world, TABLE)
+    rows, before = Corpus(world).rows(TABLE), Corpus(world).fingerprint(TABLE)
     size = pq.ParquetFile(paths[2]).metadata.num_rows
-    before = whole.fingerprint(TABLE)
     damage.DAMAGE[kind](paths[2])
 
     corpus = Corpus(world, skip_bad=True)
@@ -110,11 +108,11 @@ def _write(path: Path, **options: object) -> list[str]:
 def test_changed_bytes_are_seen(options: dict[str, object], mask: int, says: str, tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     texts = _write(path, **options)
-    file = open_shard(path, "mend it")
+    file = open_parquet(path, "mend it")
     assert [t for batch in pages(path, file, ["sentence"], "", rows=300) for t in batch.column(0).to_pylist()] == texts
     damage.flipped(path, mask=mask)
-    with pytest.raises(ShardError, match=says) as caught:
-        list(pages(path, open_shard(path, ""), ["sentence"], "mend it", [0]))
+    with pytest.raises(ParquetError, match=says) as caught:
+        list(pages(path, open_parquet(path, ""), ["sentence"], "mend it", [0]))
     assert str(caught.value).startswith(f"{path}: its pages of row group 0 ")
     assert str(caught.value).endswith("; mend it")
 

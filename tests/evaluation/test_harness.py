@@ -139,6 +139,7 @@ def test_rows_that_cannot_be_used_are_named_before_anything_is_embedded(corpus: 
     broken["sentence2"][6] = "  "
     broken["sentence1"][9] = None
     path = write_table(tmp_path, "sts/sts16", broken)
+    corpus = Corpus(tmp_path)
     model = HashedWords()
     with pytest.raises(InputError) as caught:
         harness.evaluate(model, corpus)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 import raysts
 from raysts.commands.report import report
 from raysts.data.corpora import Corpus
-from raysts.data.own import TEXT, Own, open_text
+from raysts.data.user import TEXT, UserData, open_text
 from raysts.errors import InputError, RunFailed
 from raysts.models.encoder import Encoder
 from raysts.pipeline.own_text import kept_last, on_own_text
@@ -244,8 +244,8 @@ def test_the_best_by_agreement_is_no_claim(own: Path, tmp_path: Path) -> None:
 
 
 def test_recipes_read_the_text_and_nothing_chooses_without_labels(own: Path, small_corpus: Corpus) -> None:
-    text = Own.of(text=own / "docs.csv", column="text")
-    alone, beside = Corpus(None, own=text), Corpus(small_corpus.root, own=text)
+    text = UserData.of(text=own / "docs.csv", column="text")
+    alone, beside = Corpus(None, user=text), Corpus(small_corpus.root, user=text)
     unsupervised = on_own_text(names.pipeline("simcse-unsup-sed"), alone)
     assert (unsupervised.stages["simcse-unsup"].train.keep, unsupervised.sed.train.keep) == ("last", "last")
     assert kept_last(unsupervised, alone)[0].startswith("simcse-unsup: no development set is there")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
-from raysts.data.derived import DERIVED
+from raysts.data.derive import DERIVED
 from raysts.data.world import EMBEDDED, world_vocabulary, world_words
 from raysts.schema import TABLES
 from tools.world import generate

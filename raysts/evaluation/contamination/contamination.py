@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import TARGETS
+from raysts.data.derive import TARGETS
 from raysts.evaluation.contamination.lineage import TrainedOn, TrainingText
 from raysts.evaluation.contamination.text_overlap import occurrences
 from raysts.evaluation.tasks import LabelledSet

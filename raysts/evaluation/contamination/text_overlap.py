@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import DERIVED
-from raysts.data.imports import unused
+from raysts.data.derive import DERIVED
+from raysts.data.importing import unused
 from raysts.data.windows import select, selected_rows
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
@@ -145,7 +145,7 @@ def check_folder(corpus: Corpus) -> dict[str, Any]:
     Returns:
         ``root``; ``tables`` (rows and files of those present); ``missing`` (names); ``problems`` (unusable files and
         rows, with file, row and column); ``unused`` (see
-        :func:`raysts.data.imports.unused`); ``overlaps`` (see ``overlap``; tables with problems are left out).
+        :func:`raysts.data.importing.unused`); ``overlaps`` (see ``overlap``; tables with problems are left out).
     """
     tables: dict[str, Any] = {}
     problems: list[str] = []

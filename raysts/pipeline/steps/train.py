@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raysts.data.derived import TARGETS
+from raysts.data.derive import TARGETS
 from raysts.models.layers import Layers
 from raysts.pipeline.inputs import Inputs
 from raysts.pipeline.local import Executor, Say

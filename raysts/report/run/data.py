@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from raysts.data.shards import skipped_line
 from raysts.evaluation.compare import Difference
 from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.run_metric import RunMetric
@@ -175,7 +174,7 @@ def _notes(plan: Plan, evaluated: bool) -> list[str]:
             f"{len(plan.members)} of {plan.pipeline.members} members that finished. Its reason: {member['reason']}"
         )
     notes += plan.text_notes()
-    notes += [f"Training data is not whole; {skipped_line(file)}" for file in plan.skipped]
+    notes += [f"Training data is not whole; {line}" for line in plan.skipped_lines]
     by_labels = [stage for stage, recipe in plan.pipeline.recipes.items() if recipe.by_dev]
     if by_labels:
         names = dict.fromkeys(plan.dev_name(plan.pipeline.recipes[stage].spec.dev) for stage in by_labels)

@@ -139,7 +139,7 @@ def winning_command(study: Study, best: PointScores) -> str:
     texts = [f"{path.removeprefix('stages.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
     where = ["--data", plan.corpus.uri] if plan.corpus.uri else []
-    where += [*plan.corpus.given.arguments(), "--storage", Store.of(plan.storage).uri]
+    where += [*plan.corpus.user.arguments(), "--storage", Store.of(plan.storage).uri]
     skip = ["--skip-bad"] if plan.corpus.skip_bad else []
     return shlex.join(["raysts", "run", search.pipeline.name, *settings, *where, *skip])
 

@@ -88,7 +88,7 @@ def test_contaminated_rows(corpus: Corpus) -> None:
 def test_check_reports_everything_and_survives_broken_tables(corpus: Corpus) -> None:
     (corpus.root / "sts/sts12.parquet").write_bytes(b"not parquet")
     _write(corpus.root, "sts/sts13", sentence1=["a"], sentence2=["b"], score=[7.0])
-    report = check_folder(corpus)
+    report = check_folder(Corpus(corpus.root))
     assert report["tables"]["nli/train"] == {"rows": 4, "files": 1}
     assert report["tables"]["sts/sts12"]["rows"] is None
     assert "sts/sts14" in report["missing"] and "sts/sts12" not in report["missing"]

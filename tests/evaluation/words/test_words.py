@@ -46,9 +46,10 @@ STRANGERS = [("RG65", "zebra", "quagga", 1.0), ("RG65", "zebra", "okapi", 2.0)]
 def test_the_sets_that_are_there_are_measured_and_the_rest_is_named(
     small: SentenceModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus = web(tmp_path, word_similarity=SIMILARITY + STRANGERS, word_analogy=ANALOGY, word_categorization=CATEGORIES)
+    web(tmp_path, word_similarity=SIMILARITY + STRANGERS, word_analogy=ANALOGY, word_categorization=CATEGORIES)
     texts = sentences()
     write_table(tmp_path, "sts/sts12", {"sentence1": texts[:30], "sentence2": texts[30:], "score": [1.0, 2.0] * 15})
+    corpus = Corpus(tmp_path)
     rows = harness.evaluate(small, corpus, ["words"], context={"system": "x", "role": "backbone"}, resamples=10)
     assert {row["layers"] for row in rows} == {"only-1", "only-2"}
     assert {(row["dataset"], row["metric"]) for row in rows if row["metric"] != "coverage"} == {

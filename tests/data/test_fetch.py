@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
+from raysts.data import manifest
 from raysts.data.corpora import Corpus
-from raysts.data.fetch import manifest
-from raysts.data.fetch.fetch import fetch
-from raysts.data.fetch.hub import Located, resolve
-from raysts.data.fetch.sources import SOURCES, VECTORS
+from raysts.data.fetch import fetch, sources
+from raysts.data.vectors import VECTORS
 from raysts.errors import InputError
 from raysts.schema import TABLES
 
@@ -118,14 +117,14 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_source_names_a_canonical_table_and_a_whole_commit() -> None:
-    assert set(SOURCES) <= set(TABLES)
-    for parts in SOURCES.values():
+    assert set(sources()) <= set(TABLES)
+    for parts in sources().values():
         for part in parts:
             assert part.rows > 0 and (part.revision is None or (len(part.revision) == 40 and int(part.revision, 16)))
-    assert {part.dataset for parts in SOURCES.values() for part in parts if part.revision is None} == {
+    assert {part.dataset for parts in sources().values() for part in parts if part.revision is None} == {
         "RobZamp/sick", "SetFit/SentEval-CR", "rahulsikder223/SentEval-MPQA",
     }  # fmt: skip
-    assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(SOURCES)
+    assert {name for name in TABLES if name.startswith(("senteval/", "web/"))} <= set(sources())
     for name, archive in VECTORS.items():
         assert name == f"words/{archive.member.removesuffix('.txt')}" and len(archive.sha256) == 64
 
@@ -212,7 +211,7 @@ def small_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     similar = root / "mfaruqui/eval-word-vectors/data/word-sim"
     words = root / "word-benchmarks"
     for table in ("web/word_similarity", "web/word_analogy", "web/word_categorization"):
-        for part in SOURCES[table]:
+        for part in sources()[table]:
             assert part.file is not None
             path = (words if part.file.endswith(".csv") else similar.parents[1]) / part.file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -268,16 +267,16 @@ def test_a_file_of_github_is_asked_for_at_its_commit(
     small_sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Served by a file tree in the place of GitHub; then not at all."""
-    part = SOURCES["web/word_analogy"][0]
-    for each in SOURCES["web/word_analogy"]:
+    part = sources()["web/word_analogy"][0]
+    for each in sources()["web/word_analogy"]:
         assert each.file is not None
         served = tmp_path / "served" / each.dataset / (each.revision or "") / each.file
         served.parent.mkdir(parents=True, exist_ok=True)
         served.write_text(",type,word1,word2,word3,target\n0,x,a,b,c,d\n")
-    monkeypatch.setattr("raysts.data.fetch.hub.GITHUB", (tmp_path / "served").as_uri())
+    monkeypatch.setattr("raysts.data.fetch.GITHUB", (tmp_path / "served").as_uri())
     entry = fetch(tmp_path / "data", ["web/word_analogy"])["tables"]["web/word_analogy"]
     assert entry["rows"] == 4 and entry["sources"][0]["revision"] == part.revision and entry["sources"][0]["pinned"]
-    monkeypatch.setattr("raysts.data.fetch.hub.GITHUB", (tmp_path / "nowhere").as_uri())
+    monkeypatch.setattr("raysts.data.fetch.GITHUB", (tmp_path / "nowhere").as_uri())
     with pytest.raises(
         RuntimeError, match=r"vecto-ai/word-benchmarks \(word-analogy.*google-analogies.csv\) could not .*Git"
     ):
@@ -286,7 +285,8 @@ def test_a_file_of_github_is_asked_for_at_its_commit(
 
 
 def test_shards_are_cut_by_size(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.data.fetch.fetch.SHARD_BYTES", 1)
+    monkeypatch.setattr("raysts.data.fetch.SHARD_BYTES", 1)
+    monkeypatch.setattr("raysts.data.fetch.ROW_GROUP_ROWS", 1_000)
     fetch(tmp_path, ["wikipedia"], source=mirror)
     corpus = Corpus(tmp_path)
     assert len(corpus.files("wikipedia/articles")) == 3  # one batch of at most 1,000 rows each
@@ -330,7 +330,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(mirror: Path, tm
 
 def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from raysts.data.fetch.fetch import fetch\n"
+        "import sys; from pathlib import Path; from raysts.data.fetch import fetch\n"
         "try: fetch(Path(sys.argv[1]), [sys.argv[2]], progress=print)\n"
         "except RuntimeError as error: print('ERROR', error)"
     )
@@ -346,6 +346,5 @@ def test_without_the_hub_the_message_names_the_data_set_and_the_remedy(tmp_path:
 
 
 def test_a_pinned_commit_needs_no_look_up() -> None:
-    part = SOURCES["sts/sts12"][0]
-    located = Located(part, part.dataset, None, part.revision, local=False)
-    assert resolve(located, print) is located and located.facts()["pinned"]
+    (part,) = sources()["sts/sts12"]
+    assert part.resolved(print) is part and part.facts()["pinned"]

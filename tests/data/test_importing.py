@@ -11,7 +11,7 @@ import pytest
 from raysts.commands import parser
 from raysts.commands.data import check, import_table
 from raysts.data.corpora import Corpus
-from raysts.data.imports import Import
+from raysts.data.importing import Source
 from raysts.errors import InputError, RunFailed
 
 NLI = [
@@ -41,7 +41,7 @@ def test_rows_are_counted_and_labels_mapped(tmp_path: Path, drop: bool, written:
     found = import_table(nli(tmp_path), "nli", tmp_path / "data", columns=COLUMNS, labels=LABELS, drop=drop)
     counts = ("rows_read", "rows_written", "empty", "left_out", "exact_duplicates")
     assert [found[name] for name in counts] == [6, written, 1, 1, 1]
-    corpus = Corpus(tmp_path / "data").writing_to(tmp_path)
+    corpus = Corpus(tmp_path / "data")
     corpus.check(["nli/train"])
     assert corpus.read("nli/train").to_pylist()[0] == {
         "premise": "A man eats.", "hypothesis": "Someone eats.", "label": "entailment"
@@ -81,45 +81,33 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
     assert written == ["Dr. Who came.", "He left!", "Why?"]
 
 
+def pairs(score: str) -> dict[str, Any]:
+    return {"columns": {"sentence1": "q", "sentence2": "a", "score": score}}
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("nli", {"columns": COLUMNS}, r"row 0 \(line 1\): unknown label 'ent'; map it with --labels=ent=entailment"),
         (
             "nli",
-            {"columns": {**COLUMNS, "label": "gld"}},
-            "column 'gld' is missing.*did you mean 'gold'.*--columns label=",
+            {"columns": COLUMNS},
+            r"row 0 \(line 1\), column 'gold': unknown label 'ent'; map it with --labels=ent=",
         ),
+        ("nli", {"columns": {**COLUMNS, "label": "gld"}}, "'gld' is missing.*did you mean 'gold'.*--columns label="),
         ("nli", {"columns": {"premis": "q"}}, "no column of nli/train, .*did you mean 'premise'"),
         ("nli", {"columns": COLUMNS, "labels": {"ent": "yes"}}, "--labels ent=yes: must be one of entailment"),
-        (
-            "pairs",
-            {"columns": {"sentence1": "q", "sentence2": "a", "score": "gold"}},
-            "holds 'ent'; must be a finite number",
-        ),
-        (
-            "pairs",
-            {"columns": {"sentence1": "q", "sentence2": "a", "score": "n"}},
-            "holds '1_0'; must be a finite number",
-        ),
-        (
-            "pairs",
-            {"columns": {"sentence1": "q", "sentence2": "a", "score": "none"}},
-            r"row 0 \(line 1\): column 'score' is empty; must be a number",
-        ),
-        (
-            "pairs",
-            {"columns": {"sentence1": "q", "sentence2": "a", "score": "yes"}},
-            "holds True; must be a finite number",
-        ),
+        ("pairs", pairs("gold"), "column 'gold': 'ent' must be a finite number"),
+        ("pairs", pairs("n"), "'1_0' must be a finite number"),
+        ("pairs", pairs("none"), r"row 0 \(line 1\), column 'none': null or missing; every row needs a value"),
+        ("pairs", pairs("yes"), "True must be a finite number"),
         ("pairs", {"columns": COLUMNS}, "no column of tests/mine"),
         ("pairs", {"columns": COLUMNS, "name": "STSb"}, "--name 'STSb': is the name of a public task"),
+        ("pairs", {"columns": COLUMNS, "name": "a b"}, "--name 'a b': has up to 100 letters"),
+        ("pairs", {**pairs("one"), "labels": LABELS}, "--labels: tests/mine has no labels"),
+        ("pairs", {**pairs("one"), "split": True}, "--split-sentences: cuts the texts of --as sentences alone"),
         ("sentences", {"columns": {"sentence": "a"}, "name": "x"}, "--name 'x': sentences become the table wikipedia"),
-        (
-            "sentences",
-            {"columns": {"sentence": "a"}, "name": "nli/train"},
-            "no canonical table with the columns sentence",
-        ),
+        ("sentences", {"columns": {"sentence": "a"}, "name": "nli/train"}, "no canonical table with the columns sent"),
+        ("sentences", {"columns": {"sentence": "none"}}, r"no row can be used \(6 read, 6 empty\)"),
         ("retrieval", {"columns": {"text": "a"}}, "say with them which table of the retrieval set"),
         (
             "retrieval",
@@ -128,8 +116,8 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
         ),
         (
             "retrieval",
-            {"columns": {"query_id": "q", "text": "a"}, "drop": "exact"},
-            "1 values of query_id are .*: 'A man eats.'",
+            {"columns": {"query_id": "q", "text": "a"}, "drop": True},
+            "1 values of query_id are .*: 'A man eat",
         ),
         (
             "retrieval",
@@ -139,28 +127,27 @@ def test_every_kind_becomes_the_table_that_is_read(tmp_path: Path) -> None:
         (
             "retrieval",
             {"columns": {"query_id": "q", "doc_id": "a", "score": "half"}},
-            "column 'score' holds 0.5; must be a whole number",
+            "column 'half': 0.5 must be a whole number",
         ),
         ("sentence", {}, r"--as 'sentence': must be one of .*did you mean 'sentences'"),
     ],
 )
-def test_refused_before_anything_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
+def test_refused_and_nothing_is_written(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         import_table(nli(tmp_path), kind, tmp_path / "data", **options)
-    assert not list((tmp_path / "data").rglob("*.parquet"))
+    assert not list((tmp_path / "data").rglob("*"))
 
 
 @pytest.mark.parametrize("rows", [2, 6, 9])
 def test_a_file_that_changes_meanwhile_is_no_table(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = lines(tmp_path / "mine.jsonl", [{"sentence": f"one {i}"} for i in range(6)])
-    keep = Import._keep
+    read = Source.rows
 
-    def changed(self: Import, *of: Any) -> Any:
-        kept = keep(self, *of)
+    def changed(self: Source, *of: Any) -> Any:
+        yield from read(self, *of)
         lines(file, [{"sentence": f"two {i}"} for i in range(rows)])
-        return kept
 
-    monkeypatch.setattr(Import, "_keep", changed)
+    monkeypatch.setattr(Source, "rows", changed)
     with pytest.raises(RunFailed, match="mine.jsonl' was changed while it was read"):
         import_table(file, "sentences", tmp_path / "data")
     assert not list((tmp_path / "data").rglob("*.parquet"))

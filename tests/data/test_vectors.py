@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from raysts.cli import execute
-from raysts.data.fetch.fetch import fetch
-from raysts.data.fetch.sources import VECTORS
+from raysts.data.fetch import fetch
+from raysts.data.vectors import VECTORS
 from raysts.errors import InputError
 
 WORDS = {dimensions: f"the {'0.5 ' * dimensions}\nof {'1.5 ' * dimensions}\n" for dimensions in (50, 100, 200, 300)}

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysts.data.corpora import Corpus
-from raysts.data.derived import pairs
+from raysts.data.derive import pairs
 from raysts.data.windows import select
 from raysts.errors import InputError
 from raysts.recipes.recipe import Data
@@ -36,8 +36,8 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def written(corpus: Corpus, name: str) -> list[dict]:
-    corpus.write_derived(name)
-    (path,) = {group.path for group in corpus.row_groups(name)}
+    corpus[name].write()
+    (path,) = {group.path for group in corpus[name].row_groups()}
     return pq.read_table(path).to_pylist()
 
 
@@ -126,7 +126,7 @@ def test_a_table_that_is_there_is_used(corpus: Corpus, tmp_path: Path) -> None:
     pq.write_table(pa.table(own), tmp_path / "data/nli/triplets.parquet")
     corpus = Corpus(tmp_path / "data").writing_to(tmp_path / "made")
     assert corpus.rows("nli/triplets") == 1 and corpus.sources("nli/triplets") == []
-    corpus.write_derived("nli/triplets")
+    corpus["nli/triplets"].write()
     assert not (tmp_path / "made").exists()
 
 

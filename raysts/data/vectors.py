@@ -1,4 +1,4 @@
-"""Files from the web: read whole, or downloaded with resumption; archives of word vectors made into text files."""
+"""Word vectors from the web: downloads that continue after an interruption, archives unpacked into text files."""
 
 import hashlib
 import shutil
@@ -6,11 +6,11 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from raysts.data.fetch.sources import VECTORS, Archive
 from raysts.errors import InputError, RunFailed
 from raysts.storage.atomic import atomic_write
 
@@ -21,19 +21,31 @@ _BLOCK = 1 << 20
 _SAID = 100 << 20  # bytes between two lines of progress
 
 
-def read(url: str) -> bytes:
-    """What is at an address."""
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            found: bytes = answer.read()
-            return found
-    except (OSError, HTTPException) as error:
-        raise RunFailed(f"{url} could not be read: {_why(error)}") from error
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A zip archive on the web, and the text file that is wanted of it."""
+
+    url: str
+    sha256: str
+    member: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+
+_GLOVE = (
+    "https://nlp.stanford.edu/data/glove.6B.zip",
+    "617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb",
+)
+
+VECTORS = {f"words/glove.6B.{width}d": Archive(*_GLOVE, f"glove.6B.{width}d.txt") for width in (50, 100, 200, 300)}
+"""Word vectors that can be fetched, as text files of that name; only when they are asked for, since they are large."""
 
 
 def local_archive(name: str, source: str | Path) -> Path:
-    """The copy of the archive of word vectors ``name`` in a folder."""
-    path = Path(source) / _file(VECTORS[name])
+    """Return the copy of the archive of word vectors ``name`` in a folder."""
+    path = Path(source) / VECTORS[name].file
     if not path.is_file():
         raise InputError(f"--source '{source}' does not hold {path.name}, of which {name} is a part: copy it there")
     return path
@@ -42,13 +54,13 @@ def local_archive(name: str, source: str | Path) -> Path:
 def fetch_vectors(
     root: Path, names: Sequence[str], source: str | Path | None, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Write word vectors of ``VECTORS`` as text files below ``root``; those that are there stay.
+    """Write word vectors as text files below ``root``, unless they exist.
 
-    The archive is downloaded once for all of them, goes on where an earlier download stopped, is checked against its
-    SHA-256, and is removed in the end.
+    One download of the archive serves all of them. It continues an earlier download, is checked against its SHA-256, and removed
+    in the end.
 
     Raises:
-        RuntimeError: the archive cannot be downloaded, is another file than expected, or cannot be unpacked.
+        RunFailed: the archive cannot be downloaded, is another file than expected, or cannot be unpacked.
     """
     done: dict[str, Any] = {}
     downloaded: set[Path] = set()
@@ -62,53 +74,42 @@ def fetch_vectors(
             packed = local_archive(name, source)
             _check(packed, archive)
         else:
-            packed = path.parent / _file(archive)
+            packed = path.with_name(archive.file)
             packed.parent.mkdir(parents=True, exist_ok=True)
             _download(archive, packed, progress)
             downloaded.add(packed)
         progress(f"{name}: unpacking {archive.member}")
         try:
-            with zipfile.ZipFile(packed) as files, files.open(archive.member) as member:
-                _write(member, path)
+            with (
+                zipfile.ZipFile(packed) as files,
+                files.open(archive.member) as member,
+                atomic_write(path) as draft,
+                draft.open("wb") as file,
+            ):
+                shutil.copyfileobj(member, file, _BLOCK)
         except (zipfile.BadZipFile, KeyError) as error:
             raise RunFailed(
                 f"{packed} holds no readable {archive.member} ({error}); remove it and try again"
             ) from error
-        done[name] = {
-            "status": "fetched",
-            "file": str(path),
-            "sources": [{"url": archive.url, "sha256": archive.sha256}],
-        }
+        origin = {"url": archive.url, "sha256": archive.sha256}
+        done[name] = {"status": "fetched", "file": str(path), "sources": [origin]}
     for packed in downloaded:
         packed.unlink()
     return done
 
 
-def _write(member: IO[bytes], path: Path) -> None:
-    with atomic_write(path) as draft, draft.open("wb") as file:
-        shutil.copyfileobj(member, file, _BLOCK)
-
-
-def _file(archive: Archive) -> str:
-    return archive.url.rsplit("/", 1)[-1]
-
-
 def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> None:
-    """The whole archive at ``path``; what is there of it, ``<path>.part``, is not asked for again."""
+    """Download the archive to ``path``; what ``<path>.part`` holds of it is not asked for again."""
     if path.is_file():  # complete and checked, of a run that ended while it unpacked
         return
     part = path.with_name(f"{path.name}.part")
     try:
         have = part.stat().st_size if part.exists() else 0
         request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
-        try:
-            answer = urllib.request.urlopen(request, timeout=TIMEOUT)
-        except urllib.error.HTTPError as error:
-            if error.code != 416:  # nothing after the last byte that is there
-                raise
-            _complete(part, path, archive)
-            return
-        with answer, part.open("ab" if answer.status == 206 else "wb") as file:
+        with (
+            urllib.request.urlopen(request, timeout=TIMEOUT) as answer,
+            part.open("ab" if answer.status == 206 else "wb") as file,
+        ):
             total = file.tell() + int(answer.headers.get("Content-Length") or 0)
             progress(f"{path.name}: downloading {total - file.tell():,} of {total:,} bytes from {archive.url}")
             said = file.tell()
@@ -120,17 +121,15 @@ def _download(archive: Archive, path: Path, progress: Callable[[str], None]) -> 
             if file.tell() < total:
                 raise ConnectionError(f"the connection ended after {file.tell():,} of {total:,} bytes")
     except (OSError, HTTPException) as error:
-        raise RunFailed(
-            f"{archive.url} could not be downloaded: {_why(error)}; check the network and run it again (it goes on where "
-            f"it stopped), or download {path.name} elsewhere and give its folder with --source FOLDER"
-        ) from error
-    _complete(part, path, archive)
-
-
-def _complete(part: Path, path: Path, archive: Archive) -> None:
+        if not (isinstance(error, urllib.error.HTTPError) and error.code == 416):  # 416: the part is all of it
+            why = getattr(error, "reason", None) or error or type(error).__name__
+            raise RunFailed(
+                f"{archive.url} could not be downloaded: {why}; check the network and run it again (it goes on where it "
+                f"stopped), or download {path.name} elsewhere and give its folder with --source FOLDER"
+            ) from error
     try:
         _check(part, archive)
-    except RuntimeError:
+    except RunFailed:
         part.unlink()  # going on after wrong bytes would never end well
         raise
     part.replace(path)
@@ -138,13 +137,9 @@ def _complete(part: Path, path: Path, archive: Archive) -> None:
 
 def _check(path: Path, archive: Archive) -> None:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != archive.sha256:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != archive.sha256:
         raise RunFailed(
-            f"{path.name} of {archive.url} has SHA-256 {found}, expected {archive.sha256}: the file was damaged or "
+            f"{path.name} of {archive.url} has SHA-256 {sha256}, expected {archive.sha256}: the file was damaged or "
             f"replaced; fetch it again"
         )
-
-
-def _why(error: Exception) -> str:
-    return str(getattr(error, "reason", None) or error or type(error).__name__)

@@ -1,0 +1,43 @@
+"""Facts about files and tables, kept on this machine, so that raysts does not read an unchanged file again."""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from raysts.ids import content_id
+from raysts.storage.atomic import cache_folder
+from raysts.storage.checksums import read_record, write_record
+
+MOST = 4096
+"""Files of facts; each fact takes two. The oldest half is removed above that."""
+
+
+class Facts:
+    """Facts about one subject.
+
+    Args:
+        subject: JSON values that the facts depend on; other values are another subject.
+        files: sources of the facts. A file with another size, time or inode is another subject.
+    """
+
+    def __init__(self, *subject: Any, files: Iterable[Path] = ()):
+        stats = {str(path.absolute()): path.stat() for path in files}
+        states = [[path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino] for path, at in stats.items()]
+        self._path = cache_folder() / "known" / f"{content_id([*subject, states])}.json"
+
+    def read(self) -> dict[str, Any]:
+        """Return the facts; empty if there are no facts or they cannot be read."""
+        with contextlib.suppress(OSError):
+            return read_record(self._path) or {}
+        return {}
+
+    def add(self, **facts: Any) -> None:
+        """Keep more facts, unless the cache cannot be written: then raysts reads the files again."""
+        with contextlib.suppress(OSError, UnicodeError):  # half a surrogate cannot be written
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # facts about a text hold some of it
+            write_record(self._path, self.read() | facts)
+            files = list(self._path.parent.iterdir())
+            if len(files) > MOST:
+                for path in sorted(files, key=lambda path: path.stat().st_mtime)[: -MOST // 2]:
+                    path.unlink(missing_ok=True)

@@ -1,1 +1,0 @@
-"""Public data sets, brought into the canonical layout."""

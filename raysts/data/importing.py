@@ -1,0 +1,376 @@
+"""Rows of users' files as canonical tables: their columns by name, labels mapped, every value checked.
+
+``raysts data import`` writes them; ``--text``, ``--dev`` and ``--test`` read them in the same way (:mod:`raysts.data.user`).
+"""
+
+import hashlib
+import shlex
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.data.readers import LINES, columns_of_files, files_of, format_of, missing, rows_of, title_of
+from raysts.data.wikipedia.wikipedia import sentences_of
+from raysts.errors import InputError, RunFailed, nearest
+from raysts.schema import NLI_LABELS, RETRIEVAL, SET_NAME, TESTS, Column, table_columns
+from raysts.storage.atomic import no_empty_folders
+from raysts.storage.store import Store
+
+KINDS = {"sentences": "wikipedia/sentences", "nli": "nli/train", "triplets": "nli/triplets"}
+"""The table of each kind that has one; ``pairs`` and ``retrieval`` have tables by the set's name."""
+
+DROP = "drop"
+"""A row with a label that is mapped to this is left out."""
+
+WRITE_ROWS = 65_536
+MOST_PROBLEMS = 20
+
+Values = tuple[Any, ...]
+"""The values of a row in the order of the table's columns: text, float, or None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A user's files as rows of a canonical table."""
+
+    files: tuple[Path, ...]
+    columns: tuple[Column, ...]
+    names: Callable[[Path, Sequence[str]], Mapping[str, str]]
+    """Given a file and its columns, returns the file's column by canonical name, or raises an error."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """A label of the table, or ``drop``, by the file's own word for it."""
+    strict: bool = False
+    """Refuse rows without a value, instead of leaving them out."""
+
+    def rows(self, counts: dict[str, int]) -> Iterator[Values]:
+        """Yield the usable rows in order; ``counts`` counts ``rows_read``, ``empty``, ``left_out``.
+
+        Raises:
+            InputError: up to 20 values that cannot be used, each with its file, row and column.
+        """
+        counts |= dict.fromkeys(("rows_read", "empty", "left_out"), 0)
+        problems: list[str] = []
+        for path in self.files:
+            for place, names, row in self._rows_of(path):
+                counts["rows_read"] += 1
+                values: list[Any] = []
+                lacking: list[str] = []
+                before = len(problems)
+                for column in self.columns:
+                    name = names.get(column.name, column.name)
+                    value, fault = row.get(name), None
+                    try:
+                        values.append(self._value(value, column))
+                    except ValueError as error:
+                        fault = str(error)
+                    else:
+                        if values[-1] is None and not column.nulls:
+                            lacking.append(column.kind)
+                            if self.strict or column.kind == "number":
+                                what = "null or missing" if value is None else "empty sentence"
+                                fault = f"{what}; every row needs a value, correct or remove it"
+                    if fault:
+                        problems.append(f"{path}: row {place}, column '{name}': {fault}")
+                if not self.strict and {*lacking} - {"number"}:
+                    del problems[before:]
+                    counts["empty"] += 1
+                elif len(problems) >= MOST_PROBLEMS:
+                    raise InputError(problems[:MOST_PROBLEMS])
+                elif DROP in [value for value, column in zip(values, self.columns, strict=False) if column.labels]:
+                    counts["left_out"] += 1
+                elif len(problems) == before:
+                    yield tuple(values)
+        if problems:
+            raise InputError(problems)
+
+    def _rows_of(self, path: Path) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, Any]]]:
+        names: dict[str, str] = {}
+
+        def choose(path: Path, present: Sequence[str]) -> list[str]:
+            names.clear()
+            names.update(self.names(path, present))
+            return list(dict.fromkeys(names.values()))
+
+        for index, (where, row) in enumerate(rows_of(path, choose)):
+            yield f"{index}{where}", names, row
+
+    def _value(self, value: Any, column: Column) -> Any:
+        """Return a value as the table holds it, None for nothing, or raise ValueError with what is wrong."""
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        if column.labels:
+            return self._label(value, column)
+        if column.kind == "label":
+            return str(value)
+        if column.kind == "number":
+            number = column.number(value)
+            if number is None:
+                raise ValueError(
+                    f"{value!r:.40} must be {column.rule} (decimal point, no thousands separator); correct or remove the row"
+                )
+            return number
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.40}; every row needs a text, correct or remove it, or name another column")
+        return value.strip()
+
+    def _label(self, value: Any, column: Column) -> str:
+        word = self.labels.get(str(value), str(value).lower())
+        if word.isdecimal() and int(word) < len(column.labels):
+            word = column.labels[int(word)]
+        if word not in (*column.labels, DROP):
+            # Written together: to a command line that begins with '-', as SNLI's '-' and -1, is an option.
+            by = shlex.quote(f"--labels={value}=")
+            raise ValueError(
+                f"unknown label {value!r}; map it with {by}{'|'.join(column.labels)}, or leave its rows out with {by}{DROP}"
+            )
+        return word
+
+    def schema(self) -> pa.Schema:
+        """Return the columns as Parquet has them."""
+        return pa.schema([(c.name, pa.float64() if c.kind == "number" else pa.string()) for c in self.columns])
+
+    def states(self) -> tuple[Any, ...]:
+        """Return what changes when a file, or a file of a saved data set, changes."""
+        stats = [path.stat() for file in self.files if file.exists() for path in (file, *file.rglob("*"))]
+        return tuple((at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino) for at in stats)
+
+
+def table_of(rows: Sequence[Values], schema: pa.Schema) -> pa.Table:
+    """Return rows as an Arrow table."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(list(c), kind) for c, kind in zip(columns, schema.types, strict=True)], schema=schema)
+
+
+def framed(values: Values) -> bytes:
+    """Return a row as the fingerprint of its table reads it.
+
+    Each value has its length in front, so that no two tables read alike; a number is its 8 bytes, null the length 2^64 - 1.
+    """
+    parts = []
+    for value in values:
+        if value is None:
+            parts.append(b"\xff" * 8)
+            continue
+        content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else struct.pack(">d", value)
+        parts += [len(content).to_bytes(8, "big"), content]
+    return b"".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """A file to import into a data folder, and how (``raysts data import``)."""
+
+    file: str
+    """The file, a folder of files, or a saved data set."""
+    kind: str
+    root: Path
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The file's column by canonical name; a canonical column that is not named has its own name."""
+    name: str | None = None
+    """Name of the test set or retrieval set, or a canonical table of that kind; None: the file's."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    drop: bool = False
+    """Leave out rows with the texts of an earlier row."""
+    split: bool = False
+    force: bool = False
+    taken: Collection[str] = ()
+    """Names of public tasks, which no test set can have."""
+
+    def run(self) -> dict[str, Any]:
+        """Write the table in one pass over the file.
+
+        Returns:
+            ``table``, ``file``, ``rows_read``, ``rows_written``, ``empty``, ``left_out`` (rows with a dropped label),
+            ``exact_duplicates`` (rows with the texts of an earlier row, dropped or not).
+
+        Raises:
+            InputError: the file or a row cannot be used, or the table exists; nothing was written.
+            RunFailed: the file changed while it was read; nothing was written.
+        """
+        kinds = (*KINDS, "pairs", "retrieval")
+        if self.kind not in kinds:
+            raise InputError(f"--as '{self.kind}': must be one of {', '.join(kinds)}{nearest(self.kind, kinds)}")
+        files = files_of(self.file, "FILE")
+        present = columns_of_files(files)
+        table = self._table(present)
+        columns = self._columns(table, present)
+        target = self._target(table)
+        source = Source(files=files, columns=columns, names=self._names(columns), labels=self.labels)
+        states, counts, written = source.states(), {"exact_duplicates": 0}, 0
+        with (
+            no_empty_folders(target.parent),
+            Store.of(target).put(target) as draft,
+            pq.ParquetWriter(draft, source.schema()) as writer,
+        ):
+            rows = self._distinct(source, counts)
+            while some := list(islice(rows, WRITE_ROWS)):
+                writer.write_table(table_of(some, source.schema()), row_group_size=WRITE_ROWS)
+                written += len(some)
+            if not written:
+                raise InputError(
+                    f"FILE '{self.file}': no row can be used ({counts['rows_read']:,} read, {counts['empty']:,} empty)"
+                )
+            if source.states() != states:
+                raise RunFailed(
+                    f"FILE '{self.file}' was changed while it was read; leave it as it is, and run the same command again"
+                )
+        return {"table": table, "file": str(target), **counts, "rows_written": written}
+
+    def _distinct(self, source: Source, counts: dict[str, int]) -> Iterator[Values]:
+        """Yield the rows to write, and refuse a file in which an id stands twice."""
+        texts = [place for place, column in enumerate(source.columns) if column.kind == "text"]
+        ids = [place for place, column in enumerate(source.columns) if column.name in ("query_id", "doc_id")]
+        seen: set[bytes] = set()
+        owners: set[int] = set()
+        twice: dict[Values, None] = {}
+        for row in self._sentences(source.rows(counts)):
+            text = "\x1f".join(str(row[place]) for place in (texts or range(len(row))))
+            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            repeated = key in seen
+            counts["exact_duplicates"] += repeated
+            seen.add(key)
+            if repeated and self.drop:
+                continue
+            if ids:
+                owner = tuple(row[place] for place in ids)
+                if hash(owner) in owners:
+                    twice[owner] = None
+                owners.add(hash(owner))
+            yield row
+        if twice:
+            names = " and ".join(source.columns[place].name for place in ids)
+            raise InputError(
+                f"FILE '{self.file}': {len(twice):,} values of {names} are there several times (the first: "
+                f"{' and '.join(map(repr, next(iter(twice))))}); each may be there once, remove the other rows"
+            )
+
+    def _sentences(self, rows: Iterator[Values]) -> Iterator[Values]:
+        if not self.split:
+            return rows
+        return ((sentence,) for (text,) in rows for sentence in sentences_of(text))
+
+    def _table(self, present: Sequence[str]) -> str:
+        """Return the name of the table that the file becomes."""
+        if self.kind == "retrieval":
+            name = self._set_name()
+            columns = {*(self.columns or present)}
+            for part in RETRIEVAL:
+                if {column.name for column in RETRIEVAL[part] if column.required} <= columns:
+                    return f"retrieval/{name}/{part}"
+            parts = "; ".join(f"{part}: {', '.join(c.name for c in RETRIEVAL[part])}" for part in RETRIEVAL)
+            raise InputError(f"--columns: say with them which table of the retrieval set it is ({parts})")
+        default = KINDS.get(self.kind)
+        if self.kind == "triplets" and "negative" not in (*self.columns, *present):
+            default = "nli/pairs"  # a table with optional negatives
+        if self.name and "/" in self.name:
+            needed, needs = (
+                [c.name for c in table_columns(t) if c.required] for t in (default or f"{TESTS}x", self.name)
+            )
+            if needed != needs:
+                raise InputError(f"--name '{self.name}': is no canonical table with the columns {', '.join(needed)}")
+            return self.name
+        if default is None:
+            name = self._set_name()
+            if name.lower() in self.taken:
+                raise InputError(
+                    f"--name '{name}': is the name of a public task; name your own set otherwise with --name"
+                )
+            return f"{TESTS}{name.lower()}"
+        if self.name:
+            raise InputError(
+                f"--name '{self.name}': {self.kind} become the table {default}; leave it out, or name another canonical table "
+                f"of the kind"
+            )
+        return default
+
+    def _set_name(self) -> str:
+        name = self.name or title_of(self.file)
+        if not SET_NAME.fullmatch(name):
+            raise InputError(
+                f"--name '{name}': has up to 100 letters, digits and '_', '.', '-', '+'; name it with --name"
+            )
+        return name
+
+    def _columns(self, table: str, present: Sequence[str]) -> tuple[Column, ...]:
+        """Return the columns of the table to write, after a check of the options."""
+        columns = table_columns(table)
+        names = [column.name for column in columns]
+        problems = [
+            f"--columns {name}=...: no column of {table}, which has {', '.join(names)}{nearest(name, names)}"
+            for name in self.columns
+            if name not in names
+        ]
+        if self.labels and not any(column.labels for column in columns):
+            problems.append(f"--labels: {table} has no labels to map")
+        problems += [
+            f"--labels {theirs}={ours}: must be one of {', '.join(NLI_LABELS)}, or {DROP}"
+            for theirs, ours in self.labels.items()
+            if ours not in (*NLI_LABELS, DROP)
+        ]
+        if self.split and self.kind != "sentences":
+            problems.append("--split-sentences: cuts the texts of --as sentences alone")
+        if problems:
+            raise InputError(problems)
+        return tuple(c for c in columns if c.required or c.name in self.columns or c.name in present)
+
+    def _target(self, table: str) -> Path:
+        target = self.root / f"{table}.parquet"
+        if (self.root / table).is_dir() and any((self.root / table).glob("*.parquet")):
+            raise InputError(f"{self.root / table}: the table {table} is there, in shards; remove the folder first")
+        if target.exists() and not self.force:
+            raise InputError(
+                f"{target}: the table {table} is there; replace it with --force, or take another --name or --data"
+            )
+        return target
+
+    def _names(self, columns: Sequence[Column]) -> Callable[[Path, Sequence[str]], Mapping[str, str]]:
+        theirs = {column.name: self.columns.get(column.name, column.name) for column in columns}
+        optional = {column.name for column in columns if column.nulls or not column.required} - {*self.columns}
+
+        def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+            if format_of(path) == LINES and len(columns) == 1:
+                return {columns[0].name: "text"}
+            absent = {name: column for name, column in theirs.items() if column not in present}
+            example = ",".join(f"{name}=THEIRS" for name in absent)
+            missing(path, [column for name, column in absent.items() if name not in optional], present, (
+                f"say which of the file's columns it is with --columns {example}"
+            ))  # fmt: skip
+            return {name: column for name, column in theirs.items() if name not in absent}
+
+        return names
+
+
+def unused(root: Path, is_used: Callable[[Path], bool]) -> list[dict[str, str]]:
+    """Return the files below a data folder that nothing reads: ``file``, ``why`` and the ``command`` that would use it."""
+    signs = {
+        "premise": "nli",
+        "sentence1": "pairs",
+        "anchor": "triplets",
+        "query_id": "retrieval",
+        "doc_id": "retrieval",
+    }
+    entries = []
+    for path in sorted(path for path in root.rglob("[!.]*") if path.is_file() and not is_used(path)):
+        relative, command = path.relative_to(root), ""
+        if any(part.startswith(".") for part in relative.parts):
+            continue
+        why = "not the name of a table" if path.suffix == ".parquet" else "tables are Parquet files"
+        if path.suffix == ".parquet" and path.parent.with_name(f"{path.parent.name}.parquet").is_file():
+            why = f"{path.parent.name}.parquet stands beside its folder and is read instead"
+        try:
+            if format_of(path) not in (".parquet", ".csv", ".tsv", ".jsonl", LINES):
+                why = "no format of a table"
+            else:
+                columns = columns_of_files([path])
+                kind = next((kind for sign, kind in signs.items() if sign in columns), "sentences")
+                command = shlex.join(["raysts", "data", "import", str(path), "--as", kind, "--data", str(root)])
+        except InputError as error:
+            why = error.problems[0].removeprefix(f"{path}: ")
+        entries.append({"file": relative.as_posix(), "why": why, "command": command})
+    return entries

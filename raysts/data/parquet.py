@@ -1,0 +1,157 @@
+"""Parquet files of tables: opened and read so that damage is one message with the file's name.
+
+The footer tells a file's columns and their types before anything starts. Its pages must decode, agree with their checksums if
+there are some, and hold valid UTF-8. A changed byte cannot be seen if its page has no checksum, decodes, and holds valid text.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.errors import InputError
+from raysts.schema import TRAINING_TABLES
+from raysts.storage.foreign import check_ordinary
+from raysts.storage.store import Store
+
+READ_ROWS = 65_536
+BUFFER = 1 << 20
+"""Bytes of a column chunk that are read at once before they are decoded; Arrow's default is all of them."""
+
+READERS = 4
+"""Files that are searched for damage at the same time."""
+
+
+class ParquetError(InputError):
+    """A fault of a file: the message names the file, the ``reason`` and the remedy."""
+
+    reason = ""
+
+
+def unreadable(path: Path | str, reason: str, remedy: str) -> ParquetError:
+    """Return the error of a file."""
+    error = ParquetError(f"{path}: {reason}; {remedy}")
+    error.reason = reason
+    return error
+
+
+def remedy(table: str) -> str:
+    """Return what a user can do about an unreadable file of ``table``."""
+    if table in TRAINING_TABLES:
+        return "write it again or remove it, or go on with the table's other files with --skip-bad"
+    return "write it again or remove it"
+
+
+class Skipped(NamedTuple):
+    """A file that a table leaves out."""
+
+    path: Path
+    rows: int | None
+    """None: not even the footer can be read."""
+    reason: str
+
+    def plain(self, table: str, root: Path) -> dict[str, Any]:
+        """Return the form that records hold, with the file relative to the data folder."""
+        file = self.path.relative_to(root) if self.path.is_relative_to(root) else self.path
+        return {"table": table, "file": file.as_posix(), "rows": self.rows, "reason": self.reason}
+
+
+def skipped_line(entry: dict[str, Any]) -> str:
+    """Return :meth:`Skipped.plain` for people."""
+    rows = "number of rows unknown" if entry["rows"] is None else f"{entry['rows']:,} rows"
+    return f"left out of {entry['table']}: {entry['file']} ({rows}): {entry['reason']}"
+
+
+def open_parquet(path: Path | str, remedy: str) -> pq.ParquetFile:
+    """Open a file and read its footer.
+
+    Raises:
+        ParquetError: the file is no Parquet file, or a part of one.
+    """
+    Store.of(Path(path)).bring(Path(path))
+    check_ordinary(Path(path))
+    try:
+        file = pq.ParquetFile(path, buffer_size=BUFFER, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(path, f"not a readable Parquet file ({_line(error)})", remedy) from error
+    if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
+        raise unreadable(path, f"has {len(twice)} columns twice: {', '.join(twice)}", remedy)
+    return file
+
+
+def pages(
+    path: Path | str,
+    file: pq.ParquetFile,
+    columns: Sequence[str],
+    remedy: str,
+    row_groups: Sequence[int] | None = None,
+    rows: int = READ_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of up to ``rows`` rows of all or some row groups; memory is one batch.
+
+    Raises:
+        ParquetError: pages do not decode, disagree with their checksum, or hold text that is no UTF-8.
+    """
+    groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
+    decoded = file.iter_batches(batch_size=rows, row_groups=groups, columns=list(columns))
+    while True:
+        try:
+            batch = next(decoded, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            where = f" of row group {groups[0]}" if row_groups is not None and len(groups) == 1 else ""
+            raise unreadable(path, f"its pages{where} cannot be read ({_line(error)})", remedy) from error
+        if batch.num_rows:
+            yield batch
+
+
+def sound_files(
+    paths: Sequence[Path],
+    problem: Callable[[pq.ParquetFile], str | None],
+    columns: Callable[[pq.ParquetFile], Sequence[str]],
+) -> tuple[list[Path], list[Skipped]]:
+    """Return the readable files, and the files to leave out: never all of them, so that a check says why.
+
+    Args:
+        problem: finds what the footer of a file tells against it.
+        columns: chooses the columns of which every page is read.
+    """
+
+    def search(path: Path) -> Skipped | None:
+        rows = None
+        try:
+            file = open_parquet(path, "")
+            rows = file.metadata.num_rows
+            if reason := problem(file):
+                return Skipped(path, rows, reason)
+            for _ in pages(path, file, columns(file), ""):
+                pass
+        except ParquetError as error:
+            return Skipped(path, rows, error.reason)
+        return None
+
+    with ThreadPoolExecutor(READERS) as pool:  # decoding lets go of the interpreter
+        results = list(pool.map(search, paths)) if len(paths) > 1 else [None for _ in paths]
+    sound = [path for path, skipped in zip(paths, results, strict=True) if skipped is None]
+    return (sound, [skipped for skipped in results if skipped]) if sound else (list(paths), [])
+
+
+def narrow(values: pa.Array) -> pa.Array:
+    """Return values with one type per kind of column, so that files of different tools can be joined."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_large_string(values.type) or pa.types.is_string_view(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_decimal(values.type):
+        return values.cast(pa.float64())
+    return values.cast(pa.int64()) if pa.types.is_integer(values.type) and values.type != pa.uint64() else values
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,260 @@
+"""A table: rows with canonical columns, in Parquet files, in a user's files, or derived from other tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysts.data import checks
+from raysts.data.derive import DERIVED
+from raysts.data.derive import VERSION as DERIVED_VERSION
+from raysts.data.facts import Facts
+from raysts.data.parquet import (
+    READ_ROWS,
+    ParquetError,
+    Skipped,
+    narrow,
+    open_parquet,
+    pages,
+    remedy,
+    sound_files,
+    unreadable,
+)
+from raysts.errors import RunFailed
+from raysts.ids import content_id
+from raysts.schema import table_columns
+from raysts.storage.store import Store
+
+
+class Content(Protocol):
+    """Rows without Parquet files: of a user's file, or derived from other tables."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+
+class RowGroup(NamedTuple):
+    """One row group of a table: the unit of reading."""
+
+    path: Path
+    number: int
+    rows: int
+    source: Callable[[], pa.ChunkedArray | None]
+    """Reads the column ``source``; None if the table has none."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Rows with canonical columns. Its fingerprint is that of its files' bytes, or of its ``content``."""
+
+    name: str
+    title: str
+    """Name for people."""
+    paths: tuple[Path, ...] = ()
+    """Its files, in order."""
+    content: Content | None = None
+    """Rows that :meth:`write` makes a Parquet file of; None: ``paths`` are Parquet files."""
+    sources: tuple[Table, ...] = ()
+    """Tables that it is derived from."""
+    folder: Path | None = None
+    """Folder that :meth:`write` writes to."""
+    skip_bad: bool = False
+    """Leave out the files that cannot be read, if there are others."""
+    local: bool = True
+    """Its files are on this machine, so that facts about them can be kept."""
+    mask: np.ndarray | None = None
+    """Rows that :meth:`read` gives, bool; None: all."""
+
+    @cached_property
+    def _sound(self) -> tuple[list[Path], list[Skipped]]:
+        if not self.skip_bad or self.content:
+            return [*self.paths], []
+        return sound_files(self.paths, partial(checks.footer_problem, self.name), partial(checks.columns_of, self.name))
+
+    @property
+    def files(self) -> list[Path]:
+        """Its files in order, without those that it leaves out."""
+        return self._sound[0]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The files that it leaves out, or that its sources leave out."""
+        return [*self._sound[1], *(skipped for table in self.sources for skipped in table.skipped)]
+
+    @property
+    def facts(self) -> Facts | None:
+        """What this machine knows about the files; None if files may change unseen, or a search for damage is wanted."""
+        if self.skip_bad or not self.local or not all(path.is_file() for path in self.files):
+            return None
+        return Facts(checks.VERSION, self.name, files=self.files)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of the content: the same rows under another path are the same data."""
+        return self.content.fingerprint if self.content else self._hash_files()
+
+    def _hash_files(self) -> str:
+        facts = self.facts
+        sha256 = facts.read().get("sha256") if facts else None
+        if sha256 is None:
+            digest = hashlib.sha256()
+            for path in self.files:
+                Store.of(path).bring(path)
+                try:
+                    with path.open("rb") as file:
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
+                except OSError as error:
+                    raise unreadable(path, f"cannot be read ({error.strerror})", remedy(self.name)) from None
+            sha256 = digest.hexdigest()
+            if facts:
+                facts.add(sha256=sha256)
+        return str(sha256)
+
+    def check_unchanged(self, where: str) -> None:
+        """Check that the files are those that the fingerprint was taken of. (A user's text checks itself when it is read.)"""
+        for table in self.sources or (self,):
+            try:
+                changed = table.content is None and table.fingerprint != table._hash_files()
+            except ParquetError:  # a file has gone
+                changed = True
+            if changed:
+                raise RunFailed(
+                    f"table '{table.name}' of {where} was changed while it was read; leave it as it is, and run the same command "
+                    f"again: what is made of the new one has other ids"
+                )
+
+    @property
+    def rows(self) -> int:
+        if self.content:
+            return self.content.rows
+        return sum(open_parquet(path, remedy(self.name)).metadata.num_rows for path in self.files)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield its rows with the columns that it has of these, by default the canonical ones and subset and source."""
+        names = columns or [*(column.name for column in table_columns(self.name)), "subset", "source"]
+        if self.content:
+            for batch in self.content.batches():
+                yield batch.select([name for name in names if name in batch.schema.names])
+            return
+        for path in self.files:
+            file = open_parquet(path, remedy(self.name))
+            present = file.schema_arrow.names
+            if problem := checks.missing_columns(self.name, present):
+                raise unreadable(path, problem, remedy(self.name))
+            chosen = [name for name in names if name in present]
+            for batch in pages(path, file, chosen, remedy(self.name)):
+                yield pa.RecordBatch.from_arrays([narrow(column) for column in batch.columns], names=chosen)
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the whole table, strings as ``string``, labels as in the files."""
+        parts = [pa.Table.from_batches([batch]) for batch in self.batches(columns)]
+        table = pa.concat_tables(_with_common_text(parts), promote_options="permissive")
+        return table if self.mask is None else table.filter(pa.array(self.mask))
+
+    def head(self, column: str, rows: int) -> list[str]:
+        """Return the first values of a column, at most those of its first batch."""
+        values: list[str] = next(self.batches([column])).column(0).slice(0, rows).to_pylist()
+        return values
+
+    @property
+    def path(self) -> Path:
+        """The file that :meth:`write` makes."""
+        assert self.folder is not None, "no folder to write tables to"
+        return self.folder / f"{self.name.replace('/', '-')}-{self.fingerprint}.parquet"
+
+    def row_groups(self) -> Iterator[RowGroup]:
+        """Yield the row groups in order, before :meth:`write` too."""
+        if self.content:
+            for number, first in enumerate(range(0, self.rows, READ_ROWS)):
+                source = partial(self._source, first) if self.sources else lambda: None
+                yield RowGroup(self.path, number, min(READ_ROWS, self.rows - first), source)
+            return
+        for path in self.files:
+            file = open_parquet(path, remedy(self.name))
+            for number in range(file.num_row_groups):
+                source = partial(_source_of_file, path, file, number, remedy(self.name))
+                yield RowGroup(path, number, file.metadata.row_group(number).num_rows, source)
+
+    def _source(self, first: int) -> pa.ChunkedArray:
+        return self.read(["source"]).column("source").slice(first, READ_ROWS)
+
+    def write(self) -> None:
+        """Write its content as one Parquet file with row groups of ``READ_ROWS``, if it has any and the file is absent.
+
+        Memory is that of a row group.
+        """
+        if self.content is None or Store.of(self.path).get(self.path, fresh=True):  # another machine may have made it
+            return
+        with Store.of(self.path).put(self.path) as draft:
+            batches = self.content.batches()
+            waiting = [next(batches)]
+            with pq.ParquetWriter(draft, waiting[0].schema, compression="zstd") as writer:
+                for batch in batches:
+                    table = pa.Table.from_batches([*waiting, batch])
+                    full = table.num_rows // READ_ROWS * READ_ROWS
+                    if full:
+                        writer.write_table(table.slice(0, full), row_group_size=READ_ROWS)
+                    waiting = table.slice(full).to_batches()
+                writer.write_table(pa.Table.from_batches(waiting, writer.schema), row_group_size=READ_ROWS)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with its rows. (A user's file was checked when it was opened.)"""
+        return checks.table_problems(self.files, self.name) if self.content is None else iter(())
+
+
+class Derivation:
+    """Rows that are made of other tables, when they are needed."""
+
+    def __init__(self, name: str, sources: Sequence[Table]):
+        self.name, self.sources = name, sources
+
+    @property
+    def fingerprint(self) -> str:
+        return content_id([self.name, DERIVED_VERSION, [table.fingerprint for table in self.sources]])
+
+    @property
+    def rows(self) -> int:
+        facts = Facts("rows", self.name, self.fingerprint)
+        rows = facts.read().get("rows")
+        if not isinstance(rows, int):
+            rows = int(self._table.num_rows)
+            facts.add(rows=rows)
+        return rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._table.combine_chunks().to_batches(max_chunksize=READ_ROWS) or [
+            pa.RecordBatch.from_pylist([], self._table.schema)
+        ]
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return DERIVED[self.name].make({table.name: table.read() for table in self.sources})
+
+
+def _source_of_file(path: Path, file: pq.ParquetFile, row_group: int, remedy: str) -> pa.ChunkedArray | None:
+    if "source" not in file.schema_arrow.names:
+        return None
+    columns = (batch.column(0) for batch in pages(path, file, ["source"], remedy, [row_group]))
+    return pa.chunked_array([narrow(values) for values in columns], pa.string())
+
+
+def _with_common_text(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return the parts of a table; classes and ids that are text in one of them are text in all."""
+    texts = {field.name for table in tables for field in table.schema if field.type == pa.string()}
+    return [
+        table.cast(pa.schema([f.with_type(pa.string()) if f.name in texts else f for f in table.schema]))
+        for table in tables
+    ]

@@ -1,0 +1,416 @@
+"""The user's data: text to train on, development sets and test sets, as options name them.
+
+They stand for canonical tables. A pass over each file checks every row and takes a fingerprint of the content, so that the same
+rows in another file, or another format, are the same data. That pass writes nothing. A run writes the text as Parquet into its
+storage, once, and checks that it is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raysts.data.facts import Facts
+from raysts.data.importing import Source, Values, framed, table_of
+from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, missing, title_of
+from raysts.errors import InputError, RunFailed
+from raysts.schema import DEVS, RETRIEVAL, SET_NAME, TESTS, Column, table_columns
+
+TEXT = "wikipedia/sentences"
+"""The table that the user's text stands for."""
+
+DEV = "sts/stsb_dev"
+"""The table that the user's development sets stand for."""
+
+BATCH_ROWS = 8_192
+HELD_OUT = 2_000
+"""Most held-out texts: half of them to select by and half to report on."""
+
+SHARE = 10
+"""At most one text in so many is held out."""
+
+FEWEST = 20
+"""Fewer held-out texts show nothing."""
+
+PAIR = table_columns(f"{TESTS}NAME")
+SUBSET = Column("subset", "label", required=False, nulls=True)
+
+SCAN_VERSION = 2
+"""Raise it when a pass over a text finds something else: texts are read again."""
+
+
+class Scan(NamedTuple):
+    """The result of one pass over a text."""
+
+    rows: int
+    """Texts that are not empty."""
+    empty: int
+    """Rows without a text (null, or white space alone), which are left out."""
+    repeated: int
+    """Rows that repeat an earlier text; they stay."""
+    sha256: str
+    smallest: tuple[tuple[str, str, int], ...]
+    """The texts of the smallest hashes, ascending: hash, text, number of rows."""
+
+
+@dataclass(frozen=True)
+class UserText:
+    """The user's text, column ``sentence``."""
+
+    title: str
+    source: Source
+    scan: Scan
+    held: int = 0
+    """How many of ``scan.smallest`` are held out: nothing is trained on these texts, in whichever row they stand."""
+
+    @property
+    def path(self) -> Path:
+        return self.source.files[0]
+
+    @property
+    def rows(self) -> int:
+        return self.scan.rows - sum(count for *_, count in self.scan.smallest[: self.held])
+
+    @property
+    def fingerprint(self) -> str:
+        if not self.held:
+            return self.scan.sha256
+        return hashlib.sha256(f"{self.scan.sha256} without {self.held}".encode()).hexdigest()
+
+    @property
+    def held_out(self) -> list[str]:
+        return [text for _, text, _ in self.scan.smallest[: self.held]]
+
+    def holding_out(self) -> UserText:
+        """Return it without some texts, drawn by content alone: as good as at random, and the same in any order of rows."""
+        count = min(HELD_OUT, (self.scan.rows - self.scan.repeated) // SHARE) // 2 * 2
+        return replace(self, held=count if count >= FEWEST else 0)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the texts.
+
+        Raises:
+            RunFailed: at the end, if the files hold other texts than when they were checked.
+        """
+        held, digest = {key for key, *_ in self.scan.smallest[: self.held]}, hashlib.sha256()
+        texts: list[Values] = []
+        for row in self.source.rows({}):
+            digest.update(framed(row))
+            if held and _hash(row[0]) in held:
+                continue
+            texts.append(row)
+            if len(texts) == BATCH_ROWS:
+                yield from table_of(texts, self.source.schema()).to_batches()
+                texts = []
+        if digest.hexdigest() != self.scan.sha256:
+            raise RunFailed(
+                f"{self.path}: text {self.title} was changed after it was checked; leave it as it is while it is read, and run "
+                f"the same command again"
+            )
+        if texts:
+            yield from table_of(texts, self.source.schema()).to_batches()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the counts for the JSON line."""
+        counts = {"rows": self.scan.rows, "empty": self.scan.empty, "repeated": self.scan.repeated}
+        return {"name": self.title, **counts, "held_out": self.held, "sha256": self.fingerprint}
+
+    @property
+    def line(self) -> str:
+        """The counts for people."""
+        parts = [f"text {self.title}: {self.scan.rows:,} texts"]
+        if self.scan.empty:
+            parts.append(f"{self.scan.empty:,} empty rows left out")
+        if self.scan.repeated:
+            parts.append(f"{self.scan.repeated:,} rows repeat an earlier text ('raysts data import' can drop them)")
+        if self.held:
+            parts.append(f"{self.held:,} texts held out, on which nothing is trained")
+        return "; ".join(parts)
+
+
+def open_text(where: str | Path, column: str | None) -> UserText:
+    """Open text in a file, a folder, a saved data set or one of the hub, and read it once from end to end.
+
+    Raises:
+        InputError: it cannot be read, has no such column, or no text.
+    """
+
+    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+        if format_of(path) == LINES and not str(path).startswith("hf:"):
+            if column not in (None, "text"):
+                raise InputError(f"{path}: plain lines have no column '{column}'; leave --column out")
+            return {"sentence": "text"}
+        if column is None and len(present) != 1:
+            raise InputError(
+                f"{path}: say with --column NAME which column holds the text; there are: {', '.join(present)}"
+            )
+        chosen = column or present[0]
+        missing(path, [chosen], present, "--column must name the one that holds the text")
+        return {"sentence": chosen}
+
+    source = Source(files=files_of(where, "--text"), columns=table_columns(TEXT), names=names)
+    scan = _scan(source, column)
+    if not scan.rows:
+        empty = f" ({scan.empty:,} empty rows)" if scan.empty else ""
+        raise InputError(f"--text '{where}': holds no text{empty}; every row needs a text of at least one character")
+    if scan.rows == scan.repeated + 1 > 1:
+        ((_, text, _), *_) = scan.smallest
+        raise InputError(
+            f"--text '{where}': all {scan.rows:,} rows hold the same text ({text!r:.60}); --column must name the column of texts"
+        )
+    return UserText(title_of(str(where)), source, scan)
+
+
+_scans: dict[Any, Scan] = {}
+"""The last scans of this process, by files with their times and column."""
+
+
+def _scan(source: Source, column: str | None) -> Scan:
+    """Return the facts about the files if they are unchanged, else the result of a pass over them."""
+    key = (source.files, column, source.states())
+    if key not in _scans:
+        # This machine does not see a change of a data set on the hub.
+        facts = (
+            Facts("text", SCAN_VERSION, column, files=source.files) if all(f.is_file() for f in source.files) else None
+        )
+        stored = facts.read() if facts else {}
+        scan = (
+            Scan(**{**stored, "smallest": tuple(map(tuple, stored["smallest"]))}) if stored else _read_through(source)
+        )
+        if facts and not stored:
+            facts.add(**scan._asdict())
+        if len(_scans) >= 8:
+            _scans.clear()
+        _scans[key] = scan
+    return _scans[key]
+
+
+def _read_through(source: Source) -> Scan:
+    digest, hashes, counts = hashlib.sha256(), array("Q"), dict[str, int]()
+    smallest: dict[str, str] = {}
+    bound = "g"
+    for row in source.rows(counts):
+        digest.update(framed(row))
+        key = _hash(row[0])
+        hashes.append(int(key, 16))
+        if key < bound:
+            smallest[key] = row[0]
+            if len(smallest) >= 2 * HELD_OUT:
+                smallest = {key: smallest[key] for key in sorted(smallest)[:HELD_OUT]}
+                bound = max(smallest)
+    distinct, times = np.unique(np.array(hashes, np.uint64), return_counts=True)
+    first = sorted(smallest.items())[:HELD_OUT]
+    texts = tuple((key, text, int(count)) for (key, text), count in zip(first, times, strict=False))
+    return Scan(len(hashes), counts["empty"], len(hashes) - len(distinct), digest.hexdigest(), texts)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=b"raysts").hexdigest()
+
+
+@dataclass(frozen=True)
+class UserRows:
+    """Rows in memory: scored pairs, or one of the tables of a retrieval set."""
+
+    title: str
+    path: Path
+    fingerprint: str
+    table: pa.Table
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.table.to_batches()
+
+
+def open_pairs(path: str | Path, option: str, title: str | None = None) -> UserRows:
+    """Open scored pairs and check every row; scores may lie in any finite range, a column ``subset`` is read if it is present.
+
+    CSV and TSV have a header line; CSV is quoted as RFC 4180 says, TSV is not quoted (as the STS Benchmark is).
+
+    Raises:
+        InputError: the file cannot be read, lacks a column or holds rows that cannot be used (each with its row, counted from
+            0, and in text files its line, counted from 1).
+    """
+    (file, *others) = files_of(path, option, TABLES)
+    if others or not file.is_file():
+        raise InputError(f"{option} '{path}': name one file of scored pairs ({', '.join(TABLES)})")
+    remedy = (
+        f"a pairs file needs {', '.join(c.name for c in PAIR)}: rename or add it, or write it with 'raysts data import "
+        f"{path} --as pairs --columns sentence1=A,sentence2=B,score=C --data DIR'"
+    )
+    pairs = _read((file,), (*PAIR, SUBSET), remedy, title or title_of(str(path)))
+    if not pairs.rows:
+        raise InputError(f"{file}: no rows; a pairs file must hold at least two scored pairs")
+    return pairs
+
+
+def open_retrieval(folder: str | Path, option: str, title: str) -> dict[str, UserRows]:
+    """Open the tables of a retrieval set and check every row; each is a file of its name, or a folder of such files.
+
+    Raises:
+        InputError: as :func:`open_pairs`, or a table is absent.
+    """
+    files = files_of(folder, option, TABLES)
+    names = {f: name if (name := title_of(f.name)) in RETRIEVAL else f.parent.name for f in files}
+    parts = {part: tuple(f for f in files if names[f] == part) for part in RETRIEVAL}
+    if absent := [part for part, of_part in parts.items() if not of_part]:
+        raise InputError(
+            f"{option} '{folder}': name one file of scored pairs, or the folder of a retrieval set with "
+            f"{', '.join(RETRIEVAL)} ({', '.join(TABLES)}); it has no {', '.join(absent)}"
+        )
+    tables: dict[str, UserRows] = {}
+    for part, of_part in parts.items():
+        needed = ", ".join(column.name for column in RETRIEVAL[part] if column.required)
+        remedy = f"{part} of a retrieval set needs {needed}: rename or add it"
+        tables[part] = _read(of_part, RETRIEVAL[part], remedy, title)
+        if not tables[part].rows:
+            raise InputError(f"{of_part[0]}: no rows; {part} of a retrieval set must hold at least one")
+    return tables
+
+
+def _read(files: tuple[Path, ...], columns: tuple[Column, ...], remedy: str, title: str) -> UserRows:
+    def names(path: Path, present: Sequence[str]) -> Mapping[str, str]:
+        missing(path, [column.name for column in columns if column.required], present, remedy)
+        return {column.name: column.name for column in columns if column.name in present}
+
+    source = Source(files=files, columns=columns, names=names, strict=True)
+    states, rows = source.states(), list(source.rows({}))
+    if source.states() != states:
+        raise RunFailed(
+            f"{files[0]}: was changed while it was read; leave it as it is while it is read, and run the same command again"
+        )
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(framed(row))
+    table = table_of(rows, source.schema())
+    unused = [c.name for c in columns if not c.required and table.column(c.name).null_count == len(rows)]
+    return UserRows(title, files[0], digest.hexdigest(), table.drop_columns(unused))
+
+
+@dataclass(frozen=True, slots=True)
+class UserData:
+    """The user's data as options name it; :meth:`open` reads it."""
+
+    text: str | None = None
+    """File, folder or URI of text."""
+    column: str | None = None
+    dev: Mapping[str, str] = field(default_factory=dict)
+    """Files of scored pairs and folders of retrieval sets by name, which select."""
+    test: Mapping[str, str] = field(default_factory=dict)
+    """Files of scored pairs and folders of retrieval sets by name, which results report."""
+
+    @classmethod
+    def of(
+        cls,
+        text: str | Path | None = None,
+        column: str | None = None,
+        dev: Mapping[str, str | Path] | None = None,
+        test: Mapping[str, str | Path] | None = None,
+    ) -> UserData:
+        """Return the options with paths on this machine made absolute, for records.
+
+        Raises:
+            InputError: a column without a text, or a name that cannot be one.
+        """
+        if column is not None and text is None:
+            raise InputError(f"--column '{column}': says which column of --text PATH holds the text; give that too")
+        for option, sets in (("--dev", dev or {}), ("--test", test or {})):
+            for name in sets:
+                if [other.lower() for other in sets].count(name.lower()) > 1:
+                    raise InputError(f"{option} {name}: is given twice, in capitals and not; take two names")
+                if not SET_NAME.fullmatch(name):
+                    raise InputError(
+                        f"{option} {name}=...: a name has up to 100 letters, digits and '_', '.', '-', '+'"
+                    )
+        devs, tests = ({name.lower(): _absolute(path) for name, path in (s or {}).items()} for s in (dev, test))
+        if twice := sorted({*devs} & {*tests}):
+            raise InputError(f"--test {twice[0]}: is the name of a development set too; give the two different names")
+        return cls(_absolute(text) if text else None, column, devs, tests)
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.dev or self.test)
+
+    @property
+    def paths(self) -> list[str]:
+        return [*([self.text] if self.text else []), *self.dev.values(), *self.test.values()]
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any] | None) -> UserData:
+        return cls(**(plain or {}))
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def arguments(self) -> list[str]:
+        """Return the options as they are typed."""
+        line = ["--text", self.text] if self.text else []
+        line += ["--column", self.column] if self.column else []
+        for option, sets in (("--dev", self.dev), ("--test", self.test)):
+            line += [part for name, path in sets.items() for part in (option, f"{name}={path}")]
+        return line
+
+    def open(self) -> dict[str, UserText | UserRows]:
+        """Read the data: the tables that it holds or stands for, by name.
+
+        A development set is the table ``dev/NAME``, or the tables below it; all pairs together are the canonical table.
+
+        Raises:
+            InputError: a file cannot be read or holds what cannot be used.
+        """
+        tables: dict[str, UserText | UserRows] = {}
+        problems: list[str] = []
+        try:
+            tables |= {TEXT: open_text(self.text, self.column)} if self.text else {}
+        except InputError as error:
+            problems += error.problems
+        for option, sets, pairs, retrieval in (
+            ("--dev", self.dev, DEVS, DEVS),
+            ("--test", self.test, TESTS, "retrieval/"),
+        ):
+            for name, path in sets.items():
+                try:
+                    if _is_folder(path):
+                        parts = open_retrieval(path, f"{option} {name}", name)
+                        tables |= {f"{retrieval}{name}/{part}": rows for part, rows in parts.items()}
+                    else:
+                        tables[f"{pairs}{name}"] = open_pairs(path, f"{option} {name}", name)
+                except InputError as error:
+                    problems += error.problems
+        if problems:
+            raise InputError(problems)
+        devs = {name: rows for name, rows in tables.items() if name.startswith(DEVS) and isinstance(rows, UserRows)}
+        return tables | ({DEV: _joined(devs)} if devs else {})
+
+
+def _joined(devs: Mapping[str, UserRows]) -> UserRows:
+    """Return the pairs of all development sets as one table; each is a subset of it if there are several."""
+    sets = [rows for name, rows in devs.items() if name.count("/") == 1]
+    tables = [rows.table.select([column.name for column in PAIR]) for rows in sets]  # their own subsets play no part
+    if len(devs) > 1:
+        titles = [pa.array([rows.title] * rows.rows, pa.string()) for rows in sets]
+        tables = [table.append_column("subset", title) for table, title in zip(tables, titles, strict=True)]
+    prints = [rows.fingerprint for rows in devs.values()]
+    fingerprint = prints[0] if len(prints) == 1 else hashlib.sha256("".join(prints).encode()).hexdigest()
+    title = "+".join(dict.fromkeys(rows.title for rows in devs.values()))
+    table = pa.concat_tables(tables) if tables else pa.table({column.name: [] for column in PAIR})
+    return UserRows(title, next(iter(devs.values())).path, fingerprint, table)
+
+
+def _is_folder(where: str) -> bool:
+    if "://" in where:
+        return not where.startswith(HUB) and format_of(Path(where)) not in TABLES
+    return Path(where).is_dir()
+
+
+def _absolute(path: str | Path) -> str:
+    return str(path) if "://" in str(path) else str(Path(path).absolute())

@@ -1,0 +1,118 @@
+"""The user's data: text, development sets and test sets in the place of canonical tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from raysts.commands.options import RunOptions
+from raysts.data.corpora import Corpus
+from raysts.data.user import DEV, HELD_OUT, TEXT, UserData, open_pairs, open_retrieval, open_text
+from raysts.errors import InputError, RunFailed
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return path
+
+
+def test_held_out_texts_are_in_no_row(tmp_path: Path) -> None:
+    texts = [f"text {i % 900}" for i in range(1000)]
+    text = open_text(write(tmp_path / "t.txt", texts), None).holding_out()
+    again = open_text(write(tmp_path / "u.txt", texts[::-1]), None).holding_out()
+    left = [t for batch in text.batches() for t in batch.column(0).to_pylist()]
+    assert len(set(text.held_out)) == text.held == 90 <= HELD_OUT
+    assert set(text.held_out) == set(again.held_out)  # by content, not by place
+    assert left == [t for t in texts if t not in set(text.held_out)] and len(left) == text.rows
+    assert text.fingerprint not in {open_text(tmp_path / "t.txt", None).fingerprint, again.fingerprint}
+    assert open_text(write(tmp_path / "few.txt", texts[:190]), None).holding_out().held == 0
+
+
+def test_text_stands_for_sentences_of_any_folder(tmp_path: Path) -> None:
+    texts = [f"text {i}" for i in range(70_000)]
+    user = UserData.of(text=write(tmp_path / "docs.txt", texts))
+    (tmp_path / "data").mkdir()
+    for root in (None, tmp_path / "data"):
+        corpus = Corpus(root, user=user).writing_to(tmp_path / "made")
+        assert corpus.read(TEXT).column("sentence").to_pylist() == texts
+        assert corpus[TEXT].head("sentence", 9) == texts[:9]
+        groups = list(corpus[TEXT].row_groups())
+        corpus[TEXT].write()
+        file = pq.ParquetFile(groups[0].path)
+        assert [group.rows for group in groups] == [65_536, 4_464]
+        assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [65_536, 4_464]
+        assert file.read().column("sentence").to_pylist() == texts
+        assert corpus.title(TEXT) == "docs" and corpus.sources("sentences") == [TEXT]
+
+
+@pytest.mark.parametrize("texts", [["one", "two", "three"], ["one", "zwei"], [""]], ids=["more", "others", "none"])
+def test_a_text_that_changes_while_it_is_read_is_not_kept(texts: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path / "docs.txt", ["one", "two"])
+    corpus = Corpus(None, user=UserData.of(text=path)).writing_to(tmp_path / "made")
+    write(path, texts)
+    with pytest.raises(RunFailed, match=f"{path}: text docs was changed after it was checked"):
+        corpus[TEXT].write()
+    assert not list((tmp_path / "made").glob("[!.]*.parquet"))
+
+
+def test_several_development_sets_are_one(tmp_path: Path) -> None:
+    for name, score in (("a", 1), ("b", 100)):
+        (tmp_path / f"{name}.csv").write_text(f"sentence1,sentence2,score\nx,y,{score}\nx,z,{2 * score}\n")
+    user = UserData.of(dev={"A": tmp_path / "a.csv", "b": tmp_path / "b.csv"})
+    corpus = Corpus(None, user=user)
+    assert corpus.title(DEV) == "a+b" and corpus.read(DEV).column("subset").to_pylist() == ["a", "a", "b", "b"]
+    assert corpus["dev/a"].fingerprint != corpus["dev/b"].fingerprint and corpus.tables() == [DEV]
+    (tmp_path / "parts.csv").write_text("sentence1,sentence2,score,subset\nx,y,1,one\nx,z,2,two\n")
+    alone = Corpus(None, user=UserData.of(dev={"d": tmp_path / "parts.csv"}))  # as that of a data folder
+    assert "subset" not in alone.read(DEV).column_names and "subset" in alone.read("dev/d").column_names
+    assert UserData.from_plain(user.as_plain()) == user
+    assert user.arguments() == ["--dev", f"a={tmp_path / 'a.csv'}", "--dev", f"b={tmp_path / 'b.csv'}"]
+
+
+def test_a_retrieval_set_is_a_folder(tmp_path: Path) -> None:
+    documents = [{"doc_id": 1, "text": "a"}, {"doc_id": 2, "text": "b", "title": "B"}]
+    rows = {"corpus": documents, "queries": [{"query_id": 1, "text": "q"}]}
+    rows["qrels"] = [{"query_id": 1, "doc_id": 2, "score": 1}]
+    folder = tmp_path / "corpus"  # the name of a part is no part's where its files say what they are
+    folder.mkdir()
+    for part, of_part in rows.items():
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_part))
+    assert open_retrieval(folder, "--test x", "x")["corpus"].table.column("title").to_pylist() == [None, "B"]
+    corpus = Corpus(None, user=UserData.of(test={"x": folder}, dev={"y": folder}))
+    assert corpus.retrieval_sets() == ["x"] and corpus["dev/y/queries"].rows == 1 and corpus.rows(DEV) == 0
+    assert corpus["dev/y/corpus"].fingerprint == corpus["retrieval/x/corpus"].fingerprint
+    assert corpus.tables() == [DEV, "retrieval/x/corpus", "retrieval/x/queries", "retrieval/x/qrels"]
+
+
+def test_what_cannot_be_given(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_info.json").write_text("{}")
+    with pytest.raises(InputError, match="column 'score' is missing.*raysts data import .* --columns sentence1=A"):
+        open_pairs(tmp_path / "x.csv", "--dev")
+    for nothing in (tmp_path / "saved", "hf://owner/name"):
+        with pytest.raises(InputError, match="--test x '.*': name one file of scored pairs"):
+            UserData.of(test={"x": nothing}).open()
+    for wrong, message in (
+        ({"column": "c"}, "--column 'c': .* --text PATH"),
+        ({"test": {"A": "x", "a": "y"}}, "--test A: is given twice"),
+        ({"test": {"a/b": "x"}}, "--test a/b=...: a name has"),
+        ({"dev": {"a": "x"}, "test": {"a": "y"}}, "two different names"),
+    ):
+        with pytest.raises(InputError, match=message):
+            UserData.of(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_distilled_keeps_the_text_and_judges_of_its_run() -> None:
+    """Beside them others may be given; with another text, or data, they are no judges of it."""
+    record = {"data": "/data", "own": UserData("/text", "body", {"d": "/dev"}, {"a": "/a", "b": "/b"}).as_plain()}
+    given = UserData(dev={"e": "/other"}, test={"b": "/new", "c": "/c"})
+    options = RunOptions(own=given).after(record)
+    assert options.data == "/data"
+    assert options.own == UserData("/text", "body", {"e": "/other"}, {"a": "/a", "b": "/new", "c": "/c"})
+    assert RunOptions().after(record).own == UserData.from_plain(record["own"])
+    for alone in (RunOptions(own=UserData("/mine")), RunOptions(data="/mine", own=given)):
+        assert alone.after(record) is alone
