@@ -1,62 +1,63 @@
-"""Ensemble members on Ray Train: a queue of their chains, and workers that take from it one after the other.
+"""Ensemble members on Ray Train: workers take them from a queue, one after the other.
 
-There is a Ray Train run per node, with a worker for each member that the node trains at once: what is started does not
-grow with the number of members, and a lost node costs its own run. Members of several workers have a run for each that is
-trained at once. A run ends when a worker dies, and is begun again while members are left: each goes on from its checkpoint.
+Each node has one Ray Train run, with a worker for each member that the node trains at once: the number of processes does not
+grow with that of members, and a lost node costs its run alone. Members of several workers have a run for each that trains
+at once. A run ends when a worker dies, and the driver begins it again while members are left, each from its checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import secrets
+import signal
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from typing import Any, NamedTuple
 
 import ray
-import ray.train
 import ray.train.torch
+import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from torch import nn
 
 from raysts.cluster import runs
-from raysts.cluster.capacity import UNKNOWN, PendingReporter, Present, at_once, holds, may_grow, nodes
-from raysts.cluster.metrics import show_members
-from raysts.cluster.preflight import Seen
-from raysts.cluster.queue import MemberQueue, QueueState
-from raysts.cluster.worker import DEATHS, fail_chain
-from raysts.errors import InputError, RunFailed
+from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, at_once, holds, may_grow, nodes
+from raysts.cluster.connect import quiet_data
+from raysts.cluster.metrics import show_line, show_members
+from raysts.cluster.preflight import Requirements, node_problem
+from raysts.cluster.queue import Ended, MemberQueue, QueueState
+from raysts.cluster.stream import read_streamed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.memory import worker_gigabytes
-from raysts.pipeline.local import Say
+from raysts.pipeline.local import Say, fail
 from raysts.recipes.recipe import Resources
-from raysts.training.job import Job
+from raysts.training import checkpoint
+from raysts.training.job import Job, finished
+from raysts.training.loop import train
 from raysts.training.monitor import RunMonitor
+from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
+from raysts.training.shard import shard
 
-MOST_RUNS = 16
-"""Ray Train runs at once, at most: each is processes of its own, a few hundred MB beside its workers."""
-
+MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB beside its workers
 LOOK_SECONDS = 0.5
+DEATHS = 3  # of its processes that a member survives without progress on disk, each from its last checkpoint
 
 
 def train_members(
-    chains: Sequence[Sequence[Job]], resources: Resources, say: Say, seen: Seen | None = None
+    chains: Sequence[Sequence[Job]], resources: Resources, say: Say, requirements: Requirements | None = None
 ) -> list[str | None]:
-    """Train every chain; return for each None or the reason it failed. The others go on.
-
-    Args:
-        chains: of jobs, each the stages of a member.
-        resources: of a worker, GPUs decided.
-        say: takes progress.
-        seen: what nodes must see to take part; None: nobody looks.
-
-    Raises:
-        InputError: a node that joined is not fit for it.
-    """
-    if seen is not None:
+    """Train every chain. Return for each the reason why it failed, or None."""
+    if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
-    facts, deaths = chains[0][0].facts, 0
-    with _Runs(chains, resources, seen) as started, RunMonitor(say, sum(map(len, chains))) as monitor:
-        pending = PendingReporter(resources, say, started.without_room)
+    facts, restarts = chains[0][0].facts, 0
+    started, jobs = _Runs(chains, resources, requirements, Room(resources, say)), sum(map(len, chains))
+    with closing(started), RunMonitor(say, jobs) as monitor:
         while len(reasons) < len(chains):
             state = started.look()
             if state.refused:
@@ -65,19 +66,18 @@ def train_members(
                 reasons[number] = reason
                 if reason is not None:
                     say(f"failed: {reason}")
-            looked_at = [*state.training, *(number for number, _ in state.ended)]
+            changing = [*state.training, *(number for number, _ in state.ended)]
+            monitor.update([job for number in changing for job in chains[number]], state.waiting)
             failed = sum(reason is not None for reason in reasons.values())
-            monitor.update([job for number in looked_at for job in chains[number]], state.waiting)
             counts = {"waiting": state.waiting, "training": len(state.training), "done": len(reasons) - failed}
-            show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - deaths)
-            deaths = state.restarts
-            pending.update()
+            show_members(facts["system"], facts["stage"], {**counts, "failed": failed}, state.restarts - restarts)
+            restarts = state.restarts
+            started.room.report(len(state.training))
     return [reasons[index] for index in range(len(chains))]
 
 
 def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resources:
-    """Ask for the memory that the models are estimated to take, unless the recipe says: where that is more than a node has an
-    estimate is no reason not to use it; nor where the nodes hold a worker of it and not those of a run."""
+    """Return the resources with an estimate of memory, if nodes have it and the recipe says nothing."""
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
@@ -86,58 +86,49 @@ def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resou
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 
 
-@dataclass
-class _Run:
-    """A Ray Train run that goes on: its actor, the node it is bound to, its width, and what its ``fit`` is to give.
-
-    Attributes:
-        failures: how often it ended since its workers last began a member.
-        begun: how many members they had begun by then.
-    """
+class _Run(NamedTuple):
+    """A Ray Train run: its host, the node that it is bound to, its width and its end, a reference."""
 
     host: Any
-    place: Present | None
+    node: ClusterNode | None
     width: int
-    ended: Any = None
-    failures: int = 0
-    begun: int = 0
+    ended: Any
 
 
 class _Runs:
-    """The Ray Train runs whose workers take members from one queue."""
+    """The Ray Train runs that train the members of one queue."""
 
-    def __init__(self, chains: Sequence[Sequence[Job]], resources: Resources, seen: Seen | None) -> None:
-        self.chains, self.resources, self.seen = chains, resources, seen
+    def __init__(
+        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, room: Room
+    ) -> None:
+        self.chains, self.resources, self.requirements, self.room = chains, resources, requirements, room
         first = chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
-        self.open, self.cause, self.number = set(range(len(chains))), "", 0
+        self.folder = str(first.folder.parent.parent / "ray")
+        self.open, self.cause, self.numbers = set(range(len(chains))), "", count(1)
         self.runs: dict[int, _Run] = {}
-
-    def __enter__(self) -> _Runs:
-        self.before = runs.groups(self.resources)
         driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
         kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=driver, name=name)
-        self.queue = kind.remote(len(self.chains))
-        self.shared = ray.put(self.chains)  # once for all workers: members have much in common, such as the dev set
-        for place, width in placements(self.resources, len(self.chains)):
-            self._start(place, width)
-        return self
+        self.queue = kind.remote(len(chains))
+        self.shared = [ray.put(chains)]  # once for all workers: members have much in common, such as the dev set
+        for node, width in placements(resources, len(chains)):
+            self._start(node, width)
 
-    def __exit__(self, *error: object) -> None:
-        """End what is left: runs that wait for room, and where the command ends all of them."""
+    def close(self) -> None:
+        """End the runs that wait for room and, where the command ends, all others."""
         with contextlib.suppress(Exception):  # Ray may be what has ended
             for run in self.runs.values():
                 ray.kill(run.host)
             ray.kill(self.queue)
-            runs.give_back(self._groups())
+            self.room.give_back(self.room.groups())
 
     def look(self) -> QueueState:
-        """Wait a moment, begin again what has ended, and return how the members stand."""
-        waited_for = {run.ended: number for number, run in self.runs.items()}
+        """Wait a moment, begin again the runs that have ended, and return how the members stand."""
+        numbers = {run.ended: number for number, run in self.runs.items()}
         try:
-            for reference in ray.wait(list(waited_for), timeout=LOOK_SECONDS)[0] if waited_for else ():
-                self._again(waited_for[reference])
+            for reference in ray.wait(list(numbers), timeout=LOOK_SECONDS)[0] if numbers else ():
+                self._again(numbers[reference])
             state: QueueState = ray.get(self.queue.state.remote())
         except ray.exceptions.RayActorError:
             raise RunFailed(
@@ -147,85 +138,176 @@ class _Runs:
         self.open -= {number for number, _ in state.ended}
         if self.runs or state.ended or state.refused or not self.open:
             return state
-        cause = RunFailed(f"its workers do not start: {self.cause}")
+        cause = f"its workers do not start: {self.cause}"
         return state._replace(ended=[(number, fail_chain(self.chains[number], cause)) for number in sorted(self.open)])
 
-    def without_room(self) -> int:
-        """Return how many runs wait for room."""
-        states = [state for name, state in runs.groups(self.resources).items() if name not in self.before]
-        return sum(state in ("PENDING", "RESCHEDULING") for state in states)
-
-    def _groups(self) -> set[str]:
-        return runs.groups(self.resources).keys() - self.before.keys()
-
-    def _start(self, place: Present | None, width: int) -> None:
-        if place is not None and place.id not in {node.id for node in nodes()}:
-            place = None  # another node may come for it
-        strategy = "SPREAD" if place is None else NodeAffinitySchedulingStrategy(place.id, soft=False)
+    def _start(self, node: ClusterNode | None, width: int, number: int = 0) -> None:
+        """Start a run, or the one of this number anew."""
+        if node is not None and node.id not in {other.id for other in nodes()}:
+            node = None  # another one may come for it
+        number = number or next(self.numbers)
         kind = ray.remote(runs.TrainRun).options(
-            num_cpus=0, scheduling_strategy=strategy, runtime_env={"env_vars": runs.environment(self.resources)}
+            num_cpus=0,
+            scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False),
+            runtime_env={"env_vars": runs.environment(self.resources)},
         )
-        self.number += 1
-        host = kind.remote(
-            self.number, place, self.queue, [self.shared], self.resources, self.seen, self.name,
-            str(self.chains[0][0].folder.parent.parent / "ray"),
-        )  # fmt: skip
-        self.runs[self.number] = _Run(host, place, width, host.fit.remote(width))
+        work = number, self.queue, self.shared, self.requirements
+        host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, *work)
+        self.runs[number] = _Run(host, node, width, host.fit.remote(width))
 
     def _again(self, number: int) -> None:
         """Begin a run again that has ended, while members are left and its workers begin some in between."""
         run = self.runs[number]
         try:
-            ended = ray.get(run.ended)
+            ended: Ended = ray.get(run.ended)
         except ray.exceptions.RayError as error:
-            ended = runs.Ended(str(error), None)
-        if ended.deaths is None:  # nobody is left who would give back its room
-            rooms = ray.get(self.queue.rooms.remote())
-            in_use = {room.id.hex() for other, room in rooms.items() if other != number}
-            if len(in_use) == len(self.runs) - 1:
-                runs.give_back(self._groups() - in_use)
-        unfinished, begun = ray.get(self.queue.release.remote(number, ended.deaths, ended.cause))
-        run.failures, run.begun = (0 if begun > run.begun or ended.waited else run.failures + 1), begun
-        if not unfinished or run.failures > DEATHS:
+            ended = Ended(str(error), None)
+        if ended.deaths is None:  # no process is left that would give back its room
+            in_use = {group for other, group in ray.get(self.queue.groups.remote()).items() if other != number}
+            if len(in_use) == len(self.runs) - 1:  # else the group of a run that has just started would go too
+                self.room.give_back(self.room.groups().keys() - in_use)
+        unfinished, failures = ray.get(self.queue.release.remote(number, ended))
+        shared = ended.waited and run.node is not None and run.width > 1
+        if unfinished and failures <= DEATHS and ended.deaths is not None and not shared:
+            self.runs[number] = run._replace(ended=run.host.fit.remote(run.width))
+            return
+        ray.kill(self.runs.pop(number).host)
+        if not unfinished or failures > DEATHS:
             self.cause = self.cause or ended.cause
-            ray.kill(self.runs.pop(number).host)
-        elif ended.deaths is None or (ended.waited and run.place is not None and run.width > 1):
-            ray.kill(self.runs.pop(number).host)
-            # On a node that others use too there may be room for a part of it.
-            parts = (
-                [run.width - run.width // 2, run.width // 2] if ended.waited and len(self.runs) < MOST_RUNS - 1 else []
-            )
-            for width in parts or [run.width]:
-                self._start(run.place, width)
-                self.runs[self.number].failures = run.failures
+        elif shared and len(self.runs) < MOST_RUNS - 1:  # on a node that others use too there may be room for a part
+            self._start(run.node, run.width // 2)
+            self._start(run.node, run.width - run.width // 2)
         else:
-            run.ended = run.host.fit.remote(run.width)
+            self._start(run.node, run.width, number)
 
 
-def placements(resources: Resources, members: int) -> list[tuple[Present | None, int]]:
+def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | None, int]]:
     """Return the runs to begin: the node that each is bound to, or None, and its width.
 
-    Of members of one worker there is a run per node, and for what the cluster may grow by runs of 1, 1, 2, 4 ... workers: of so
-    many as come at least half work.
+    Members of one worker have a run per node. For what the cluster may grow by there are runs of 1, 1, 2, 4 ... workers: of
+    so many as come at least half work.
     """
     if resources.workers > 1:
-        room = max(1, at_once(resources) // resources.least)
-        return [(None, resources.workers)] * min(room, members, MOST_RUNS)
-    bound: list[tuple[Present | None, int]] = []
+        return [(None, resources.workers)] * min(max(1, at_once(resources) // resources.least), members, MOST_RUNS)
+    bound: list[tuple[ClusterNode | None, int]] = []
     rest = members
     for node in nodes():
-        width = min(node.slots(resources), rest)
-        if width:
+        if width := min(node.slots(resources), rest):
             bound.append((node, width))
             rest -= width
     if len(bound) > MOST_RUNS:
-        total = members - rest
-        return [(None, (total + number) // MOST_RUNS) for number in range(MOST_RUNS)]
-    ahead = 0 if bound else 1
-    if may_grow():
-        ahead = min(rest, UNKNOWN)
+        return [(None, (members - rest + number) // MOST_RUNS) for number in range(MOST_RUNS)]
+    ahead = min(rest, UNKNOWN) if may_grow() else int(not bound)
     widths: list[int] = []
     while ahead and len(bound) + len(widths) < MOST_RUNS:
         widths.append(min(max(1, sum(widths)), ahead))
         ahead -= widths[-1]
     return bound + [(None, width) for width in widths]
+
+
+# -- in a worker ---------------------------------------------------------------------------------------------------------
+
+
+class RayRuntime(Runtime):
+    """A Ray Train worker that trains a run alone or together with the others of its group."""
+
+    def __init__(self, resources: Resources) -> None:
+        device = ray.train.torch.get_device() if resources.gpus else "cpu"
+        super().__init__(device, threads=resources.cpus, read=read_streamed)
+        if resources.workers > 1:
+            context = ray.train.get_context()
+            self.rank, self.world = context.get_world_rank(), context.get_world_size()
+        self.shards = resources.shard and self.world > 1
+        self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
+
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
+        """Return the module with its gradients averaged, or sharded, over the processes that train together."""
+        if self.shards:
+            return shard(module, self.device, precision)
+        return averaged(module, self.device) if self.world > 1 else module
+
+    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+        member = facts.get("member")
+        show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def preemption(self) -> Preemption:
+        """Return END after SIGTERM, SAVE where the node of this worker is about to be taken away."""
+        if runs.told_to_end.is_set():
+            return Preemption.END
+        return Preemption.SAVE if runs.drained.is_set() else Preemption.NONE
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the value of the first worker that trains together."""
+        box = [value]
+        if self.world > 1:
+            torch.distributed.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+def take_members(
+    resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
+) -> None:
+    """Train members until none is left. A list hides the reference of the chains from the host."""
+    quiet_data()
+    if problem := node_problem(requirements):
+        return ray.get(queue.refuse.remote(problem))
+    runtime, rank = RayRuntime(resources), ray.train.get_context().get_world_rank()
+    slot = (number, 0 if resources.workers > 1 else rank)
+    if rank == 0:
+        queue.hold.remote(number, ray.util.get_current_placement_group().id.hex())
+    threading.Thread(target=runs.watch_node, daemon=True).start()
+    chains: Sequence[Sequence[Job]] = ray.get(shared[0])
+    try:
+        with runs.at_work:
+            while (taken := runtime.broadcast(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:
+                member, reason = taken
+                reason = reason or _train(chains[member], runtime)
+                if runtime.rank == 0:
+                    ray.get(queue.end.remote(slot, reason))
+                gc.collect()  # the next one begins where this one did
+                if not gc.get_freeze_count():
+                    gc.freeze()  # imports stay: a later collection need not look through them
+                if resources.gpus:
+                    torch.cuda.empty_cache()
+    except Preempted:
+        os._exit(128 + signal.SIGTERM)  # the member goes on in another process
+    return None
+
+
+def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) -> tuple[int, str | None] | None:
+    """Take the next member. Return its number, and why it is not tried again, or None."""
+    member = ray.get(queue.take.remote(slot))
+    if member is None:
+        return None
+    stand = [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chains[member]]
+    progress = ray.get(queue.begin.remote(slot, stand))
+    if progress.deaths <= DEATHS:
+        return member, None
+    cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
+    return member, fail_chain(chains[member], cause)
+
+
+def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
+    """Train a chain to its end. Return the reason why it failed, or None.
+
+    Training is deterministic: an error that all workers find at the same step would come again. Another one of several
+    workers may be the echo of a death and leaves the others in a collective: it ends the run, which begins again.
+    """
+    for job in chain:
+        try:
+            train(job, runtime)
+        except Exception as error:
+            if runtime.world > 1 and (isinstance(error, StoreFailed) or not isinstance(error, RunFailed)):
+                raise
+            return fail(job, error) if runtime.rank == 0 else str(error)
+    return None
+
+
+def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
+    """Put on record why a chain was not trained. Return the reason, or None if it was."""
+    unfinished = next((job for job in chain if finished(job) is None), None)
+    return None if unfinished is None else fail(unfinished, RunFailed(cause))

@@ -1,28 +1,23 @@
-"""The queue of members that the workers of several Ray Train runs take from, one after the other.
+"""The queue of members for the workers of several Ray Train runs. No torch here."""
 
-No torch here: the queue is a process on the head.
-"""
-
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter, deque
 from typing import Any, NamedTuple
 
-Slot = tuple[int, int]
-"""A worker: number of its Ray Train run, rank in it."""
-
-Deaths = dict[int, tuple[str, bool]]
-"""The workers of a run that died, by rank: what is known of it, and whether their node was taken away."""
+Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
 
-@dataclass
-class Progress:
-    """What is known of a member that was begun.
+class Ended(NamedTuple):
+    """The end of a Ray Train run."""
 
-    Attributes:
-        stand: how far it was when it was last begun; anything that compares.
-        deaths: of processes that worked on it, without its getting on in between.
-        cause: what was known of the last of them.
-    """
+    cause: str = ""
+    deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
+    """By rank the cause, and whether the node was taken away. None: all died of the run's cause."""
+    waited: bool = False
+    """The run found no room."""
+
+
+class Progress(NamedTuple):
+    """A member's state on disk when it last began, the deaths since then, and their last cause."""
 
     stand: Any = None
     deaths: int = 0
@@ -30,15 +25,7 @@ class Progress:
 
 
 class QueueState(NamedTuple):
-    """What a queue says to its driver.
-
-    Attributes:
-        ended: members that ended since it was last asked, each with the reason it failed, or None.
-        training: members that workers have now.
-        waiting: how many members wait.
-        restarts: how many workers have died so far.
-        refused: why nodes cannot take part.
-    """
+    """The state of all members. Each that ended since the last call has a reason to fail, or None."""
 
     ended: list[tuple[int, str | None]]
     training: list[int]
@@ -47,82 +34,67 @@ class QueueState(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-@dataclass
 class MemberQueue:
-    """An actor that hands out members, of which it knows no more than their numbers.
+    """An actor that hands out members by number. A dead worker's member is the next."""
 
-    A member whose worker died is the next that a worker gets: the one that takes its place, or another that is free sooner.
-    """
+    def __init__(self, count: int) -> None:
+        self.waiting = deque(range(count))
+        self.taken: dict[Slot, int] = {}
+        self.progress: dict[int, Progress] = {}
+        self.ended: list[tuple[int, str | None]] = []
+        self.failures: Counter[int] = Counter()  # by run, how often it ended since its workers last began a member
+        self.held: dict[int, str] = {}
+        self.restarts = 0
+        self.refused: tuple[str, ...] = ()
 
-    count: int
-    waiting: deque[int] = field(init=False)
-    taken: dict[Slot, int] = field(default_factory=dict)
-    progress: dict[int, Progress] = field(default_factory=dict)
-    ended: list[tuple[int, str | None]] = field(default_factory=list)
-    begun: dict[int, int] = field(default_factory=dict)
-    held: dict[int, Any] = field(default_factory=dict)
-    restarts: int = 0
-    refused: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.waiting = deque(range(self.count))
-
-    def take(self, slot: Slot) -> tuple[int, Progress] | None:
-        """Hand out the next member, with what is known of it; None when none is left."""
-        self._put_back(slot)  # of a worker that died before anybody could say so
+    def take(self, slot: Slot) -> int | None:
+        """Return the next member, or None when none is left."""
+        self._put_back(slot)  # of a worker that died before the driver noticed
         if not self.waiting:
             return None
-        number = self.waiting.popleft()
-        self.taken[slot] = number
-        self.begun[slot[0]] = self.begun.get(slot[0], 0) + 1
-        return number, self.progress.get(number, Progress())
+        self.taken[slot], self.failures[slot[0]] = self.waiting.popleft(), -1
+        return self.taken[slot]
 
-    def begin(self, slot: Slot, progress: Progress) -> None:
-        if slot in self.taken:
-            self.progress[self.taken[slot]] = progress
+    def begin(self, slot: Slot, stand: Any) -> Progress:
+        """Return the progress of a slot's member. Deaths count while its state on disk stays the same."""
+        before = self.progress.get(self.taken[slot], Progress())
+        progress = Progress(stand, before.deaths if before.stand == stand else 0, before.cause)
+        self.progress[self.taken[slot]] = progress
+        return progress
 
     def end(self, slot: Slot, reason: str | None) -> None:
-        number = self.taken.pop(slot, None)
-        if number is not None:
-            self.progress.pop(number, None)
-            self.ended.append((number, reason))
+        if slot in self.taken:
+            self.ended.append((self.taken.pop(slot), reason))
 
-    def hold(self, run: int, room: Any) -> None:
-        """Keep the placement group of a run, for the driver to remove where the run no longer can."""
-        self.held[run] = room
+    def hold(self, run: int, group: str) -> None:
+        """Note the id of a run's placement group, which the driver removes where the run no longer can."""
+        self.held[run] = group
 
-    def rooms(self) -> dict[int, Any]:
+    def groups(self) -> dict[int, str]:
         return self.held
 
-    def refuse(self, why: str) -> None:
-        self.refused += (why,)
+    def refuse(self, reason: str) -> None:
+        self.refused += (reason,)
 
-    def release(self, run: int, deaths: Deaths | None, cause: str) -> tuple[bool, int]:
-        """Take back what the workers of a run had, which has ended; count who died.
-
-        Args:
-            run: its number.
-            deaths: by rank; None: nobody knows who died first, so each had a part in it.
-            cause: of those that are not named.
-
-        Returns:
-            Whether members are left, and how many the run's workers have begun so far.
-        """
+    def release(self, run: int, ended: Ended) -> tuple[bool, int]:
+        """Take back a run's members. Return if members wait, and how often it ended without any."""
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
-            why, preempted = (cause, False) if deaths is None else deaths.get(slot[1], ("", True))
+            cause, preempted = ended.cause, False
+            if ended.deaths is not None:
+                cause, preempted = ended.deaths.get(slot[1], ("", True))
             if not preempted:
-                progress = self.progress.setdefault(self.taken[slot], Progress())
-                progress.deaths, progress.cause = progress.deaths + 1, why
+                before = self.progress.get(self.taken[slot], Progress())
+                self.progress[self.taken[slot]] = Progress(before.stand, before.deaths + 1, cause)
             self._put_back(slot)
         self.held.pop(run, None)
-        self.restarts += 1 if deaths is None else len(deaths)
-        return bool(self.waiting), self.begun.get(run, 0)
+        self.restarts += 1 if ended.deaths is None else len(ended.deaths)
+        self.failures[run] = 0 if ended.waited else self.failures[run] + 1
+        return bool(self.waiting), self.failures[run]
 
     def state(self) -> QueueState:
         ended, self.ended = self.ended, []
         return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts, self.refused)
 
     def _put_back(self, slot: Slot) -> None:
-        number = self.taken.pop(slot, None)
-        if number is not None:
-            self.waiting.appendleft(number)
+        if slot in self.taken:
+            self.waiting.appendleft(self.taken.pop(slot))

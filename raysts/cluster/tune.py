@@ -1,20 +1,21 @@
-"""Searches on Ray Tune, their points proposed by Optuna: what a trial asks for, the actor that trains it, the Tuner.
+"""Searches on Ray Tune with points of Optuna, and Ray's loggers of trials.
 
-What is left of a study goes into a new Tuner each time: Ray's own snapshots and Optuna's database may disagree after a
-kill, the study's records cannot.
+Each session makes a new Tuner of the trials that a study has left: after a kill Ray's snapshots and Optuna's database may
+disagree, the records of the study cannot.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import math
 import os
 import re
 import threading
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +23,15 @@ from typing import Any
 import ray
 import ray.tune
 import torch
+from ray.air.integrations.mlflow import MLflowLoggerCallback
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from raysts.cluster.capacity import at_once, describe_nodes, holds, may_grow
-from raysts.cluster.connect import quiet_data
-from raysts.cluster.executor import with_gpus
+from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
+from raysts.cluster.connect import quiet_data, restored
 from raysts.cluster.metrics import show_line
-from raysts.errors import RunFailed
+from raysts.errors import InputError, RunFailed, without_secrets
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.memory import weights
@@ -39,36 +40,20 @@ from raysts.search.progress import SearchProgress
 from raysts.search.queue import TrialQueue
 from raysts.search.space import text_of
 from raysts.search.study import Study
-from raysts.search.trial import Stopped, Trial, TrialOutcome, TrialRuntime, run_trial
+from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.job import Job
 
-SMALL = 200 * 2**20
-"""Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
-
-METRIC = "metric"
-"""What is optimised, whatever it is, in a result."""
-
-FRACTION = "fraction"
-"""Part of its steps that a trial has trained, in a result: what early stopping goes by, for trials differ in steps."""
-
-ACTOR = "actor"
-"""Id of the process that trains a trial, in its first result: Ray's memory monitor names a process that it has killed by it."""
+METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
+"""Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained (early stopping
+goes by it, for trials differ in steps), and in the first result the id of its process."""
 
 KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
-"""Where the text of a kill for want of memory names the actor; the error itself does not."""
+"""The part of Ray's text about a kill that names the process. Without it every running trial is counted and tried alone."""
 
-DEATHS = 3
-"""Deaths of its process that a trial survives, each from its last checkpoint."""
-
-MEMORY_KILLS = 2
-"""Kills for want of memory after which a point is infeasible: the first may have been a neighbour's fault."""
-
-SAMPLED = 8
-"""Trials of a sampler that are asked for at once where the cluster may grow, unless ``concurrency`` says: it learns from those
-that have ended."""
-
-WAIT = 30.0
-"""Seconds without any running trial after which we say what is waited for."""
+SMALL = 200 * 2**20  # bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise
+DEATHS = 3  # of its process that a trial survives, each from its last checkpoint
+MEMORY_KILLS = 2  # after which a point is infeasible: before the second one its trial was alone
+SAMPLED = 8  # trials that a sampler asks for where a cluster may grow: it learns from those that have ended
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables whatever the verbosity
@@ -82,7 +67,7 @@ ENVIRONMENT = {
 
 
 def per_trial(study: Study) -> Resources:
-    """What a trial asks of the cluster: several small ones share a GPU unless the search says how much one takes."""
+    """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
     asked = study.search.pipeline.resources
     resources = with_gpus(asked)
     if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
@@ -92,7 +77,7 @@ def per_trial(study: Study) -> Resources:
 
 @dataclass(frozen=True)
 class _Work:
-    """The job of a trial in its config, of which loggers show the id of the run."""
+    """The job of a trial in its config. Loggers show the id of the run."""
 
     job: Job
 
@@ -100,172 +85,99 @@ class _Work:
         return self.job.id
 
 
-class RaystsTrial(ray.tune.Trainable):
-    """Trains in a thread, so that a result can be waited for; a stopped trial's thread ends at its next step.
+@cache
+def _calls() -> SimpleQueue[tuple[Future[None], Callable[[], None]]]:
+    """Return what the thread of all trials of this process takes.
 
-    The process is kept for the next trial, and with it all that was imported; nothing of the last trial is. The backbone is
-    read anew each time: its file lies in the node's page cache, which maps it faster than a copy in memory is copied.
+    oneDNN keeps its kernels per thread, also after the thread's end. A daemon ends with the process, whatever it does.
     """
 
-    def setup(
-        self,
-        config: dict[str, Any],
-        dev: Dev | None = None,
-        resources: Resources | None = None,
-        metric: RunMetric | None = None,
-        waits: bool = False,
-        study: str = "",
-    ) -> None:
-        """Begin to train the job of ``config["run"]``; the rest, the same for all trials, comes through the object store.
+    def work() -> None:
+        while True:
+            ended, call = calls.get()
+            try:
+                ended.set_result(call())
+            except BaseException as error:
+                ended.set_exception(error)
 
-        ``waits``: after each value on the way, wait for the decision whether to go on.
-        """
-        assert metric is not None and resources is not None and resources.gpus is not None
-        self.dev, self.resources, self.metric, self.waits, self.study = dev, resources, metric, waits, study
-        if 0 < resources.gpus < 1 and torch.cuda.is_available():
-            # A trial that runs out of memory has used up its own part, never a neighbour's.
-            torch.cuda.set_per_process_memory_fraction(resources.gpus)
-        gc.freeze()  # what has been imported is here to stay: collections need not look at it again (0.1 s each)
-        # One thread for all trials: oneDNN keeps what it prepares per thread, and a thread's end does not give it back.
-        # A daemon: the process ends when Ray ends it, whatever the thread is doing.
-        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-        self._begin(config)
+    gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
+    calls: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
+    threading.Thread(target=work, daemon=True).start()
+    return calls
 
-    def __repr__(self) -> str:
-        return f"trials of {self.study}"
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._end()
-        self._begin(new_config)
-        return True
+def train_trial(config: dict[str, Any], **shared: Any) -> None:
+    """Train the run of ``config["run"]`` in a process that Tune keeps for the next trial."""
+    ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
+    ended: Future[None] = Future()
+    _calls().put((ended, partial(_train, config["run"].job, **shared)))
+    ended.result()
 
-    told: bool
-    results: SimpleQueue[dict[str, Any]]
-    going_on: threading.Event
 
-    def step(self) -> dict[str, Any]:
-        """Wait for the next value, or for the end. That we are called says that the trial goes on."""
-        if not self.told:
-            self.told = True
-            return {ACTOR: ray.get_runtime_context().get_actor_id()}
-        self.going_on.set()
-        return self.results.get()
+def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
+    """Train a job, report its values and outcome. To stop it, Tune raises SystemExit in a report."""
+    if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
+        # A trial that runs out of memory has used up its own part, never a neighbour's.
+        torch.cuda.set_per_process_memory_fraction(resources.gpus)
 
-    def cleanup(self) -> None:
-        self._end()
-        self.jobs.put(None)
+    def report(value: float, line: dict[str, Any]) -> None:
+        show_line(study, job.facts["stage"], job.id[:8], line, job.recipe.spec.sentences)
+        ray.tune.report({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
 
-    def _begin(self, config: dict[str, Any]) -> None:
-        self.results = SimpleQueue()
-        self.told = False
-        self.stopping, self.going_on, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.jobs.put(replace(config["run"].job, dev=self.dev))
-
-    def _end(self) -> None:
-        self.stopping.set()
-        self.going_on.set()
-        self.ended.wait()
-
-    def _work(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            self._train(job)
-            self.ended.set()
-
-    def _train(self, job: Job) -> None:
-        results, stopping, going_on = self.results, self.stopping, self.going_on
-
-        def report(value: float, line: dict[str, Any]) -> None:
-            show_line(self.study, job.facts["stage"], job.id[:8], line, job.recipe.spec.sentences)
-            going_on.clear()
-            results.put({METRIC: value, "step": line["step"], FRACTION: 100.0 * line["step"] / line["steps"]})
-            if self.waits:
-                going_on.wait()
-                if stopping.is_set():
-                    raise Stopped
-
-        device = "cuda" if self.resources.gpus else "cpu"
-        where = f"Ray Tune, node {ray.util.get_node_ip_address()}"
-        try:
-            outcome = run_trial(
-                job,
-                self.metric,
-                lambda: TrialRuntime(
-                    device,
-                    threads=self.resources.cpus,
-                    metric=self.metric,
-                    report=report,
-                    stopped=stopping.is_set,
-                    where=where,
-                ),
-            )
-        except BaseException as error:
-            outcome = TrialOutcome("failed", None, f"run {job.id}: {type(error).__name__}: {error}")
-        value = outcome.value if outcome.value is not None else float("nan")
-        results.put({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
+    device, where = "cuda" if resources.gpus else "cpu", f"Ray Tune, node {ray.util.get_node_ip_address()}"
+    runtime = partial(TrialRuntime, device, threads=resources.cpus, metric=metric, report=report, where=where)
+    outcome = run_trial(replace(job, dev=dev), metric, runtime)
+    value = math.nan if outcome.value is None else outcome.value
+    ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
 
 def run_on_ray(
     queue: TrialQueue, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback] = ()
 ) -> None:
-    """Train what is left of a study on the connected cluster.
-
-    Raises:
-        RunFailed: the nodes have no memory for any trial.
-    """
+    """Train what a study has left on the connected cluster."""
     kills: Counter[str] = Counter()
     while True:
-        watch = _Watch(queue, progress, resources)
+        trials = Trials(queue, kills, resources)
         try:
-            return _fit(queue, resources, watch, loggers)
+            return _fit(trials, progress, resources, loggers)
         except RuntimeError as error:
-            # Tune ends when Ray's memory monitor kills a trial's process, and the other trials with it.
+            # Tune ends, with all its trials, when Ray's memory monitor kills the process of one.
             if not isinstance(error.__cause__, ray.exceptions.OutOfMemoryError):
                 raise
             match = KILLED_FOR_MEMORY.search(str(error))
-            run_id = watch.actors.get(match.group(1), "") if match else ""
-            kills[run_id] += 1
-            if kills[run_id] == MEMORY_KILLS and run_id in queue.running:
-                reason = f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
-                queue.done(run_id, TrialOutcome("infeasible", None, reason))
-            elif kills[run_id] > DEATHS:
-                raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
+            victim = trials.actors.get(match.group(1)) if match else None
+            for run_id in [victim] if victim else [*queue.running] or [""]:
+                kills[run_id] += 1
+                if kills[run_id] == MEMORY_KILLS and run_id in queue.running:
+                    reason = f"its process was killed {MEMORY_KILLS} times because its node had none left"
+                    queue.done(run_id, TrialOutcome("infeasible", None, f"out of memory: {reason}"))
+                elif kills[run_id] > DEATHS:
+                    raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
             queue.requeue()
-            progress.say("a trial was killed because its node ran out of memory; the others go on")
+            queue.ready = deque(sorted(queue.ready, key=lambda trial: not kills[trial.id]))
+            progress.say("a trial was killed because its node ran out of memory; it is tried again alone")
 
 
-def _fit(queue: TrialQueue, resources: Resources, watch: _Watch, loggers: Sequence[LoggerCallback]) -> None:
-    study, search = queue.study, queue.search
-    shared = {
-        "dev": study.dev,
-        "resources": resources,
-        "metric": search.objective,
-        "waits": search.asha is not None,
-        "study": study.name,
-    }
+def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback]) -> None:
+    study = trials.queue.study
+    # Tune sends these through the object store once: the development set is the same for all trials.
+    shared = {"dev": study.dev, "resources": resources, "metric": study.search.objective, "study": study.name}
     selector = {"bundle_label_selector": [resources.selector]} if resources.selector else {}
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(RaystsTrial, **shared),
-        ray.tune.PlacementGroupFactory([resources.bundle], **selector),
+        ray.tune.with_parameters(train_trial, **shared), ray.tune.PlacementGroupFactory([resources.bundle], **selector)
     )
-    trainable.__qualname__ = RaystsTrial.__name__  # what Ray's dashboard shows, not the name of Tune's wrapper
-    # What an autoscaler is to see is asked for at once. A sampler is asked as late as can be: one trial ahead of the room.
-    grid = search.num_samples is None
-    room = at_once(resources)
-    if not grid:
-        room = max(1, holds(resources), SAMPLED * may_grow())
-    pending = room if grid or may_grow() else 1
-    searcher = _Trials(queue, most=None if grid else room + 1)
-    watch.trials = searcher.trials
-    with _settings(pending), study.store.scratch(study.folder / "tune") as folder:
+    settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}
+    quiet_data()
+    with restored(*settings), study.store.scratch(study.folder / "tune") as folder:
+        os.environ.update(settings)
         tuner = ray.tune.Tuner(
             trainable,
             tune_config=ray.tune.TuneConfig(
-                search_alg=searcher,
+                search_alg=trials,
                 scheduler=scheduler(study),
                 num_samples=-1,  # until the searcher says that nothing is left
                 reuse_actors=True,
-                trial_name_creator=lambda trial: searcher.title(trial.trial_id),
+                trial_name_creator=lambda trial: trials.title(trial.trial_id),
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=ray.tune.RunConfig(
@@ -273,49 +185,60 @@ def _fit(queue: TrialQueue, resources: Resources, watch: _Watch, loggers: Sequen
                 storage_path=str(folder),
                 verbose=0,
                 failure_config=ray.tune.FailureConfig(max_failures=DEATHS),
-                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
-                callbacks=[watch, *loggers],
+                callbacks=[_Display(trials.queue, progress, resources), *loggers],
             ),
         )
         try:
             tuner.fit()
-        except Exception:
-            if searcher.error is not None:
-                raise searcher.error from None  # Tune makes text of it
-            raise
+        except Exception as error:
+            raise trials.error or error from error.__cause__  # Tune makes text of ours
 
 
-class _Trials(Searcher):
-    """Tune's trials are the study's: what Tune calls a trial is one training run of a point. ``most``: trials that are asked
-    for or run at once, at most; none: as many as Tune wants."""
+class Trials(Searcher):
+    """The trials of a study for Tune. One that was killed for memory trains alone.
 
-    def __init__(self, queue: TrialQueue, most: int | None) -> None:
+    Attributes:
+        pending: trials without a place that Tune asks the cluster for at once; an autoscaler sees them.
+        most: trials that Tune has at once. A sampler is asked one trial ahead of the room.
+        actors: run that a process trains or has trained last, by the id of its actor.
+    """
+
+    def __init__(self, queue: TrialQueue, kills: Counter[str], resources: Resources) -> None:
         super().__init__(metric=METRIC, mode=queue.search.objective.mode)
-        self.queue, self.most = queue, most
+        self.queue, self.kills = queue, kills
         self.error: Exception | None = None
         self.trials: dict[str, Trial] = {}
+        self.actors: dict[str, str] = {}
+        self.pending, self.most = at_once(resources), math.inf
+        if queue.search.num_samples is not None:
+            room = max(1, holds(resources), SAMPLED * may_grow())
+            self.pending, self.most = room if may_grow() else 1, room + 1
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self.queue.full or (self.most is not None and len(self.queue.running) >= self.most):
+        running, ready = self.queue.running, self.queue.ready
+        alone = any(self.kills[run_id] for run_id in running) or (ready and self.kills[ready[0].id])
+        if self.queue.full or len(running) >= self.most or (running and alone):
             return None
         trial = self.queue.next()
         if trial is None:
             return Searcher.FINISHED
         self.trials[trial_id] = trial
-        # The dev set, the same for all, has come to the actor once.
         return {**trial.point, "seed": trial.seed, "run": _Work(replace(trial.job, dev=None))}
 
     def title(self, trial_id: str) -> str:
-        """What Ray's dashboard calls a trial that has not ended."""
+        """Return the name of a trial that has not ended on Ray's dashboard."""
         trial = self.trials[trial_id]
         return f"{self.queue.study.name} {text_of(trial.point)} seed {trial.seed}"
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if METRIC in result:
-            self.queue.report(self.trials[trial_id].id, result[METRIC], result["step"])
+        run_id = self.trials[trial_id].id
+        if ACTOR in result:
+            self.actors[result[ACTOR]] = run_id
+        else:
+            self.queue.report(run_id, result[METRIC], result["step"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The end of a training run; without an outcome of its own it was stopped."""
+        """Write the record of a training run that has ended. Without an outcome Tune has stopped it."""
         run_id = self.trials.pop(trial_id).id
         if error or result is None:
             outcome = TrialOutcome("failed", None, f"run {run_id}: its process died {DEATHS + 1} times")
@@ -330,18 +253,32 @@ class _Trials(Searcher):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune pickles what it is given for a restore that never comes, and we hold threads and databases."""
+        """Return nothing: Tune pickles it for a restore that never comes, and it holds databases."""
         return {}
 
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study's records are what a search goes on from."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Never called."""
+class _Display(ray.tune.Callback):
+    """Draws the running trials after each round of Tune's loop, and says how many wait for room."""
+
+    def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
+        self.queue, self.progress, self.room = queue, progress, Room(resources, progress.say)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        running = sum(trial.status == "RUNNING" for trial in trials)
+        if running:
+            self.progress.running(list(self.queue.running.values()))
+        self.room.report(running)
 
 
 def scheduler(study: Study) -> TrialScheduler:
-    """ASHA on the fraction of its steps that a trial has trained, with what earlier sessions have seen; or none."""
+    """Return ASHA, with the curves of earlier sessions, or a scheduler that stops nothing.
+
+    ASHA compares a trial with all that came to the same rung before. Without those curves the first trials after a kill
+    would all be the best so far and train to their ends.
+    """
     asha = study.search.asha
     if asha is None:
         return FIFOScheduler()
@@ -350,62 +287,68 @@ def scheduler(study: Study) -> TrialScheduler:
         metric=METRIC,
         mode=study.search.objective.mode,
         max_t=101,  # above any: a trial that has come to its end is not stopped
-        grace_period=100 * asha.grace,
+        grace_period=100.0 * asha.grace,
         reduction_factor=asha.reduction,
     )
-    # A study goes on in a new Tuner, whose scheduler knows nothing. ASHA compares a trial with all that came to the same
-    # rung before, so the curves of earlier sessions are told again: else the first trials after a kill would all be the
-    # best so far and train to their ends. Of a trial ASHA asks no more than its id, and what it answers is past.
     for record in study.records.values():
-        before = SimpleNamespace(trial_id=record.id)
+        before = SimpleNamespace(trial_id=record.id)  # ASHA asks for no more than the id of a trial
         asha_scheduler.on_trial_add(None, before)
         for step, score in record.curve:
-            seen = {FRACTION: 100.0 * step / (record.steps or step), METRIC: score}
-            asha_scheduler.on_trial_result(None, before, seen)
+            result = {FRACTION: 100.0 * step / (record.steps or step), METRIC: score}
+            asha_scheduler.on_trial_result(None, before, result)
     return asha_scheduler
 
 
-class _Watch(ray.tune.Callback):
-    """Looks after each round of Tune's loop: draws what trains, says what is waited for."""
+class _MLflow(MLflowLoggerCallback):
+    """The logger for MLflow. It says its first failure, sends no more, and the search goes on."""
 
-    def __init__(self, queue: TrialQueue, progress: SearchProgress, resources: Resources) -> None:
-        self.queue, self.progress, self.resources = queue, progress, resources
-        self.idle_since, self.said = time.monotonic(), False
-        self.trials: dict[str, Trial] = {}
-        self.actors: dict[str, str] = {}
-        """What each actor trains, or has trained last."""
+    def __init__(self, uri: str, study: str, say: Callable[[str], None]) -> None:
+        super().__init__(uri, experiment_name=study)
+        self.say, self.failed = say, False
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Ray Tune writes its callbacks into files, and the URI may hold a password."""
         return {}
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        if ACTOR in result:
-            self.actors[result[ACTOR]] = self.trials[trial.trial_id].id
+    def log_trial_start(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_start, *values, **options)
 
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if any(trial.status == "RUNNING" for trial in trials):
-            self.idle_since, self.said = time.monotonic(), False
-            self.progress.running(list(self.queue.running.values()))
-        elif time.monotonic() - self.idle_since > WAIT and not self.said:
-            self.said = True
-            self.progress.say(
-                f"waiting for room: a trial asks for {self.resources.cpus} CPUs and {self.resources.gpus:g} GPUs; the "
-                f"cluster's nodes have: {describe_nodes()}; it may grow, or what else runs there may end"
-            )
+    def log_trial_result(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_result, *values, **options)
+
+    def log_trial_end(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_end, *values, **options)
+
+    def _send(self, log: Callable[..., None], *values: Any, **options: Any) -> None:
+        try:
+            if not self.failed:
+                log(*values, **options)
+        except Exception as error:
+            self.failed = True
+            self.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
 
 
-@contextlib.contextmanager
-def _settings(pending: int) -> Iterator[None]:
-    """What Tune reads from the environment, for the length of a search."""
-    settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(pending)}
-    before = {name: os.environ[name] for name in settings if name in os.environ}
-    os.environ.update(settings)
-    quiet_data()
-    try:
-        yield
-    finally:
-        for name in settings:
-            del os.environ[name]
-        os.environ.update(before)
+def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
+    """Return the loggers for a URI of MLflow and a project of Weights & Biases that answer."""
+    tools: dict[str, LoggerCallback] = {}
+    if mlflow is not None:
+        if "://" not in mlflow or mlflow.startswith("file:"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions refuse folders else
+        tools["mlflow"] = _MLflow(mlflow, study.name, say)
+    if wandb is not None:
+        from ray.air.integrations.wandb import WandbLoggerCallback
+
+        # Ray Tune's own folder of a trial, where its files would lie, goes with the search.
+        tools["wandb"] = WandbLoggerCallback(wandb, group=study.name, dir=str(study.folder))
+    for tool, logger in tools.items():
+        try:
+            logger.setup()  # Ray Tune does so again, when trials may have started
+        except Exception as error:
+            raise InputError(
+                f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
+            ) from error
+    return [*tools.values()]
+
+
+def _reason(error: Exception) -> str:
+    return without_secrets((str(error) or type(error).__name__).splitlines()[0])
