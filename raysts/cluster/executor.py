@@ -3,7 +3,6 @@
 import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -137,7 +136,7 @@ def with_gpus(resources: Resources) -> Resources:
     for, unless the recipe says."""
     if resources.gpus is not None:
         return resources
-    return replace(resources, gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
+    return resources.updated(gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
 
 
 def check_resources(resources: Resources, private: bool) -> None:

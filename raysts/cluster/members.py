@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -81,7 +81,7 @@ def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resou
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
-    larger = replace(resources, memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in chains))
+    larger = resources.updated(memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in chains))
     fits = all(node.slots(larger) for node in nodes() if node.slots(resources))
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 

@@ -69,7 +69,7 @@ class TrainNode(RunNode):
             dev, after = agreement.dev, (*after, agreement.id)
         run_id = content_id(
             [
-                to_plain(recipe, identity=True),
+                to_plain(recipe),
                 recipe.spec.version,
                 seed,
                 parent[1],
