@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,9 @@ def model_folder(model: str | None) -> Path:
 def recipe_of(objective: str, rows: int, steps: int, precision: str) -> Recipe:
     """The objective's default recipe on ``rows`` rows for ``steps`` steps, without checkpoints on the way."""
     recipe = RECIPES[objective]
-    return replace(
-        recipe,
+    return recipe.updated(
         data=Data(sample=rows),
-        train=replace(recipe.train, epochs=1000.0, max_steps=steps, precision=precision, checkpoint_every=steps),
+        train=recipe.train.updated(epochs=1000.0, max_steps=steps, precision=precision, checkpoint_every=steps),
     )
 
 

@@ -1,7 +1,6 @@
 """Named seeds and content ids: everything random or cached in raysts is a function of what went in."""
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
@@ -11,14 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from raysts.errors import InputError, RunFailed
-
-LATER = "later"
-"""Metadata of a field that :func:`later` made."""
-
-
-def later(default: Any) -> Any:
-    """A dataclass field that came when recipes had been stored already: ids know of it where it is not ``default``."""
-    return dataclasses.field(default=default, metadata={LATER: True})
 
 
 def derive_seed(root: int, *names: object) -> int:

@@ -27,8 +27,8 @@ from raysts.search.composed import COMPOSED
 from raysts.search.named import SEARCHES
 
 EXAMPLES = (
-    "recipes", "show", "plan", "run", "tune", "distill", "evaluate", "compare", "embed", "export", "report", "data check",
-    "data import",
+    "recipes", "show", "schema", "plan", "run", "tune", "distill", "evaluate", "compare", "embed", "export", "report",
+    "data check", "data import",
 )  # fmt: skip
 """Commands whose fields and types of the JSON object are recorded here; those of ``claims`` in tests/commands/test_claims.py."""
 
@@ -116,6 +116,7 @@ def example_of(name: str, finished: run_commands.Finished, tmp_path: Path) -> li
     return {
         "recipes": [],
         "show": ["nli-ct-sed"],
+        "schema": [],
         "plan": finished.arguments("nli-ct-sed"),
         "run": [*finished.arguments("nli-ct-sed"), "--address", "none"],
         "tune": ["lower-bound", "--data", finished.data, "--storage", tmp_path / "storage", "--address", "none",
@@ -148,6 +149,8 @@ def test_one_json_object_is_all_of_stdout(
     found = result(*name.split(), *arguments)
     if name == "show":  # the tree of a recipe has other values, and the same fields, in every recipe
         found["recipe"] = list(found["recipe"])
+    if name == "schema":
+        found["schema"] = list(found["schema"])
     golden.check(f"json/{name.replace(' ', '-')}", shape(found))
     for path in (found.get("model"), found.get("report"), found.get("output")):
         assert path is None or Path(path).exists()

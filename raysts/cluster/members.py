@@ -15,7 +15,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -81,7 +80,7 @@ def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resou
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
-    larger = replace(resources, memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in chains))
+    larger = resources.updated(memory=max(worker_gigabytes(chain[0].parent, on_gpu) for chain in chains))
     fits = all(node.slots(larger) for node in nodes() if node.slots(resources))
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 

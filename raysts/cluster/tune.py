@@ -71,7 +71,7 @@ def per_trial(study: Study) -> Resources:
     asked = study.search.pipeline.resources
     resources = with_gpus(asked)
     if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
-        return replace(resources, gpus=0.25)
+        return resources.updated(gpus=0.25)
     return resources
 
 

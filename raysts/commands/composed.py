@@ -19,7 +19,7 @@ from raysts.search.space import Point, grid, text_of
 from raysts.search.study import Study
 
 _OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine",
-    "deliver", "variants")  # fmt: skip
+    "deliver", "routes")  # fmt: skip
 """Options of a pipeline that are about what is made of trained members, so that a trial has no use for them."""
 
 
@@ -95,4 +95,4 @@ def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 def _parts(recipe: str) -> tuple[Composed, str, Pipeline]:
     name, at, scale = recipe.partition("@")
     entry = COMPOSED[name]
-    return entry, f"{entry.search}{at}{scale}", replace(pipeline_of(f"{entry.system}{at}{scale}", None), name=name)
+    return entry, f"{entry.search}{at}{scale}", pipeline_of(f"{entry.system}{at}{scale}", None).updated(name=name)

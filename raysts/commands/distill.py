@@ -127,7 +127,7 @@ def _of_models(
     from raysts.pipeline.validate import fitting_target, starts_of
     from raysts.recipes.catalog import DistillationSettings, student_defaults
     from raysts.recipes.names import pipeline_of
-    from raysts.recipes.recipe import DEFAULTS, Pipeline
+    from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline
     from raysts.recipes.tree import built, to_plain
 
     if top is not None and not 1 <= top <= len(models):
@@ -137,25 +137,26 @@ def _of_models(
     backbone = _common_backbone(folders, store)
     if backbone is None and "backbone" not in (overrides or {}):
         raise InputError("distill: the members do not say what they started from; name it with --set backbone=MODEL")
+    student = before.get("recipes", {}).get(DISTILLATION)
     plain = {
         "name": options.name,
         "backbone": backbone or "",
         "combine": "sed",
-        "sed": before.get("sed") or to_plain(DEFAULTS["sed"]),
+        "recipes": {DISTILLATION: student or to_plain(DEFAULTS[DISTILLATION])},
         "teachers": list(models),
         "select_top": top,
         **{key: before[key] for key in ("deliver", "student_pooling", "evaluation", "resources") if key in before},
     }
     pipeline = built(Pipeline, plain)
-    if "sed" in before:
+    if "recipes" in before:
         return pipeline
     asked = pipeline_of(pipeline, overrides)
-    start, student = asked.backbone, asked.sed
-    assert student is not None and isinstance(student.settings, DistillationSettings)
-    target = student.settings.target
+    start, recipe = asked.backbone, asked.sed
+    assert recipe is not None and isinstance(recipe.settings, DistillationSettings)
+    target = recipe.settings.target
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
         width = pretrained.width(locate(start, store)) if start != TINY else 0
-        target = fitting_target(folders, width, student.settings)
+        target = fitting_target(folders, width, recipe.settings)
         if target != "mean":
             options.say(
                 f"distill: sed.target={target}: the teachers did not begin with one encoder, or are not as wide as the student, "
@@ -164,10 +165,10 @@ def _of_models(
     elsewhere = (
         start not in (TINY, backbone)  # by name; a copy of it is known by its content
         and asked.student_start == "backbone"
-        and student.train.init == "given"
+        and recipe.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
-    defaults = student_defaults(replace(student.settings, target=target), elsewhere)
+    defaults = student_defaults(recipe.settings.updated(target=target), elsewhere)
     return pipeline_of(pipeline, {"sed.target": target, **{f"sed.{key}": value for key, value in defaults.items()}})
 
 
@@ -207,7 +208,7 @@ def _of_study(
     store = store_of(options.storage)
     record, trials = study_record(store, study)
     if record["by"] == "point":
-        return replace(best_point(record, trials, top), name=str(options.name)), record
+        return best_point(record, trials, top).updated(name=str(options.name)), record
     pipeline = _of_models(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 

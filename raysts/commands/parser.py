@@ -22,6 +22,7 @@ from raysts.commands import (
     recipes,
     report,
     run,
+    schema,
     show,
     tune,
 )
@@ -31,7 +32,22 @@ from raysts.ids import sources
 
 COMMANDS: dict[str, Command] = {
     command.name: command
-    for module in (run, distill, tune, plan, show, recipes, evaluate, compare, claims, report, embed, export, data)
+    for module in (
+        run,
+        distill,
+        tune,
+        plan,
+        show,
+        recipes,
+        schema,
+        evaluate,
+        compare,
+        claims,
+        report,
+        embed,
+        export,
+        data,
+    )
     for command in module.COMMANDS
 }
 WORDS = {"data": "Fetch, import, prepare and check data."}

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -47,7 +46,7 @@ def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOpti
     """
     chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides)
     check_name(options.name)
-    plan = plan_of(replace(chosen.pipeline, members=chosen.seeds), options)
+    plan = plan_of(chosen.pipeline.updated(members=chosen.seeds), options)
     plan.check()
     study = Study(chosen, plan, options.name or chosen.name)
     if study.dev is None and chosen.metric != LOSS:
@@ -260,12 +259,12 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
     if top is not None and top < 1:
         raise InputError(f"--top {top}: must be at least 1")
     searched = built(Pipeline, record["pipeline"])
-    return replace(
-        names.pipeline(f"{searched.name}-sed"),
+    system = names.pipeline(f"{searched.name}-sed")
+    return system.updated(
         backbone=searched.backbone,
         seed=searched.seed,
         resources=searched.resources,
-        stages=apply_overrides(searched, best.point).stages,
+        recipes={**system.recipes, **apply_overrides(searched, best.point).recipes},
         members=top or record["seeds"],
     )
 

@@ -106,7 +106,7 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
         return store.get_dir(f"backbones/tiny-{record['backbone_id']}") if tiny else locate(pipeline["backbone"], store)
 
     folders: list[Path | None]
-    trained = bool(pipeline["teachers"] or pipeline["stages"])
+    trained = bool(pipeline["recipes"])
     outcome = outcome_of(record) if trained else Outcome()
     if not role and (chosen := outcome.chosen):
         from_backbone = chosen.what == "backbone"

@@ -19,6 +19,7 @@ from raysts.papers.match import MeasuredRow, MeasuredValue, PaperTable, paper_ta
 from raysts.papers.published import Paper
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG
+from raysts.recipes.recipe import DISTILLATION
 from raysts.recipes.tree import set_path
 from raysts.schema import RESULTS
 from raysts.storage.store import Store
@@ -124,9 +125,7 @@ def _as_named(tree: Mapping[str, Any]) -> bool:
         usual = names.pipeline(tree["name"])
     except InputError:
         return False
-    return (list(usual.stages), usual.combine, list(usual.post)) == (
-        list(tree["stages"]), tree["combine"], list(tree.get("post", ()))
-    )  # fmt: skip
+    return (list(usual.recipes), usual.combine) == (list(tree["recipes"]), tree["combine"])
 
 
 def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
@@ -138,13 +137,15 @@ def _made_here(backbone: str, folder: Path, runs: Iterable[str]) -> bool:
 
 def _of_pipeline(row: ResultRow, record: Mapping[str, Any]) -> MeasuredRow:
     tree = record["pipeline"]
-    of_student = {**({"sed": tree["sed"]} if tree.get("sed") else {}), **tree.get("post", {})}
+    stages = list(tree["recipes"])
+    if row["role"] != "student" and DISTILLATION in stages:
+        stages = stages[: stages.index(DISTILLATION)]
     return MeasuredRow(
         row=row,
         run=record["name"],
         backbone=tree["backbone"],
         backbone_id=record["backbone_id"],
-        stages={**tree["stages"], **(of_student if row["role"] == "student" else {})},
+        stages={stage: tree["recipes"][stage] for stage in stages},
     )
 
 
@@ -199,7 +200,9 @@ def _of_studies(store: Store) -> Iterator[MeasuredRow]:
         if study is None:  # damaged, and said so
             continue
         tree = study["pipeline"]
-        recipes = {stage: recipe for stage, recipe in tree["stages"].items() if CATALOG[recipe["objective"]].dev == DEV}
+        recipes = {
+            stage: recipe for stage, recipe in tree["recipes"].items() if CATALOG[recipe["objective"]].dev == DEV
+        }
         if not recipes:
             continue
         size = None

@@ -57,7 +57,7 @@ def agenda(paper: str, pipelines: Mapping[str, Pipeline], corpus: Corpus, stand_
     if stand_ins and others:
         tasks = tuple(dict.fromkeys([*tasks, *(on for claim in could if claim.in_place_of for on in claim.on)]))
         pipelines = {
-            point: replace(one, evaluation=replace(one.evaluation, tasks=tasks)) for point, one in pipelines.items()
+            point: one.updated(evaluation=one.evaluation.updated(tasks=tasks)) for point, one in pipelines.items()
         }
     points = {*pipelines, OVERLAP, LONGER}
     chosen = could if stand_ins else CLAIMS[paper]

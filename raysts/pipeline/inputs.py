@@ -67,8 +67,8 @@ class Inputs:
         if self.corpus.text and self.pipeline.combine and not self.corpus.files(members_dev(self.pipeline)):
             object.__setattr__(self, "corpus", self.corpus.holding_out())
         if self._of_word_vectors:  # they have one layer
-            evaluation = replace(self.pipeline.evaluation, layers=(1,), compare=1)
-            object.__setattr__(self, "pipeline", replace(self.pipeline, evaluation=evaluation))
+            evaluation = self.pipeline.evaluation.updated(layers=(1,), compare=1)
+            object.__setattr__(self, "pipeline", self.pipeline.updated(evaluation=evaluation))
 
     @property
     def store(self) -> Store:
@@ -251,12 +251,12 @@ class Inputs:
         """The recipe with the pipeline's precision, and its test sentences named: those of the evaluated tasks, unless it
         says which."""
         if recipe.train.precision == "auto" != self.pipeline.precision:
-            recipe = replace(recipe, train=replace(recipe.train, precision=self.pipeline.precision))
+            recipe = recipe.updated(train=recipe.train.updated(precision=self.pipeline.precision))
         if recipe.table != TARGETS or recipe.data.sources:
             return recipe
         known = self.corpus.sources(TARGETS)
         sources = tuple(dict.fromkeys(source_of(table) for table in self.test_tables if table in known))
-        return replace(recipe, data=replace(recipe.data, sources=sources))
+        return recipe.updated(data=recipe.data.updated(sources=sources))
 
     def facts(self, stage: str, role: str, member: int | None, parents: Sequence[str]) -> dict[str, Any]:
         named = Path(self.pipeline.backbone)

@@ -1,8 +1,5 @@
 """A pipeline as it is run on text of the user's own, with what else there is: what its recipes read, and what selects."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from raysts.data.corpora import Corpus
 from raysts.data.derive import TARGETS
 from raysts.data.user import DEV, TEXT
@@ -20,13 +17,9 @@ def on_own_text(pipeline: Pipeline, corpus: Corpus) -> Pipeline:
     """
     if corpus.text is None:
         return pipeline
-
-    def fit(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
-        return {stage: _reading(recipe, corpus) for stage, recipe in recipes.items()}
-
-    stages = {stage: _keeping_last(recipe, corpus) for stage, recipe in fit(pipeline.stages).items()}
-    sed = _reading(pipeline.sed, corpus) if pipeline.sed else None
-    return replace(pipeline, stages=stages, sed=sed, post=fit(pipeline.post))
+    recipes = {stage: _reading(recipe, corpus) for stage, recipe in pipeline.recipes.items()}
+    recipes |= {stage: _keeping_last(recipes[stage], corpus) for stage in pipeline.stages}
+    return pipeline.updated(recipes=recipes)
 
 
 def kept_last(pipeline: Pipeline, corpus: Corpus) -> list[str]:
@@ -48,7 +41,7 @@ def _reading(recipe: Recipe, corpus: Corpus) -> Recipe:
     there = corpus.files(recipe.table) or (made_of and all(map(corpus.files, made_of)))
     if recipe.table not in SENTENCES or there:
         return recipe
-    return replace(recipe, data=replace(recipe.data, table=TEXT, sources=()))
+    return recipe.updated(data=recipe.data.updated(table=TEXT, sources=()))
 
 
 def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
@@ -56,4 +49,4 @@ def _keeping_last(recipe: Recipe, corpus: Corpus) -> Recipe:
     if spec.dev != DEV or corpus.files(DEV) or not (recipe.by_dev or recipe.train.patience):
         return recipe
     keep = next(keep for keep in spec.keeps if keep not in spec.keeps_by_dev)
-    return replace(recipe, train=replace(recipe.train, keep=keep, patience=None, eval_first=False))
+    return recipe.updated(train=recipe.train.updated(keep=keep, patience=None, eval_first=False))

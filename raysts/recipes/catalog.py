@@ -15,13 +15,14 @@ the shape of the schedule, and the peak is a setting.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from raysts.ids import later
+from pydantic import BeforeValidator, Field
+
 from raysts.ops.ensemble import Target
-from raysts.recipes.tree import Tree, limit, require
+from raysts.recipes.tree import Tree
 
 # -- settings ------------------------------------------------------------------------------------------------------------
 
@@ -29,84 +30,58 @@ MOST_WIDE = 10_000
 """Limit of the dimensions and layers of a head: a larger head fills the memory before training starts."""
 
 
-def size(default: int | None, otherwise: str = "") -> Any:
-    """Return a field of settings that is a size of a head."""
-    return limit(default, lambda size: 1 <= size <= MOST_WIDE, f"must be from 1 to {MOST_WIDE:,}{otherwise}")
+# fmt: off
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Tree):
-    """Settings of every objective.
+    """Settings of every objective."""
 
-    Attributes:
-        matryoshka: numbers of first dimensions that also form sentence vectors: the loss is the mean over these widths and the
-            whole vectors. None: the whole vectors alone.
-        grad_cache: examples that are embedded at once (GradCache, Gao et al. 2021), so that memory grows with them and not
-            with the batch. Backward embeds them again with the same dropout: the same gradients for a third more work.
-            None: all at once.
-    """
-
-    matryoshka: tuple[int, ...] = later(())
-    grad_cache: int | None = limit(
-        None, lambda chunk: chunk >= 1, "must be the number of examples embedded at once, or none", came_later=True
-    )
+    matryoshka: tuple[int, ...] = Field((), description="numbers of first dimensions that also form sentence vectors: the "
+        "loss is the mean over these widths and the whole vectors")
+    grad_cache: int | None = Field(None, ge=1, description="examples that are embedded at once (GradCache, Gao et al. 2021): "
+        "memory grows with them and not with the batch, for a third more work; none: all")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MLMSettings(Settings):
-    """Settings of ``mlm``. ``rate``: part of a text's tokens that is predicted, in (0, 1); at least one token."""
+    """Settings of ``mlm``."""
 
-    rate: float = limit(0.15, lambda rate: 0 < rate < 1, "is a part of a text's tokens and must be between 0 and 1")
+    rate: float = Field(0.15, gt=0, lt=1, description="part of a text's tokens that is predicted; at least one token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NLISettings(Settings):
-    """Settings of ``nli``. ``bias``: the classifier has a bias (the one of BERT-flow has none)."""
+    """Settings of ``nli``."""
 
-    bias: bool = True
+    bias: bool = Field(True, description="the classifier has a bias (the one of BERT-flow has none)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveTensionSettings(Settings):
-    """Settings of ``ct``.
+    """Settings of ``ct``."""
 
-    Attributes:
-        reduction: of the pairs' losses over the global batch: ``mean`` (official code) or ``sum`` (sentence-transformers).
-        negatives: ``fresh``: a non-identical pair has two sentences of its own (official code); ``anchored``: the identical
-            sentence of the group is the first sentence of all its pairs (sentence-transformers).
-    """
-
-    reduction: Literal["mean", "sum"] = "mean"
-    negatives: Literal["fresh", "anchored"] = "fresh"
+    reduction: Literal["mean", "sum"] = Field("mean", description="of the pairs' losses over the global batch: mean "
+        "(official code) or sum (sentence-transformers)")
+    negatives: Literal["fresh", "anchored"] = Field("fresh", description="fresh: a non-identical pair has two sentences of "
+        "its own (official code); anchored: the first sentence of all its group's pairs is the same (sentence-transformers)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class STSRegressionSettings(Settings):
-    """Settings of ``sts``. ``lower_bound``: target cosine of a pair of score 0, in [0, 1); a pair of score 5 has target 1."""
+    """Settings of ``sts``."""
 
-    lower_bound: float = limit(0.0, lambda bound: 0 <= bound < 1, "must be in [0, 1)")
+    lower_bound: float = Field(0.0, ge=0, lt=1, description="target cosine of a pair of score 0; a pair of score 5 has "
+        "target 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Settings):
-    """Settings of every contrastive objective.
+    """Settings of every contrastive objective."""
 
-    Attributes:
-        temperature: divides the similarities, above 0.
-        false_negatives: texts of the global batch that are the anchor's own text or a positive of that text: ``kept`` as
-            negatives (the papers), or ``masked`` in the anchor's loss. The batches and their order stay the same.
-    """
-
-    temperature: float = limit(0.05, lambda value: value > 0, "divides the similarities and must be above 0")
-    false_negatives: Literal["kept", "masked"] = later("kept")
+    temperature: float = Field(0.05, gt=0, description="divides the similarities")
+    false_negatives: Literal["kept", "masked"] = Field("kept", description="texts of the global batch that are the anchor's "
+        "own text or a positive of that text: negatives (the papers), or masked in the anchor's loss")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SimCSESettings(ContrastiveSettings):
-    """Settings of ``simcse-sup`` and ``simcse-unsup``. ``head``: a dense layer with ``tanh`` after the pooling (the paper, on
-    the first token), or ``none``."""
+    """Settings of ``simcse-sup`` and ``simcse-unsup``."""
 
-    head: Literal["tanh", "none"] = later("tanh")
+    head: Literal["tanh", "none"] = Field("tanh", description="a dense layer with tanh after the pooling (the paper), or "
+        "none")
 
 
 GaussLoss = Literal["ent", "ent+con", "ent+rev", "ent+con+rev"]
@@ -114,72 +89,66 @@ GAUSS_LOSSES: tuple[GaussLoss, ...] = get_args(GaussLoss)
 """Losses of GaussCSE by the sets in the denominator: entailment, contradiction, reversed (the paper's tables write ``swap``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GaussCSESettings(ContrastiveSettings):
-    """Settings of ``gausscse``.
+    """Settings of ``gausscse``."""
 
-    Attributes:
-        loss: the sets in the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
-        similarity: ``per_dimension``, the mean of 1 / (1 + KL_d) (official code), or ``paper``, 1 / (1 + sum KL_d).
-        activation: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula).
-    """
-
-    loss: GaussLoss = "ent+con"
-    similarity: Literal["per_dimension", "paper"] = "per_dimension"
-    activation: Literal["tanh", "identity"] = "tanh"
+    loss: GaussLoss = Field("ent+con", description="the sets in the denominator: entailment, contradiction, reversed")
+    similarity: Literal["per_dimension", "paper"] = Field("per_dimension", description="per_dimension: the mean of 1 / (1 + "
+        "KL_d) (official code); paper: 1 / (1 + sum KL_d)")
+    activation: Literal["tanh", "identity"] = Field("tanh", description="of mu: tanh (official code) or identity (the paper)")
 
 
 TargetLoss = Literal["mse", "cosine", "similarity", "infonce"]
 AGREEMENT = "agreement"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _weights(value: Any) -> Any:
+    if value is None or value == AGREEMENT:
+        return value
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if not items or not all(type(item) in (int, float) and 0 < item < math.inf for item in items):
+        raise ValueError(f"must be one number above 0 for each teacher, as in [2, 1], or {AGREEMENT}, or none")
+    return tuple(map(float, items))
+
+
 class DistillationSettings(Settings):
-    """Settings of ``sed``.
+    """Settings of ``sed``."""
 
-    Attributes:
-        projection: dimensions of a linear layer behind the student's pooling. With target ``mean`` or ``unit-mean``: the
-            teachers' width, if the student has another one; the student keeps the layer. With ``concat``: the sum of the
-            teachers' widths; training matches the whole vectors and then drops the layer. None: ``concat`` is reduced to
-            the student's width.
-        target: how the teachers are combined (:mod:`raysts.ops.ensemble`): the ``mean`` of their vectors, for members of one
-            start (the papers); ``unit-mean``, of vectors of unit length, for teachers of one width and space; ``concat``,
-            for any teachers: vectors of unit length one after the other; ``similarity``, for any: the cosines of a batch.
-        loss: ``mse`` of the vectors (the papers); ``cosine``, of their directions; ``similarity``, of the cosines within a
-            batch; ``infonce``, which tells the text's own target from the others of the batch. None: similarity for the
-            target of that name, else mse.
-        weights: of the teachers, in their order; or ``agreement``: the mean rank correlation (Spearman) of a teacher's cosines
-            with those of the other teachers, which needs no labels. None: equal weights.
-        temperature: of infonce; none: 0.05.
-        axes: axes of the target's vectors: those of the ``teachers`` or of their reduction; or those of the ``student``, to
-            which the target is turned (:func:`raysts.ops.ensemble.turn`), for a student with another starting model.
-    """
+    projection: int | None = Field(None, ge=1, description="dimensions of a linear layer behind the student's pooling. With "
+        "target mean or unit-mean: the teachers' width, if the student has another one; the student keeps the layer. With "
+        "concat: the sum of the teachers' widths; the layer is dropped after training. None: concat is reduced to the "
+        "student's width")
+    target: Target = Field("mean", description="how the teachers are combined: the mean of their vectors, for members of one "
+        "start (the papers); unit-mean, of vectors of unit length, for teachers of one width and space; concat, for any "
+        "teachers: vectors of unit length one after the other; similarity, for any: the cosines of a batch")
+    loss: TargetLoss | None = Field(None, description="mse of the vectors (the papers); cosine, of their directions; "
+        "similarity, of the cosines within a batch; infonce, which tells the text's own target from the others of the batch. "
+        "None: similarity for the target of that name, else mse")
+    weights: Annotated[tuple[float, ...] | Literal["agreement"] | None, BeforeValidator(_weights)] = Field(None, description=
+        "of the teachers, in their order; or agreement: the mean rank correlation (Spearman) of a teacher's cosines with "
+        "those of the other teachers, which needs no labels. None: equal weights")
+    temperature: float | None = Field(None, gt=0, description="of infonce; none: 0.05")
+    axes: Literal["teachers", "student"] = Field("teachers", description="axes of the target's vectors: those of the "
+        "teachers or of their reduction; or those of the student, to which the target is turned, for a student with another "
+        "start")
 
-    projection: int | None = limit(None, lambda n: n >= 1, "must be the number of dimensions of the members, or none")
-    target: Target = later("mean")
-    loss: TargetLoss | None = later(None)
-    weights: tuple[float, ...] | str | None = later(None)
-    temperature: float | None = later(None)
-    axes: Literal["teachers", "student"] = later("teachers")
-
-    def __post_init__(self) -> None:
-        Tree.__post_init__(self)  # slots: super() would look for the class before it got them
-        rule = "target=similarity is the cosines of a batch, and no vectors that could be matched; take loss=similarity, or"
-        fits = self.target != "similarity" or self.matched == "similarity"
-        require(fits, f"loss={self.loss}: {rule} target=concat")
-        rule = "loss=similarity compares cosines, which need no common width; leave it out"
+    def misfits(self) -> Iterator[str]:
         compares_cosines, projected = self.matched == "similarity", self.projection is not None
-        require(not (compares_cosines and projected), f"projection={self.projection}: {rule}")
-        rule = "loss=similarity compares cosines, and a projection finds its own axes; leave one of them out"
-        require(self.axes != "student" or not (compares_cosines or projected), f"axes=student: {rule}")
-        scaled = self.temperature is None or (self.loss == "infonce" and 0 < self.temperature < math.inf)
-        require(scaled, f"temperature={self.temperature} is of loss=infonce alone, and must be above 0")
-        if isinstance(self.weights, str):
-            rule = f"weights={self.weights!r} must be numbers, [2, 1], or {AGREEMENT}, or none"
-            require(self.weights == AGREEMENT, rule)
-        elif self.weights is not None:
-            positive = bool(self.weights) and all(0 < weight < math.inf for weight in self.weights)
-            require(positive, f"weights={list(self.weights)} must be one number above 0 for each teacher, or none")
+        if self.target == "similarity" and not compares_cosines:
+            yield (
+                f"loss={self.loss}: target=similarity is the cosines of a batch, and no vectors that could be matched; take "
+                f"loss=similarity, or target=concat"
+            )
+        if compares_cosines and projected:
+            yield (
+                f"projection={self.projection}: loss=similarity compares cosines, which need no common width; leave it out"
+            )
+        if self.axes == "student" and (compares_cosines or projected):
+            yield (
+                "axes=student: loss=similarity compares cosines, and a projection finds its own axes; leave one of them out"
+            )
+        if self.temperature is not None and self.loss != "infonce":
+            yield f"temperature={self.temperature} is of loss=infonce alone; leave it out"
 
     @property
     def matched(self) -> TargetLoss:
@@ -203,98 +172,69 @@ class DistillationSettings(Settings):
         return self.projection is not None and self.target != "concat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings(Settings):
-    """Settings of ``flow``.
+    """Settings of ``flow``."""
 
-    Attributes:
-        levels: each halves the dimensions: 2 (BERT-flow's Table 7) or 3 (the official code's default file).
-        depth: steps of a level.
-        width: hidden units of the coupling networks.
-    """
-
-    levels: int = size(2)
-    depth: int = size(3)
-    width: int = size(32)
+    levels: int = Field(2, ge=1, le=MOST_WIDE, description="each halves the dimensions: 2 (BERT-flow's Table 7) or 3 (its "
+        "code)")
+    depth: int = Field(3, ge=1, le=MOST_WIDE, description="steps of a level")
+    width: int = Field(32, ge=1, le=MOST_WIDE, description="hidden units of the coupling networks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WhitenSettings(Settings):
-    """Settings of ``whiten``. ``dimensions``: keep this many, those of largest variance; none: all."""
+    """Settings of ``whiten``."""
 
-    dimensions: int | None = limit(None, lambda dims: dims >= 1, "must be at least 1, or none for all")
+    dimensions: int | None = Field(None, ge=1, description="keep this many, those of largest variance; none: all")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CentreSettings(Settings):
     """Settings of ``centre``: none."""
 
     dimensions: ClassVar[None] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AutoencoderSettings(Settings):
-    """Settings of ``latte-ae``.
+    """Settings of ``latte-ae``."""
 
-    Attributes:
-        dims: latent dimensions (``latte``: variables, or for ``single`` the dimensions of a class's embedding).
-        encoder_layers: linear layers of the encoder, 1 to 3.
-        hidden: width between the layers of encoder and decoder; none: the width of the token vectors.
-        reconstruction: squared error, ``sum`` or ``mean`` over the dimensions of a token vector.
-        inputs: token vectors as they are (``raw``), or each dimension with mean 0 and variance 1 over the tokens so far
-            (``standardised``), so that few dimensions of large variance do not fill the code. The kept model has this map
-            in its first layer.
-        variance: of the decoder's Gaussian: the error is divided by twice the variance. None: learnt, one for all dimensions.
-    """
-
-    dims: int = size(64)
-    encoder_layers: int = limit(1, lambda layers: 1 <= layers <= 3, "must be 1, 2 or 3")
-    hidden: int | None = size(None, ", or none for the width of the token vectors")
-    reconstruction: Literal["sum", "mean"] = "sum"
-    inputs: Literal["raw", "standardised"] = later("raw")
-    variance: float | None = limit(
-        0.5,
-        lambda value: 0 < value < math.inf,
-        "divides the error: it must be above 0, or none to be learnt",
-        came_later=True,
-    )
+    dims: int = Field(64, ge=1, le=MOST_WIDE, description="latent dimensions (latte: variables, or for single the dimensions "
+        "of a class's embedding)")
+    encoder_layers: int = Field(1, ge=1, le=3, description="linear layers of the encoder")
+    hidden: int | None = Field(None, ge=1, le=MOST_WIDE, description="width between the layers of encoder and decoder; none: "
+        "that of the token vectors")
+    reconstruction: Literal["sum", "mean"] = Field("sum", description="squared error, sum or mean over a token vector's "
+        "dimensions")
+    inputs: Literal["raw", "standardised"] = Field("raw", description="token vectors as they are (raw), or each dimension "
+        "with mean 0 and variance 1 over the tokens so far, so that few dimensions of large variance do not fill the code; "
+        "the kept model has this map in its first layer")
+    variance: float | None = Field(0.5, gt=0, description="of the decoder's Gaussian: the error is divided by twice the "
+        "variance; none: learnt, one for all dimensions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NormalVAESettings(AutoencoderSettings):
-    """Settings of ``latte-normal``.
+    """Settings of ``latte-normal``."""
 
-    Attributes:
-        free_bits: divergence from the prior, in nats, below which the loss does not fall further.
-        free_bits_of: the divergence that this limits: a token's, ``total``, or that of each latent variable, ``per_latent``.
-        beta_warmup_fraction: part of the run over which the weight of the divergence grows linearly from 0 to ``beta``.
-        beta: weight of the divergence after that.
-    """
-
-    free_bits: float = limit(0.3, lambda nats: nats >= 0, "must not be negative")
-    free_bits_of: Literal["total", "per_latent"] = "total"
-    beta_warmup_fraction: float = limit(0.1, lambda part: 0 <= part <= 1, "is a part of the run, from 0 to 1")
-    beta: float = limit(1.0, lambda weight: 0 <= weight < math.inf, "must not be negative", came_later=True)
+    free_bits: float = Field(0.3, ge=0, description="divergence from the prior, in nats, below which the loss does not fall "
+        "further")
+    free_bits_of: Literal["total", "per_latent"] = Field("total", description="the divergence that this limits: a token's "
+        "(total), or that of each latent variable (per_latent)")
+    beta_warmup_fraction: float = Field(0.1, ge=0, le=1, description="part of the run over which the weight of the "
+        "divergence grows linearly from 0 to beta")
+    beta: float = Field(1.0, ge=0, description="weight of the divergence after that")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LatteMixSettings(NormalVAESettings):
-    """Settings of ``latte``.
+    """Settings of ``latte``."""
 
-    Attributes:
-        layout: ``factorised``: ``dims`` variables of ``classes`` classes each; ``single``: one variable, whose (nearly)
-            one-hot sample is embedded in ``dims`` dimensions before the decoder.
-        classes: classes of a variable; in a search, more than fit into the memory are an infeasible point.
-        tau: temperature of the Gumbel-softmax.
-        tau_test: temperature of the probabilities that represent a text; none: ``tau``.
-    """
-
-    layout: Literal["factorised", "single"] = "factorised"
-    classes: int = limit(100, lambda count: count >= 2, "must be at least 2")
-    tau: float = limit(0.3, lambda tau: tau > 0, "divides the logits and must be above 0")
-    tau_test: float | None = limit(None, lambda tau: tau > 0, "divides the logits and must be above 0")
+    layout: Literal["factorised", "single"] = Field("factorised", description="factorised: dims variables of so many classes "
+        "each; single: one variable, whose (nearly) one-hot sample is embedded in dims dimensions before the decoder")
+    classes: int = Field(100, ge=2, description="classes of a variable; in a search, more than the memory holds are "
+        "infeasible")
+    tau: float = Field(0.3, gt=0, description="temperature of the Gumbel-softmax")
+    tau_test: float | None = Field(None, gt=0, description="temperature of the probabilities that represent a text; none: "
+        "tau")
 
 
+# fmt: on
 # -- specs ---------------------------------------------------------------------------------------------------------------
 
 Names = tuple[str, ...]
@@ -327,7 +267,7 @@ class ObjectiveSpec:
     """The description of one objective.
 
     Attributes:
-        settings: the frozen dataclass of its settings.
+        settings: the tree of its settings.
         table: the canonical table that it trains on by default.
         texts: its text columns.
         values: its other columns (``label``, ``score``, ``teacher``).

@@ -7,14 +7,13 @@ or ``-boom`` (a soup of members on bootstrap samples of the data), then optional
 (``flow``).
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from raysts.errors import InputError, nearest
 from raysts.recipes.recipe import DEFAULTS, SOUPS, Recipe
 
 _WORDS: dict[str, Recipe] = {
-    f"{name}{suffix}": replace(recipe, settings=replace(recipe.settings, **settings))
+    f"{name}{suffix}": recipe.updated(settings=recipe.settings.updated(**settings))
     for name, recipe in DEFAULTS.items()
     for suffix, settings in recipe.spec.suffixes.items()
 }

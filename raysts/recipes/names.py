@@ -1,14 +1,13 @@
 """The pipelines that have a name: every sensible name of a system, those of our own, and YAML files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysts.errors import InputError, nearest
 from raysts.recipes import grammar
 from raysts.recipes.overrides import apply_overrides, has_option, load_pipeline
-from raysts.recipes.recipe import DEFAULTS, Pipeline, Recipe
+from raysts.recipes.recipe import DEFAULTS, DISTILLATION, Pipeline, Recipe
 
 
 class Entry(NamedTuple):
@@ -134,7 +133,7 @@ def at_scale(base: Pipeline, name: str, scale: str) -> Pipeline:
             f"recipe '{name}': '{scale}' is no scale{nearest(scale, SCALES)}; scales are {', '.join(SCALES)}"
         )
     changes = {key: value for key, value in SCALES[scale].items() if key != "members"}
-    for stage, recipe in replace(base, variants=()).recipes.items():
+    for stage, recipe in base.recipes.items():
         changes |= {f"{stage}.{key}": value for key, value in recipe.spec.scales.get(scale, {}).items()}
     most = SCALES[scale].get("members", base.members)
     changes |= {"members": min(base.members, most), "students": min(base.students, most)}
@@ -177,28 +176,25 @@ def _compose(name: str) -> Pipeline:
         return Pipeline(name=name, members=1)
     parsed = grammar.parse(name, tuple(RECIPES))
     members = {grammar.STAGES[word].objective: grammar.STAGES[word] for word in parsed.stages}
-    post: dict[str, Recipe] = {}
-    if parsed.post is not None:
-        fitted = grammar.POST[parsed.post]
-        if parsed.combine == "sed":
-            post = {parsed.post: fitted}
-        else:
-            members[parsed.post] = fitted  # on every member
-    specs, sed = [recipe.spec for recipe in members.values()], DEFAULTS["sed"]
-    if any("score" in spec.values for spec in specs):  # the members saw labels, and so may what chooses the student
-        sed = replace(sed, train=replace(sed.train, keep="best", patience=5, eval_first=True))
+    post = {parsed.post: grammar.POST[parsed.post]} if parsed.post else {}
+    student: dict[str, Recipe] = {}
+    if parsed.combine == DISTILLATION:
+        sed = DEFAULTS[DISTILLATION]
+        if any("score" in recipe.spec.values for recipe in members.values()):
+            # The members saw labels, and so may what chooses the student.
+            sed = sed.updated(train=sed.train.updated(keep="best", patience=5, eval_first=True))
+        student = {DISTILLATION: sed, **post}
+    else:
+        members |= post  # on every member
     if parsed.combine == grammar.BOOM:
-        members = {
-            stage: replace(recipe, data=replace(recipe.data, bootstrap=True)) for stage, recipe in members.items()
-        }
+        members = {stage: recipe.updated(data=recipe.data.updated(bootstrap=True)) for stage, recipe in members.items()}
+    count = max((recipe.spec.members for recipe in members.values()), default=1)
     return _fitted_as_trained(
         Pipeline(
             name=name,
-            members=10 if parsed.combine else max((spec.members for spec in specs), default=1),
-            stages=members,
+            members=10 if parsed.combine else count,
+            recipes={**members, **student},
             combine="soup" if parsed.combine == grammar.BOOM else parsed.combine,  # type: ignore[arg-type]
-            sed=sed if parsed.combine == "sed" else None,
-            post=post,
         )
     )
 
@@ -213,7 +209,7 @@ def best() -> Pipeline:
     changes = {
         "name": "best",
         "members": 9,
-        "variants": [{}, {}, {"simcse-sup": None}],
+        "routes": [["simcse-sup", "sts"], ["simcse-sup", "sts"], ["sts"]],
         "deliver": "best",
         "simcse-sup.batch": 256,
         "simcse-sup.optim.lr": 2e-5,

@@ -1,4 +1,4 @@
-"""Frozen dataclass trees as plain data: checked construction from YAML or JSON, and typed overrides ``a.b=value``."""
+"""Frozen, typed trees: checked construction from YAML or JSON with messages of our own, plain data, and dotted paths."""
 
 import contextlib
 import dataclasses
@@ -8,195 +8,197 @@ import operator
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from raysts.errors import InputError, nearest
-from raysts.ids import LATER
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Tree")
+Words = tuple[str, str, str]
+"""A problem: the words before the dotted path, the path, and the words after it."""
 
+LONGEST_VALUE = 200
+"""Characters of a value that a message shows."""
 
-def require(holds: bool, message: str) -> None:
-    """Raise a ValueError with a message unless a rule holds."""
-    if not holds:
-        raise ValueError(message)
+KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "finite",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+}
+"""What a value must be, by pydantic's name of the error."""
 
-
-def limit(default: Any, holds: Callable[[Any], bool], rule: str, came_later: bool = False) -> Any:
-    """Return a field whose values obey a rule, None aside (``came_later``: as of ``raysts.ids.later``)."""
-    return dataclasses.field(default=default, metadata={"rule": (holds, rule)} | ({LATER: True} if came_later else {}))
-
-
-class Tree:
-    """Base of the dataclasses that check the rules of their fields (:func:`limit`)."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        for option in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, (holds, rule) = getattr(self, option.name), option.metadata.get("rule", (None, ""))
-            require(value is None or holds is None or holds(value), f"{option.name}={value} {rule}")
+# -- trees ---------------------------------------------------------------------------------------------------------------
 
 
-def to_plain(value: Any, identity: bool = False) -> Any:
-    """A tree as dicts, lists and scalars; paths are text and numpy's numbers are Python's.
+class Misfit(InputError):  # noqa: N818
+    """The values of a tree are wrong; ``words`` has every problem apart from the path of the tree."""
 
-    Args:
-        identity: as ids are made of it: without the fields that came later (``raysts.ids.later``) and have their default,
-            so that what was trained before they came is not trained again.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_plain(getattr(value, field.name), identity)
-            for field in dataclasses.fields(value)
-            if not (identity and LATER in field.metadata and getattr(value, field.name) == field.default)
-        }
-    if isinstance(value, Mapping):
-        return {key: to_plain(item, identity) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_plain(item, identity) for item in value]
-    return value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, PurePath) else value
+    def __init__(self, words: list[Words]) -> None:
+        self.words = words
+        super().__init__([f"{before}{path or 'the recipe'}{after}" for before, path, after in words])
+
+    def under(self, place: str) -> list[Words]:
+        """Return the problems of the tree as those of a larger one, in which it has a dotted path."""
+        return [(before, f"{place}.{path}" if path else place, after) for before, path, after in self.words]
 
 
-def build(cls: type[T], plain: Any, problems: list[str], path: str = "") -> T | None:
-    """Construct ``cls`` from plain data; what is wrong is appended to ``problems`` with its dotted path."""
-    if not isinstance(plain, Mapping):
-        problems.append(f"{path or 'the recipe'} is {plain!r}: must be a mapping with the fields of {cls.__name__}")
-        return None
-    try:
-        types_by_field = field_types(cls, plain)
-    except ValueError as error:
-        problems.append(f"{path + '.' if path else ''}{error}")
-        return None
-    before, values = len(problems), {}
-    for key, item in plain.items():
-        where = f"{path}.{key}" if path else str(key)
-        if key not in types_by_field:
-            problems.append(f"unknown option '{where}'{nearest(str(key), types_by_field)}")
-        else:
-            values[key] = convert(types_by_field[key], item, problems, where)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in plain:
-            problems.append(f"option '{path + '.' if path else ''}{field.name}' is missing; it has no default")
-    if len(problems) > before:
-        return None
-    try:
-        return cls(**values)
-    except ValueError as error:
-        problems.append(f"{path + '.' if path else ''}{error}")
-        return None
+class Tree(BaseModel):
+    """A frozen value whose class says which fields there are, of which types, and in which bounds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise Misfit([words for line in error.errors(include_url=False) for words in self._words(line)]) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, about: ValidationInfo) -> Any:
+        return _meant(cls.model_fields[str(about.field_name)].annotation, value)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if problems := [("", problem, "") for problem in self.misfits()]:
+            raise Misfit(problems)
+        return self
+
+    @classmethod
+    def _words(cls, line: ErrorDetails) -> list[Words]:
+        """Return our words for an error of pydantic."""
+        kind, value, reason = line["type"], line["input"], line.get("ctx", {}).get("error")
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in line["loc"]).removeprefix(".")
+        if isinstance(reason, Misfit):
+            return reason.under(path) if path else reason.words
+        if kind == "extra_forbidden":
+            return [("unknown option '", path, f"'{nearest(path, cls.model_fields)}")]
+        if kind == "missing":
+            return [("option '", path, "' is missing; it has no default")]
+        if kind == "model_type":
+            return [
+                ("", path, f" is {_shown(value)}: must be a mapping with the fields of {line['ctx']['class_name']}")
+            ]
+        field = cls.model_fields[str(line["loc"][0])]
+        if kind == "value_error":
+            return [("", path, f"={_shown(value)}: {reason}")]
+        if choices := [str(choice) for choice in _choices(field.annotation)]:
+            return [("", path, f"={_shown(value)}: must be one of {', '.join(choices)}{nearest(str(value), choices)}")]
+        if kind in KINDS:
+            return [("", path, f"={_shown(value)}: must be {KINDS[kind]}")]
+        if bounds := _bounds(field):
+            return [("", path, f"={value} must be {bounds}")]
+        return [("", path, f"={_shown(value)}: is no value that it takes")]
+
+    def misfits(self) -> Iterator[str]:
+        """Yield the rules that the fields break together."""
+        yield from ()
+
+    def updated(self, **changes: Any) -> Self:
+        """Return the tree with other values in some fields, checked."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
 
 def built(cls: type[T], plain: Any, where: str = "") -> T:
-    """As :func:`build`; ``where`` begins the messages.
+    """Return a tree made of plain data; ``where`` begins the messages.
 
     Raises:
         InputError: with everything that is wrong.
     """
-    problems: list[str] = []
-    found = build(cls, plain, problems)
-    if problems or found is None:
-        raise InputError([f"{where}{problem}" for problem in problems])
-    return found
+    try:
+        if not isinstance(plain, Mapping):
+            raise Misfit([("", "", f" is {_shown(plain)}: must be a mapping with the fields of {cls.__name__}")])
+        return cls(**{str(key): value for key, value in plain.items()})
+    except Misfit as misfit:
+        raise InputError([f"{where}{problem}" for problem in misfit.problems]) if where else misfit from None
 
 
-def convert(kind: Any, value: Any, problems: list[str], path: str) -> Any:
-    """``value`` as the annotated type ``kind``."""
-    if kind is Any:
-        return value
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        inner = [argument for argument in arguments if argument is not type(None)]
-        fits = [argument for argument in inner if isinstance(argument, type) and type(value) is argument]
-        return convert((fits or inner)[0], value, problems, path)
-    if origin is Literal:
-        if value not in arguments:
-            problems.append(
-                f"{path}={value!r}: must be one of {', '.join(map(str, arguments))}"
-                f"{nearest(str(value), map(str, arguments))}"
-            )
-        return value
-    if origin is tuple:
-        if isinstance(value, str):  # a,b on the command line
-            value = [parse_value(part) for part in value.split(",")]
-        elif isinstance(value, (int, float)):
-            value = [value]
-        if not isinstance(value, (list, tuple)):
-            problems.append(f"{path}={value!r}: must be a list")
-            return ()
-        return tuple(convert(arguments[0], item, problems, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            problems.append(f"{path}={value!r}: must be a mapping")
-            return {}
-        return {str(key): convert(arguments[1], item, problems, f"{path}.{key}") for key, item in value.items()}
-    if dataclasses.is_dataclass(kind):
-        return (
-            value
-            if isinstance(value, typing.cast(type, kind))
-            else build(typing.cast(type, kind), value, problems, path)
-        )
-    return _scalar(kind, value, problems, path)
-
-
-def _scalar(kind: Any, value: Any, problems: list[str], path: str) -> Any:
+def _meant(kind: Any, value: Any) -> Any:
+    """Return the value of a type that a value of another type stands for, or the value as it is."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if int in kinds and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int) and value.bit_length() > 63:
-        problems.append(f"{path}: is a number of {value.bit_length():,} bits; it must have 63 at most")
-        return value
-    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError, OverflowError):  # YAML 1.1 reads 2e-5 as a string
-            value = float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        problems.append(f"{path}={value!r}: must be finite")
-        return value
-    if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError("must have 63 bits at most")
+    if float in kinds and (number or isinstance(value, str)):
+        with contextlib.suppress(ValueError):  # YAML 1.1 reads 2e-5 as text
+            return float(value)
+    if str in kinds and int not in kinds and number and math.isfinite(value):
         return str(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        problems.append(f"{path}={value!r}: must be {names.get(kind, kind)}")
+    if isinstance(value, Mapping):
+        return _named(value)
+    if typing.get_origin(kind) is tuple and (number or isinstance(value, (str, list, tuple))):
+        items = [parse_value(part) for part in value.split(",")] if isinstance(value, str) else value
+        return tuple(_meant(typing.get_args(kind)[0], item) for item in ([items] if number else items))
     return value
 
 
-def field_types(cls: type, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Field types of a tree class; a class may refine them by what the plain data says (``refine_types``).
-
-    Raises:
-        ValueError: the plain data names something that decides the types and does not exist.
-    """
-    found = dict(_hints(cls))
-    refine = getattr(cls, "refine_types", None)
-    return found | (refine(plain) if refine else {})
+def _named(plain: Any) -> Any:
+    """Return plain data whose names are text."""
+    return {str(key): _named(item) for key, item in plain.items()} if isinstance(plain, Mapping) else plain
 
 
-@functools.lru_cache(maxsize=256)
-def _hints(cls: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+def _choices(kind: Any) -> list[Any]:
+    """Return the values of the literals in a type."""
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return list(arguments)
+    return [choice for part in arguments for choice in _choices(part)]
 
 
-def misfits(tree: Any, path: str = "") -> list[str]:
-    """What in a tree that was made by hand has not the type that its class says, each with its dotted path."""
-    problems: list[str] = []
-    for name, kind in field_types(type(tree), {}).items():
-        value = getattr(tree, name)
-        convert(kind, value, problems, f"{path}{name}")
-        if dataclasses.is_dataclass(value):
-            problems += misfits(value, f"{path}{name}.")
-    return problems
+def _bounds(field: FieldInfo) -> str:
+    """Return the bounds of a field in words."""
+    names = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    limits = {name: getattr(rule, name) for rule in field.metadata for name in names if hasattr(rule, name)}
+    if limits.keys() == {"ge", "le"}:
+        text = f"from {limits['ge']:,} to {limits['le']:,}"
+    elif limits.keys() == {"gt", "lt"}:
+        text = f"between {limits['gt']:,} and {limits['lt']:,}"
+    else:
+        text = " and ".join(f"{names[name]} {limit:,}" for name, limit in limits.items())
+    return f"{text}, or none" if text and type(None) in typing.get_args(field.annotation) else text
+
+
+def _shown(value: Any) -> str:
+    """Return a value as messages show it."""
+    if isinstance(value, int) and value.bit_length() > 63:
+        return f"a number of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+# -- plain data ----------------------------------------------------------------------------------------------------------
+
+
+def to_plain(value: Any) -> Any:
+    """Return a tree as dicts, lists and scalars; paths are text and numpy's numbers are Python's."""
+    if isinstance(value, Tree):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def parse_value(text: str) -> Any:
-    """The value in ``--set key=value``, read as YAML (``none`` and ``null`` are None)."""
+    """Return the value in ``--set key=value``, read as YAML (``none`` and ``null`` are None)."""
     if text.strip().lower() == "none":
         return None
     try:
@@ -222,33 +224,32 @@ class _Plain(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """The value in a YAML text without aliases, and without a name twice."""
+    """Return the value in a YAML text without aliases, and without a name twice."""
     try:
         return yaml.load(text, _Plain)  # noqa: S506 (a SafeLoader)
     except (RecursionError, ValueError) as error:  # 2020-13-45 is a date to YAML
         raise yaml.YAMLError("nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
 
+# -- dotted paths --------------------------------------------------------------------------------------------------------
+
+
 def paths(plain: Any, prefix: str = "") -> list[str]:
-    """Dotted paths of all leaves and branches of a plain tree."""
+    """Return the dotted paths of all leaves and branches of a plain tree."""
     if not isinstance(plain, Mapping):
         return []
-    found = []
-    for key, item in plain.items():
-        path = f"{prefix}{key}"
-        found += [path, *paths(item, f"{path}.")]
-    return found
+    return [path for key, item in plain.items() for path in (f"{prefix}{key}", *paths(item, f"{prefix}{key}."))]
 
 
 def leaves(plain: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of a plain tree by dotted path."""
+    """Return the leaves of a plain tree by dotted path."""
     if not isinstance(plain, dict):
         return {prefix.rstrip("."): plain}
     return {path: value for key, item in plain.items() for path, value in leaves(item, f"{prefix}{key}.").items()}
 
 
 def has_path(plain: Any, path: str) -> bool:
-    """Whether the plain tree has a value at the dotted path."""
+    """Return True if the plain tree has a value at the dotted path."""
     for part in path.split("."):
         if not isinstance(plain, Mapping) or part not in plain:
             return False
@@ -257,7 +258,7 @@ def has_path(plain: Any, path: str) -> bool:
 
 
 def get_path(plain: Any, path: str) -> Any:
-    """The value at a dotted path that exists."""
+    """Return the value at a dotted path that exists."""
     return functools.reduce(operator.getitem, path.split("."), plain)
 
 

@@ -5,35 +5,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic import Field
+
 from raysts.errors import InputError, nearest
 from raysts.evaluation.run_metric import LOSS, RunMetric, reported
 from raysts.recipes.overrides import apply_overrides
 from raysts.recipes.recipe import Pipeline, Recipe, name_problem
-from raysts.recipes.tree import build, get_path, has_path, leaves, to_plain
+from raysts.recipes.tree import Misfit, Tree, built, get_path, has_path, leaves, to_plain
 from raysts.search.space import Dimension, Point, corners, grid
 
 MOST_TRIALS = 100_000
 """Each is a record of its own; the points of a grid are all made before the first is tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asha:
+class Asha(Tree):
     """Asynchronous successive halving on the metric at dev evaluations (Li et al. 2020).
 
-    Attributes:
-        grace: fraction of its steps that every trial may train.
-        reduction: at the end of the grace period, and after ``reduction`` times as many steps each time, a trial goes on
-            only when it is among the best 1 / ``reduction`` of those that came so far.
+    At the end of the grace period, and after ``reduction`` times as many steps each time, a trial goes on only if it is among
+    the best 1 / ``reduction`` of those that came so far.
     """
 
-    grace: float = 0.25
-    reduction: float = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.grace < 1:
-            raise ValueError(f"grace={self.grace} is a fraction of a trial's steps and must be between 0 and 1")
-        if not self.reduction > 1:
-            raise ValueError(f"reduction={self.reduction} must be above 1")
+    grace: float = Field(0.25, gt=0, lt=1, description="fraction of its steps that every trial may train")
+    reduction: float = Field(3.0, gt=1, description="one trial of so many goes on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +63,9 @@ class Search:
         problem = name_problem(self.name)
         if problem:
             raise ValueError(problem)
-        if len(self.pipeline.stages) != 1 or self.pipeline.combine or self.pipeline.variants:
+        if len(self.pipeline.stages) != 1 or self.pipeline.combine:
             raise ValueError(
-                f"pipeline: '{self.pipeline.name}' must be one training stage without variants; a trial is one training run"
+                f"pipeline: '{self.pipeline.name}' must be one training stage; a trial is one training run"
             )
         if self.pipeline.resources.workers != 1:
             raise ValueError("resources.workers: a trial trains in one process, set it to 1")
@@ -187,7 +180,11 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
             problems.append(
                 f"{key}={inner[key]}: is what this search varies; --set space.{key}={inner[key]} tries that value alone"
             )
-    stop = build(Asha, asha, problems, "asha") if asha is not None else None
+    stop: Asha | None = None
+    try:
+        stop = built(Asha, asha) if asha is not None else None
+    except Misfit as misfit:
+        problems += Misfit(misfit.under("asha")).problems
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     first = tuple(point for point in search.first if point.keys() == space.keys())

@@ -79,11 +79,11 @@ class Study:
             **{f"space.{key}": dimension.text for key, dimension in search.space.items()},
             **{
                 f"{search.stage}.{path}": value
-                for path, value in leaves(to_plain(recipe, identity=True)).items()
+                for path, value in leaves(to_plain(recipe)).items()
                 if f"{search.stage}.{path}" not in search.space
             },
             "metric": search.metric,
-            **({f"asha.{key}": value for key, value in asdict(search.asha).items()} if search.asha else {}),
+            **({f"asha.{key}": value for key, value in to_plain(search.asha).items()} if search.asha else {}),
             "seed": search.pipeline.seed,
             "backbone": plan.backbone_id,
             "objective version": spec.version,

@@ -190,7 +190,7 @@ def test_distilling_takes_the_settings_of_the_run(finished: run_commands.Finishe
     found = distilled("--from-run", "nli-ct-sed", "--storage", finished.storage, "--name", "again")
     record = json.loads((finished.storage / "pipelines" / "again.json").read_text(encoding="utf-8"))["pipeline"]
     assert record["student_pooling"] is None and raysts.load(found["model"]).layers == 1
-    assert record["sed"]["train"]["max_steps"] == 3
+    assert record["recipes"]["sed"]["train"]["max_steps"] == 3
 
 
 def test_distilling_models(finished: run_commands.Finished) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from raysts.models.sentence_model import SentenceModel
 from raysts.objectives import MODULES
 from raysts.objectives.objective import Batch, Objective, VectorObjective
 from raysts.recipes import grammar, names
-from raysts.recipes.catalog import CATALOG
+from raysts.recipes.catalog import CATALOG, Settings
 from raysts.recipes.overrides import apply_overrides, has_option
 from raysts.recipes.recipe import DEFAULTS, Optim
 from raysts.schema import TABLES, TEST_TABLES
@@ -70,7 +69,7 @@ def test_each_description_has_a_module() -> None:
 @every
 def test_it_says_what_it_is(name: str) -> None:
     spec = CATALOG[name]
-    assert dataclasses.is_dataclass(spec.settings) and spec.settings.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert issubclass(spec.settings, Settings)
     assert spec.table in TABLES and spec.table not in TEST_TABLES
     columns = {column.name for column in TABLES[spec.table]}
     assert spec.texts and {*spec.texts, *spec.values} - {"teacher"} <= columns

@@ -156,7 +156,7 @@ def test_recipe(loss: Any) -> None:
         ({"loss": "con"}, "loss='con': must be one of ent, ent.con, ent.rev, ent.con.rev"),
         ({"similarity": "js"}, "similarity='js': must be one of per_dimension, paper"),
         ({"activation": "relu"}, "activation='relu': must be one of tanh, identity"),
-        ({"temperature": 0.0}, "temperature=0.0 divides the similarities and must be above 0"),
+        ({"temperature": 0.0}, "temperature=0.0 must be above 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:

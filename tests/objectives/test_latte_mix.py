@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -343,4 +342,4 @@ def test_the_recipes(name: str) -> None:
     assert rates[0] == pytest.approx(2e-5, rel=0.15) and rates[-1] == pytest.approx(2e-5, rel=0.15)
     assert int(np.argmax(rates)) in (499, 500) and max(rates) == pytest.approx(1e-3)
     assert rates[250] == pytest.approx(rates[750], rel=0.01)
-    assert dataclasses.replace(recipe, batch=32).settings == recipe.settings
+    assert recipe.updated(batch=32).settings == recipe.settings

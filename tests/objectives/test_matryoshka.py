@@ -22,8 +22,6 @@ from raysts.objectives.objective import Batch, Objective
 from raysts.recipes import names
 from raysts.recipes.catalog import CATALOG, FRESH
 from raysts.recipes.overrides import apply_overrides
-from raysts.recipes.recipe import DEFAULTS
-from raysts.recipes.tree import to_plain
 
 WHOLE, WIDTHS = 16, (4, 9)
 ROWS = 15
@@ -170,12 +168,6 @@ def test_cached_gradients_are_those_of_all_widths(precision: str) -> None:
     (loss, whole), (cached_loss, cached) = found
     assert cached_loss == pytest.approx(loss, rel=1e-5 if precision == "fp32" else 1e-2)
     assert_same(cached, whole, **({} if precision == "fp32" else {"rtol": 0.2, "atol": 2e-2}))
-
-
-def test_without_widths_ids_are_what_they_were() -> None:
-    for recipe in DEFAULTS.values():
-        assert to_plain(recipe)["settings"]["matryoshka"] == []
-        assert "matryoshka" not in to_plain(recipe, identity=True)["settings"]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def row(system: str, dataset: str, value: float, **columns: Any) -> dict[str, An
 def of(made: dict[str, Any], backbone: str = "some-encoder", run: str = "a run", **settings: Any) -> MeasuredRow:
     """A row as it comes from a storage, made by the recipe of its system with some settings changed."""
     tree = to_plain(pipeline(made["system"], settings))
-    return MeasuredRow(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["stages"])
+    return MeasuredRow(row=made, run=run, backbone=backbone, backbone_id=backbone, stages=tree["recipes"])
 
 
 def filled(paper: str, *rows: MeasuredRow) -> dict[tuple[int, str, str, str], dict[str, MeasuredValue]]:
@@ -242,7 +242,7 @@ def test_encoders_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
 def test_a_pipeline_that_borrows_a_name_is_not_that_system(tmp_path: Path) -> None:
     store(tmp_path, "a", "ct", "part", [CT, row("ct", "sts12", 0.4, role="backbone", layers="1")])
     record = json.loads((tmp_path / "pipelines" / "a.json").read_text())
-    record["pipeline"]["stages"]["nli"] = to_plain(pipeline("nli").stages["nli"])
+    record["pipeline"]["recipes"]["nli"] = to_plain(pipeline("nli").stages["nli"])
     write_json(tmp_path / "pipelines" / "a.json", record)
     assert [each.row["role"] for each in every_row(tmp_path)] == ["backbone"]
 

@@ -170,13 +170,12 @@ def test_members_of_a_small_ensemble_are_those_of_a_large_one(plan: Planner) -> 
     assert student(plan("nli-sed", {"members": 4})).id != student(plan("nli-sed", {"members": 10})).id
 
 
-def test_a_member_of_a_variant_is_that_of_the_system_with_its_overrides(plan: Planner) -> None:
-    """What is trained decides, not how it was asked for; and each finds the rows that it trains on."""
-    varied = plan("nli-ct-sed", {"members": 3, "variants": [{}, {"nli.optim.lr": 1e-4}, {"nli.data.sample": 50}]})
-    alone = [plan("nli-ct", {"members": 3} | more) for more in ({}, {"nli.optim.lr": 1e-4}, {"nli.data.sample": 50})]
-    assert ids(varied) == [ids(one)[member] for member, one in enumerate(alone)]
-    assert set(varied.specs) == {*plan("nli-ct-sed").specs, *alone[2].specs}
-    assert varied.rows(varied.pipeline.stages_of(2)["nli"]) == 50
+def test_a_member_of_a_route_is_that_of_the_system_with_its_stages(plan: Planner) -> None:
+    """What is trained decides, not how it was asked for."""
+    routed = plan("nli-ct-sed", {"members": 3, "routes": [["nli", "ct"], ["ct"], ["nli"]]})
+    alone = [plan(name, {"members": 3}) for name in ("nli-ct", "ct", "nli")]
+    assert ids(routed) == [ids(one)[member] for member, one in enumerate(alone)]
+    assert set(routed.specs) == set(plan("nli-ct-sed").specs)
 
 
 def test_a_stage_changes_what_comes_after_it_alone(plan: Planner) -> None:

@@ -120,11 +120,10 @@ def test_the_overrides_that_every_pipeline_has(name: str, small_world: Path, tmp
     found = result("plan", name, "--data", small_world, "--storage", tmp_path, *overrides(COMMON))
     tree = result("show", name, *overrides(COMMON))["recipe"]
     assert (tree["backbone"], tree["members"], tree["seed"]) == ("tiny", 3, 5)
-    stages = [*tree["stages"].values(), *([tree["sed"]] if tree["sed"] else []), *tree["post"].values()]
-    for stage in stages:
+    for stage in tree["recipes"].values():
         assert (stage["train"]["max_steps"], stage["optim"]["lr"], stage["batch"]) == (7, 3e-4, 24)
-    trained = [node for node in found["nodes"] if node["kind"] == "train"]
-    assert len(trained) == _trained(pipeline(name, COMMON)) + (tree["sed"] is not None) + len(tree["post"])
+    made, trained = pipeline(name, COMMON), [node for node in found["nodes"] if node["kind"] == "train"]
+    assert len(trained) == _trained(made) + (made.sed is not None) + len(made.post)
     # Steps times batch, times the texts of an example where it has several (three of a pair of pairs would be wrong).
     assert all(node["sentences"] % (7 * 24) == 0 and node["sentences"] <= 7 * 24 * 4 for node in trained)
 

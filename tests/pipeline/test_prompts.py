@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +40,10 @@ def test_a_student_of_a_teacher_with_prompts(
     asked: str | None, text: str, teacher: Path, tiny_backbone: Path, small_corpus: Corpus, tmp_path: Path
 ) -> None:
     recipe = DEFAULTS["sed"]
-    recipe = replace(
-        recipe, data=Data(sample=40), batch=8, train=replace(recipe.train, max_steps=2, keep="last", patience=None)
-    )
+    train = recipe.train.updated(max_steps=2, keep="last", patience=None)
+    recipe = recipe.updated(data=Data(sample=40), batch=8, train=train)
     pipeline = Pipeline(
-        name="distilled", backbone=str(tiny_backbone), combine="sed", sed=recipe, teachers=(str(teacher),),
+        name="distilled", backbone=str(tiny_backbone), combine="sed", recipes={"sed": recipe}, teachers=(str(teacher),),
         prompt="house of ", teacher_prompt=asked, precision="fp32",
     )  # fmt: skip
     plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
@@ -74,7 +72,12 @@ def test_the_backbones_default_prompt_is_part_of_the_ids(teacher: Path, small_co
     recipe, found = DEFAULTS["sed"], {}
     for prompt in (None, "passage", ""):
         pipeline = Pipeline(
-            name="x", backbone=str(teacher), combine="sed", sed=recipe, teachers=(str(teacher),), prompt=prompt
+            name="x",
+            backbone=str(teacher),
+            combine="sed",
+            recipes={"sed": recipe},
+            teachers=(str(teacher),),
+            prompt=prompt,
         )
         plan = Plan(pipeline=pipeline, corpus=small_corpus, storage=tmp_path / "storage")
         found[plan.store_spec(recipe).prompt] = {node.id for chain in plan.student_chains for node in chain}
@@ -90,7 +93,7 @@ def test_a_prompt_that_is_not_there(
         name="x",
         backbone=str(tiny_backbone),
         combine="sed",
-        sed=DEFAULTS["sed"],
+        recipes={"sed": DEFAULTS["sed"]},
         teachers=(str(teacher),),
         **{field: name},
     )  # type: ignore[arg-type]

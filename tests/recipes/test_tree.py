@@ -1,77 +1,71 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import pickle
 from typing import Any, Literal
 
 import pytest
+from pydantic import Field, ValidationError
 
-from raysts.ids import later
-from raysts.recipes.tree import build, has_path, parse_value, paths, set_path, to_plain
+from raysts.errors import InputError
+from raysts.recipes.tree import Tree, built, has_path, parse_value, paths, set_path, to_plain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    size: int = 3
+class Leaf(Tree):
+    size: int = Field(3, gt=0)
     rate: float = 0.5
+    part: float = Field(0.5, gt=0, lt=1)
     name: Literal["first", "second"] = "first"
     flag: bool = True
-    limit: int | None = None
+    limit: int | None = Field(None, ge=2, le=9_999)
     numbers: tuple[int, ...] = ()
+    text: str = ""
 
-    def __post_init__(self) -> None:
-        if self.size <= 0:
-            raise ValueError(f"size={self.size} must be positive")
+    def misfits(self) -> Any:
+        if self.size > 100 * self.part:
+            yield f"size={self.size} must be at most 100 times part, {self.part}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Tree):
     title: str
-    leaf: Leaf = field(default_factory=Leaf)
-    leaves: dict[str, Leaf] = field(default_factory=dict)
+    leaf: Leaf = Leaf()
+    leaves: dict[str, Leaf] = {}
 
 
-def made(plain: Any) -> tuple[Branch | None, list[str]]:
-    problems: list[str] = []
-    return build(Branch, plain, problems), problems
+def problems_of(plain: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        built(Branch, plain)
+    return caught.value.problems
 
 
 def test_plain_and_back() -> None:
     tree = Branch(title="t", leaf=Leaf(numbers=(1, 2), limit=4), leaves={"a": Leaf(name="second")})
     plain = to_plain(tree)
     assert plain["leaf"]["numbers"] == [1, 2] and plain["leaves"]["a"]["name"] == "second"
-    assert made(plain) == (tree, [])
+    assert built(Branch, plain) == tree == pickle.loads(pickle.dumps(tree)) != tree.updated(title="u")
+    assert built(Branch, {"title": "t"}) == Branch(title="t")
 
 
-def test_a_field_that_came_later_is_no_part_of_an_id_until_it_says_something() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Grown(Leaf):
-        chunk: int | None = later(None)
-
-    assert Grown().chunk is None and to_plain(Grown())["chunk"] is None
-    assert to_plain({"a": Grown()}, identity=True) == {"a": to_plain(Leaf())}
-    assert to_plain((Grown(chunk=4),), identity=True) == [to_plain(Leaf()) | {"chunk": 4}]
-
-
-def test_defaults_fill_what_is_not_said() -> None:
-    assert made({"title": "t"}) == (Branch(title="t"), [])
+def test_trees_are_frozen_and_their_copies_checked() -> None:
+    with pytest.raises(ValidationError):
+        Leaf().size = 4  # type: ignore[misc]
+    assert Leaf().updated(size=4) == Leaf(size=4)
+    for wrong in (lambda: Leaf().updated(size=0), lambda: Leaf(size=0)):
+        with pytest.raises(InputError, match="^size=0 must be above 0$"):
+            wrong()
 
 
 @pytest.mark.parametrize(
     ("plain", "expected"),
     [
-        ({"size": 4.0}, Leaf(size=4)),
-        ({"rate": 1}, Leaf(rate=1.0)),
-        ({"rate": "2e-5"}, Leaf(rate=2e-5)),
-        ({"limit": None}, Leaf(limit=None)),
-        ({"numbers": [3, 4]}, Leaf(numbers=(3, 4))),
-        ({"numbers": 3}, Leaf(numbers=(3,))),
+        ({"size": 4.0}, Leaf(size=4)), ({"rate": 1}, Leaf(rate=1.0)), ({"rate": "2e-5"}, Leaf(rate=2e-5)),
+        ({"limit": None}, Leaf(limit=None)), ({"numbers": [3, 4]}, Leaf(numbers=(3, 4))), ({"numbers": 3}, Leaf(numbers=(3,))),
+        ({"numbers": "3,4"}, Leaf(numbers=(3, 4))), ({"text": 3}, Leaf(text="3")),
     ],
-)
+)  # fmt: skip
 def test_values_that_mean_the_type(plain: dict[str, Any], expected: Leaf) -> None:
-    tree, problems = made({"title": "t", "leaf": plain})
-    assert problems == [] and tree is not None
-    assert tree.leaf == expected
-    assert [type(value) for value in to_plain(tree.leaf).values()] == [type(v) for v in to_plain(expected).values()]
+    leaf = built(Branch, {"title": "t", "leaf": plain}).leaf
+    assert leaf == expected
+    assert [type(value) for value in to_plain(leaf).values()] == [type(value) for value in to_plain(expected).values()]
 
 
 @pytest.mark.parametrize(
@@ -81,27 +75,40 @@ def test_values_that_mean_the_type(plain: dict[str, Any], expected: Leaf) -> Non
         ({"size": True}, "leaf.size=True: must be a whole number"),
         ({"size": "many"}, "leaf.size='many': must be a whole number"),
         ({"size": None}, "leaf.size=None: must be a whole number"),
+        ({"size": 10**400}, "leaf.size=a number of 1,329 bits: must have 63 bits at most"),
+        ({"size": -1}, "leaf.size=-1 must be above 0"),
+        ({"size": 60}, "leaf.size=60 must be at most 100 times part, 0.5"),
+        ({"part": 1}, "leaf.part=1.0 must be between 0 and 1"),
+        ({"limit": 10_000}, "leaf.limit=10000 must be from 2 to 9,999, or none"),
         ({"rate": "fast"}, "leaf.rate='fast': must be a number"),
         ({"rate": True}, "leaf.rate=True: must be a number"),
+        ({"rate": "inf"}, "leaf.rate=inf: must be finite"),
+        ({"rate": 10**400}, "leaf.rate=a number of 1,329 bits: must have 63 bits at most"),
         ({"flag": 1}, "leaf.flag=1: must be true or false"),
+        ({"text": []}, "leaf.text=[]: must be text"),
         ({"name": "frist"}, "leaf.name='frist': must be one of first, second (did you mean 'first'?)"),
         ({"numbers": [1, "x"]}, "leaf.numbers[1]='x': must be a whole number"),
         ({"numbers": {"a": 1}}, "leaf.numbers={'a': 1}: must be a list"),
+        ({"numbers": "x" * 300}, f"leaf.numbers[0]='{'x' * 199}...: must be a whole number"),
         ({"sise": 1}, "unknown option 'leaf.sise' (did you mean 'size'?)"),
+        ({3: 1}, "unknown option 'leaf.3'"),
         (3, "leaf is 3: must be a mapping with the fields of Leaf"),
-        ({"size": -1}, "leaf.size=-1 must be positive"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_path(plain: Any, message: str) -> None:
-    tree, problems = made({"title": "t", "leaf": plain})
-    assert tree is None and problems == [message]
+    assert problems_of({"title": "t", "leaf": plain}) == [message]
+    below = message.replace("leaf", "leaves.a", 1)
+    assert problems_of({"title": "t", "leaves": {"a": plain}}) == [below]
 
 
 def test_all_problems_come_together() -> None:
-    _, problems = made({"leaf": {"size": "x", "flag": "maybe"}, "leaves": {"a": {"rate": []}}, "more": 1})
-    assert len(problems) == 5
-    assert any("'title' is missing" in problem for problem in problems)
-    assert any(problem.startswith("leaves.a.rate=") for problem in problems)
+    wrong = {"leaf": {"size": "x", "flag": "maybe"}, "leaves": {"a": {"rate": []}}, "more": 1}
+    assert sorted(problems_of(wrong)) == [
+        "leaf.flag='maybe': must be true or false", "leaf.size='x': must be a whole number",
+        "leaves.a.rate=[]: must be a number", "option 'title' is missing; it has no default", "unknown option 'more'",
+    ]  # fmt: skip
+    assert problems_of(3) == ["the recipe is 3: must be a mapping with the fields of Branch"]
+    assert problems_of({"title": "t", "leaves": []}) == ["leaves=[]: must be a mapping"]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +125,6 @@ def test_values_on_a_command_line(text: str, value: Any) -> None:
 def test_paths() -> None:
     plain = {"a": {"b": 1, "c": {"d": 2}}, "e": None}
     assert paths(plain) == ["a", "a.b", "a.c", "a.c.d", "e"]
-    assert (
-        has_path(plain, "a.c.d") and has_path(plain, "e") and not has_path(plain, "a.x") and not has_path(plain, "e.f")
-    )
+    assert [path for path in ("a.c.d", "e", "a.x", "e.f") if has_path(plain, path)] == ["a.c.d", "e"]
     set_path(plain, "a.c.d", 3)
     assert plain["a"] == {"b": 1, "c": {"d": 3}}

@@ -160,8 +160,8 @@ HUNDRED = ",".join(f"{i / 100}" for i in range(1, 101))
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ({"space.lower_bound": "0,1.5"}, r"lower_bound.*1\.5.*\[0, 1\)"),
-        ({"space.lower_bound": "uniform(0,1)", "num_samples": 3}, r"lower_bound.*1\.0.*\[0, 1\)"),
+        ({"space.lower_bound": "0,1.5"}, r"lower_bound=1\.5 must be at least 0 and below 1"),
+        ({"space.lower_bound": "uniform(0,1)", "num_samples": 3}, r"lower_bound=1\.0 must be at least 0 and below 1"),
         ({"space.lower_bound": ""}, "empty"),
         ({f"space.{BOUND}": None}, "nothing to search"),
         ({"space.lower_bund": "0,1"}, "did you mean.*lower_bound"),
@@ -315,16 +315,15 @@ def test_tpe_goes_where_the_score_is_and_away_from_what_does_not_fit(study: Stud
         rate = math.log10(trial.point[LR])
         return TrialOutcome("infeasible", None, "out of memory: x") if rate > -4.5 else finished(-abs(rate + 5.3))
 
-    made = study(
-        "lower-bound", {"space.optim.lr": "log(1e-8,1e-2)", f"space.{BOUND}": None, "num_samples": 60, "seeds": 1}
-    )
-    run_until(made, None, random.Random(0), score)
-    records = list(made.records.values())
-    early, late = records[:20], records[-20:]
-    assert len(records) == 60
+    space = {"space.optim.lr": "log(1e-8,1e-2)", f"space.{BOUND}": None, "num_samples": 60, "seeds": 1}
+    early, late = list[Any](), list[Any]()
+    for seed in range(3):
+        made = study("lower-bound", space | {"seed": seed}, f"seed-{seed}")
+        run_until(made, None, random.Random(0), score)
+        records = list(made.records.values())
+        assert len(records) == 60 and max(r.value for r in records if r.value is not None) > -0.1
+        early, late = [*early, *records[:20]], [*late, *records[-20:]]
     assert sum(r.status == "infeasible" for r in late) < sum(r.status == "infeasible" for r in early)
-    best = [max(r.value for r in part if r.value is not None) for part in (early, records)]
-    assert best[1] > -0.1 and best[1] >= best[0]
     near = [sum(r.value is not None and r.value > -0.5 for r in part) for part in (early, late)]
     assert near[1] > near[0]
 

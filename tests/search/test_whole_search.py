@@ -56,7 +56,7 @@ def test_a_trial_ends_with_a_result_however_it_ends(stage: Any, tmp_path: Path) 
     alone = stage.job("sts", tmp_path / "alone", max_steps=8, eval_every=2, checkpoint_every=2, keep="best")
     assert done.value == run_trial(alone, SPEARMAN, runtime()).value
 
-    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=replace(job.recipe.optim, lr=1e30))
+    nan = stage.job("sts", tmp_path / "nan", max_steps=4, optim=job.recipe.optim.updated(lr=1e30))
     found = run_trial(nan, SPEARMAN, runtime())
     assert found.status == "infeasible" and "lr" in str(found.reason)
 
@@ -211,7 +211,7 @@ def test_the_command_prints_one_json_line_and_wrong_input_writes_nothing(
 
     place: list[object] = ["--data", small_world, "--storage", tmp_path / "storage", "--address", "none"]
     for sets, why in (
-        ({"space.lower_bound": "0,1.5"}, "must be in [0, 1)"),
+        ({"space.lower_bound": "0,1.5"}, "must be at least 0 and below 1"),
         ({"space.lower_bound": "[]"}, "is empty"),
         ({"space.nothing": "0,1"}, "is no option of a trial's recipe"),
     ):

@@ -11,8 +11,6 @@ from small_runs import Interrupted, Stage, Watched, difference, interrupted_at
 
 from raysts.commands.plan import plan
 from raysts.errors import InputError
-from raysts.recipes.recipe import Train
-from raysts.recipes.tree import to_plain
 from raysts.training.loop import train
 
 
@@ -38,10 +36,6 @@ def test_a_run_of_compiled_layers_is_that_of_plain_ones_but_for_rounding(
         assert (frames["ok"] > known) == compiled
         assert (job.folder / "model" / "model.safetensors").is_file()
     assert difference(weights[False], weights[True]) < 1e-5
-
-
-def test_it_is_in_the_id_where_it_is_asked_for_alone() -> None:
-    assert "compile" not in to_plain(Train(), identity=True) and to_plain(Train(compile=True), identity=True)["compile"]
 
 
 def test_without_a_compiler_or_with_what_does_not_go_with_it_nothing_starts(

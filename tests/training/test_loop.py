@@ -62,7 +62,7 @@ def test_the_gradient_that_the_optimiser_gets_is_clipped_to_its_norm(stage: Stag
     try:
         for clip in (None, 0.01):
             train(
-                stage.job("nli", tmp_path / str(clip), max_steps=2, dev=False, optim=replace(HOT, lr=1e-5, clip=clip)),
+                stage.job("nli", tmp_path / str(clip), max_steps=2, dev=False, optim=HOT.updated(lr=1e-5, clip=clip)),
                 Watched(),
             )
     finally:
@@ -382,8 +382,8 @@ def test_a_bootstrap_sample_is_what_is_trained_on(stage: Stage, tmp_path: Path) 
 
     for name, seed, bootstrap in (("all", 1, False), ("one", 1, True), ("other", 2, True)):
         job, seen[name] = stage.job("nli", tmp_path / name, rows=64, epochs=1.0, dev=False, seed=seed), []
-        data = replace(job.recipe.data, bootstrap=bootstrap)
-        train(replace(job, recipe=replace(job.recipe, data=data)), Watched(read=read))
+        data = job.recipe.data.updated(bootstrap=bootstrap)
+        train(replace(job, recipe=job.recipe.updated(data=data)), Watched(read=read))
     assert sorted(seen["all"]) == list(range(64))
     assert len(seen["one"]) == 64 and len(set(seen["one"])) < 55 and sorted(seen["one"]) != sorted(seen["other"])
 

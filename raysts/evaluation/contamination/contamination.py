@@ -149,7 +149,7 @@ def _is_there(corpus: Corpus, text: TrainingText) -> bool:
 
 def _occurrences(corpus: Corpus, text: TrainingText, tables: Sequence[str], cache: Path | None) -> Masks:
     prints = [(table, corpus.fingerprint(table)) for table in tables]
-    key = content_id([VERSION, text.table, text.sha256, to_plain(text.data, identity=True), prints])
+    key = content_id([VERSION, text.table, text.sha256, to_plain(text.data), prints])
     path = cache / f"{key}.json" if cache else None
     known = _known(path) if path else None
     if known is None:

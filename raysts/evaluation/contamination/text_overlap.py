@@ -9,7 +9,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ def occurrences(
         columns = text_columns(source)
         rows = corpus.batches(source, columns)
         if source not in corpus.own:
-            groups = select(corpus, source, replace(data, sample=None) if sources else data)
+            groups = select(corpus, source, data.updated(sample=None) if sources else data)
             rows = (batch for group in groups for batch in selected_rows(group, source, columns))
         hits = _hits_in(rows, sides)
         if len(text_columns(table)) == 1:

@@ -50,7 +50,7 @@ def train_step(
         selected_by = judge or corpus.fingerprint(recipe.spec.dev)
     run = step_id(
         "train",
-        recipe=to_plain(recipe, identity=True),
+        recipe=to_plain(recipe),
         version=recipe.spec.version,
         seed=seed,
         parent=parent.id,

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -133,10 +133,10 @@ def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
 def winning_command(study: Study, best: PointScores) -> str:
     """The command that trains the chosen point as its trials were: every option that is not the system's own, data, storage."""
     search, plan = study.search, study.plan
-    wanted = leaves(to_plain(replace(apply_overrides(search.pipeline, best.point), members=search.seeds)))
+    wanted = leaves(to_plain(apply_overrides(search.pipeline, best.point).updated(members=search.seeds)))
     usual = leaves(to_plain(names.pipeline(search.pipeline.name)))
     options = {path: value for path, value in wanted.items() if path not in usual or usual[path] != value}
-    texts = [f"{path.removeprefix('stages.')}={_as_option(value)}" for path, value in options.items()]
+    texts = [f"{path.removeprefix('recipes.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
     where = ["--data", plan.corpus.uri] if plan.corpus.uri else []
     where += [*plan.corpus.user.arguments(), "--storage", Store.of(plan.storage).uri]
