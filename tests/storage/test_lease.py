@@ -218,6 +218,21 @@ def test_what_an_earlier_holder_wrote_late_is_replaced(s3: str, tmp_path: Path) 
         assert late.read_json(RECORD, fresh=True) == {"of": "holder", "count": 2}
 
 
+def test_a_holder_whose_clock_stood_still_replaces_nothing_of_the_next_one(s3: str) -> None:
+    """A machine that was frozen from outside counts no seconds: only the store knows that its lease is over."""
+    store, bucket = Store.open(s3), Bucket(canonical(s3))
+    with store.lock(LOCK, "first", of=store.path(RECORD)):
+        store.write_json(RECORD, {"of": "first"})
+        (held,) = storage._leases
+        held._stop.set()
+        held._renewed = float("inf")
+        write(bucket, holder="second")
+        overwrite(bucket, RECORD, b'{"of": "second"}')
+        with pytest.raises(RunFailed, match=r"lost locks/a.lock: second .* has taken it"):
+            store.write_json(RECORD, {"of": "first, too late"})
+        assert store.read_json(RECORD, fresh=True) == {"of": "second"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", two_writers.WAYS)
 def test_two_processes(way: str, s3: str, s3_endpoint: str) -> None:
