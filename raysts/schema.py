@@ -97,14 +97,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 """Canonical tables by name. Adding a data set is one line here."""
 
-TESTS = "tests/"
-"""Begins the names of test sets of a user's own: ``tests/NAME`` holds scored pairs, whose scores have any finite range."""
-
-DEVS = "dev/"
-"""Begins the names of the user's development sets: scored pairs, or the tables of a retrieval set below ``dev/NAME``."""
-
-SET_NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
-"""Names that a test set, a development set or a retrieval set of the user can have."""
+TESTS, DEVS = "tests/", "dev/"
+"""Begin the names of the user's sets: scored pairs with scores in any finite range; ``dev/NAME/`` also a retrieval set."""
 
 _OWN_PAIRS = (*_text("sentence1", "sentence2"), Column("score", "number"))
 

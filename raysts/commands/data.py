@@ -59,10 +59,9 @@ def prepare(
     root = on_this_machine(data, "--data")
     FolderStore(root.absolute()).check(writes=True, option="--data")
     if input is None:
-        if not Corpus(root).files("wikipedia/articles"):
+        if not (files := Corpus(root).files("wikipedia/articles")):
             raise InputError(f"{root} has no wikipedia/articles: fetch them, or give articles with --input FILE")
-        input = root / "wikipedia" / "articles.parquet"
-        input = input if input.exists() else root / "wikipedia" / "articles"
+        input = files[0] if files[0].name == "articles.parquet" else files[0].parent
     if not on_this_machine(input, "--input").exists():
         raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet")
     with contextlib.ExitStack() as held:

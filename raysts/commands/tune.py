@@ -73,9 +73,8 @@ def tune(
 
     given = dict(overrides or {})
     line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {given!r})"
-    options = RunOptions(
-        data, storage, name, address, line, skip_bad=skip_bad, say=say, own=UserData.of(text, column, dev)
-    )
+    own = UserData.of(text, column, dev)
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=own)
     return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 

@@ -17,7 +17,7 @@ VERSION = 1
 
 
 class Derived(NamedTuple):
-    """How a table is made. ``sources`` are tables: all are needed, or with ``some`` those that are there."""
+    """The tables that a table is made of, and how. All ``sources`` are needed, or with ``some`` one of them."""
 
     sources: tuple[str, ...]
     make: Callable[[Mapping[str, pa.Table]], pa.Table]
@@ -25,20 +25,20 @@ class Derived(NamedTuple):
 
 
 def label_codes(values: pa.ChunkedArray | pa.Array, labels: Sequence[str]) -> np.ndarray:
-    """Class labels given as strings or as codes (integers, or these as text) -> int64 codes; -1 where a label is unknown."""
+    """Return int64 codes of class labels: strings, or codes (integers, or these as text); -1 for an unknown label."""
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
     if not pa.types.is_integer(values.type):
-        known = pa.array([*labels, *map(str, range(len(labels)))])
-        found = pc.index_in(pc.utf8_lower(values.cast(pa.string())), value_set=known)
-        values = pc.if_else(pc.less(found, len(labels)), found, pc.subtract(found, len(labels)))
+        words = pa.array([*labels, *map(str, range(len(labels)))])
+        places = pc.index_in(pc.utf8_lower(values.cast(pa.string())), value_set=words)
+        values = pc.if_else(pc.less(places, len(labels)), places, pc.subtract(places, len(labels)))
     # cast first: unsigned types have no -1
     codes = pc.fill_null(values.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return np.where((codes >= 0) & (codes < len(labels)), codes, -1)
 
 
 def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """anchor (premise), positive (entailment), negative (contradiction), source (SimCSE, section 4.1).
+    """Return anchor (premise), positive (entailment), negative (contradiction), source (SimCSE, section 4.1).
 
     Within a premise the k-th entailment stands with the k-th contradiction; premises without either give none.
     """
@@ -53,7 +53,7 @@ def triplets(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """As :func:`triplets`, of every entailment: its premise's contradictions in turn, null where the premise has none.
+    """Return :func:`triplets` of every entailment: its premise's contradictions in turn, null for a premise without one.
 
     A folder's own triplets are all the pairs there are.
     """
@@ -69,7 +69,7 @@ def pairs(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def _by_premise(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A number of each row's premise, the rows that are entailments, and those that are contradictions."""
+    """Return a number of each row's premise, the rows that are entailments, and the rows that are contradictions."""
     premise = table.column("premise").combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
     label = label_codes(table.column("label"), NLI_LABELS)
     entailed, contradicted = (
@@ -88,7 +88,7 @@ def _with_negatives(table: pa.Table, entailed: np.ndarray, contradicted: np.ndar
 
 
 def _place_in_group(group: np.ndarray) -> np.ndarray:
-    """How many equal values stand before each value."""
+    """Return the number of equal values before each value."""
     order = np.argsort(group, kind="stable")
     ordered = group[order]
     begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
@@ -105,7 +105,7 @@ def _sources(table: pa.Table) -> pa.ChunkedArray:
 
 
 def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """sentence, source: the distinct premises and hypotheses of each source in order of first appearance."""
+    """Return sentence, source: the distinct premises and hypotheses of each source in order of first appearance."""
     table = tables["nli/train"]
     return _distinct(
         pa.concat_tables(
@@ -115,7 +115,7 @@ def nli_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """sentence, source: those of NLI and of Wikipedia, whichever is there; an encoder that serves both is taught on both."""
+    """Return sentence, source: the sentences of NLI and Wikipedia; an encoder that serves both is taught on both."""
     parts = [nli_sentences(tables)] if "nli/train" in tables else []
     if "wikipedia/sentences" in tables:
         sentence = tables["wikipedia/sentences"].column("sentence")
@@ -124,7 +124,7 @@ def mixed_sentences(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """sentence, source: the distinct sentences of each test set, without their scores (BERT-flow, section 4)."""
+    """Return sentence, source: the distinct sentences of each test set, without their scores (BERT-flow, section 4)."""
     parts = [
         pa.table(
             {"sentence": table.column(name), "source": pa.array([source_of(called)] * table.num_rows, pa.string())}
@@ -136,7 +136,7 @@ def targets(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def source_of(table: str) -> str:
-    """What ``data.sources`` calls a table of test sentences: ``sts12``, ``stsb_test``."""
+    """Return the name of a table of test sentences in ``data.sources``: ``sts12``, ``stsb_test``."""
     return table.rsplit("/", 1)[-1]
 
 

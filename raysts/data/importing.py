@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import re
 import shlex
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from raysts.data.readers import LINES, columns_of_files, files_of, format_of, missing, rows_of, title_of
 from raysts.data.wikipedia.wikipedia import sentences_of
 from raysts.errors import InputError, RunFailed, nearest
-from raysts.schema import NLI_LABELS, RETRIEVAL, SET_NAME, TESTS, Column, table_columns
+from raysts.schema import NLI_LABELS, RETRIEVAL, TESTS, Column, table_columns
 from raysts.storage.atomic import no_empty_folders
 from raysts.storage.store import Store
 
@@ -27,6 +28,9 @@ KINDS = {"sentences": "wikipedia/sentences", "nli": "nli/train", "triplets": "nl
 
 DROP = "drop"
 """A row with a label that is mapped to this is left out."""
+
+SET_NAME = re.compile(r"[A-Za-z0-9][\w.+=-]{0,99}")
+"""Names that a test set, a development set or a retrieval set of the user can have."""
 
 WRITE_ROWS = 65_536
 MOST_PROBLEMS = 20

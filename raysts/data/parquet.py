@@ -19,6 +19,9 @@ from raysts.storage.foreign import check_ordinary
 from raysts.storage.store import Store
 
 READ_ROWS = 65_536
+BATCH_ROWS = 8_192
+"""Rows that are made at once; a divisor of ``READ_ROWS``."""
+
 BUFFER = 1 << 20
 """Bytes of a column chunk that are read at once before they are decoded; Arrow's default is all of them."""
 

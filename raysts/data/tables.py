@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from raysts.data.derive import DERIVED
 from raysts.data.derive import VERSION as DERIVED_VERSION
 from raysts.data.facts import Facts
 from raysts.data.parquet import (
+    BATCH_ROWS,
     READ_ROWS,
     ParquetError,
     Skipped,
@@ -199,16 +201,12 @@ class Table:
         if self.content is None or Store.of(self.path).get(self.path, fresh=True):  # another machine may have made it
             return
         with Store.of(self.path).put(self.path) as draft:
-            batches = self.content.batches()
-            waiting = [next(batches)]
-            with pq.ParquetWriter(draft, waiting[0].schema, compression="zstd") as writer:
-                for batch in batches:
-                    table = pa.Table.from_batches([*waiting, batch])
-                    full = table.num_rows // READ_ROWS * READ_ROWS
-                    if full:
-                        writer.write_table(table.slice(0, full), row_group_size=READ_ROWS)
-                    waiting = table.slice(full).to_batches()
-                writer.write_table(pa.Table.from_batches(waiting, writer.schema), row_group_size=READ_ROWS)
+            batches = self.content.batches()  # of BATCH_ROWS rows, but for the last
+            first = next(batches)
+            batches = chain([first], batches)
+            with pq.ParquetWriter(draft, first.schema, compression="zstd") as writer:
+                while group := list(islice(batches, READ_ROWS // BATCH_ROWS)):
+                    writer.write_table(pa.Table.from_batches(group), row_group_size=READ_ROWS)
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with its rows. (A user's file was checked when it was opened.)"""
@@ -235,9 +233,8 @@ class Derivation:
         return rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._table.combine_chunks().to_batches(max_chunksize=READ_ROWS) or [
-            pa.RecordBatch.from_pylist([], self._table.schema)
-        ]
+        batches = self._table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+        yield from batches or [pa.RecordBatch.from_pylist([], self._table.schema)]
 
     @cached_property
     def _table(self) -> pa.Table:

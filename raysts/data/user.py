@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from raysts.data.facts import Facts
-from raysts.data.importing import Source, Values, framed, table_of
+from raysts.data.importing import SET_NAME, Source, Values, framed, table_of
+from raysts.data.parquet import BATCH_ROWS
 from raysts.data.readers import HUB, LINES, TABLES, files_of, format_of, missing, title_of
 from raysts.errors import InputError, RunFailed
-from raysts.schema import DEVS, RETRIEVAL, SET_NAME, TESTS, Column, table_columns
+from raysts.schema import DEVS, RETRIEVAL, TESTS, Column, table_columns
 
 TEXT = "wikipedia/sentences"
 """The table that the user's text stands for."""
@@ -29,7 +30,6 @@ TEXT = "wikipedia/sentences"
 DEV = "sts/stsb_dev"
 """The table that the user's development sets stand for."""
 
-BATCH_ROWS = 8_192
 HELD_OUT = 2_000
 """Most held-out texts: half of them to select by and half to report on."""
 
