@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 from raysts.cluster.connect import connected
 with connected("local"):
-    from raysts.cluster.prepare import over_ray
+    from raysts.cluster.stream import over_ray
     from raysts.data.wikipedia.prepare import prepare_wikipedia
     options = {"seed": 1, "block_bytes": int(sys.argv[4]), "spread": over_ray}
     print(prepare_wikipedia(Path(sys.argv[1]), Path(sys.argv[2]), **options)["rows"])

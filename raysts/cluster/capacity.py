@@ -1,53 +1,66 @@
-"""What the nodes of the connected cluster hold, and what is said while workers wait for more."""
+"""What the nodes of the connected cluster hold, and the room that a command asks them for."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
-from raysts.cluster.compat import has_autoscaler
+from raysts.cluster.compat import has_autoscaler, lacks
+from raysts.errors import InputError
 from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 
+LOOPBACK = ("127.0.0.1", "::1")
 LOOK_SECONDS = 2.0
 REPEAT_SECONDS = 300.0
-LOOPBACK = ("127.0.0.1", "::1")
+IDLE_SECONDS = 30.0
+"""Time without training after which a command says that it waits, also where runs take turns."""
 
 UNKNOWN = 64
-"""Workers that are asked for at most where the cluster may grow: Ray tells nobody how far."""
+"""Workers that a command asks for at most where the cluster may grow: Ray tells nobody how far."""
 
 
 @dataclass(frozen=True)
-class Present:
-    """A node that is there."""
+class ClusterNode:
+    """A node that is alive."""
 
     id: str
     address: str
-    has: Mapping[str, float]
+    amounts: Mapping[str, float]
     labels: Mapping[str, str]
 
     def slots(self, resources: Resources) -> int:
-        """Return how many workers it holds at once, were it idle."""
-        return slots(self.has, resources) if matches(self.labels, resources.selector) else 0
+        """Return how many workers the node holds at once when idle."""
+        for key, rule in resources.selector.items():  # by Ray's rules: a missing label is unlike any value
+            value = rule.removeprefix("!")
+            choices = value[3:-1].split(",") if value.startswith("in(") else [value]
+            if (self.labels.get(key) in [choice.strip() for choice in choices]) == rule.startswith("!"):
+                return 0
+        return int(min(self.amounts.get(name, 0.0) / amount for name, amount in resources.bundle.items()) + 1e-9)
+
+    def __str__(self) -> str:
+        kinds = [name.partition(":")[2] for name in self.amounts if name.startswith("accelerator_type:")]
+        return ", ".join([_quantities(self.amounts.get("CPU", 0), self.amounts.get("GPU", 0)), *kinds])
 
 
-def nodes() -> list[Present]:
-    """Return every node that is there."""
+def nodes() -> list[ClusterNode]:
+    """Return the nodes that are alive."""
     return [
-        Present(node["NodeID"], node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
+        ClusterNode(node["NodeID"], node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
         for node in ray.nodes()
         if node["Alive"]
     ]
 
 
 def may_grow() -> bool:
-    """Return True if the cluster may get more nodes, as far as that can be told; one that nobody else can reach may not."""
+    """Return True if the cluster may get more nodes. One on loopback never does."""
     return not all(node.address in LOOPBACK for node in nodes()) and has_autoscaler() is not False
 
 
 def holds(resources: Resources) -> int:
-    """Return how many workers the nodes that are there hold at once."""
+    """Return how many workers the nodes hold at once."""
     return sum(node.slots(resources) for node in nodes())
 
 
@@ -56,88 +69,111 @@ def at_once(resources: Resources) -> int:
     return max(1, holds(resources), UNKNOWN * may_grow())
 
 
-def slots(has: Mapping[str, float], resources: Resources) -> int:
-    """Return how many workers a node of these resources holds at once."""
-    return int(min(has.get(name, 0.0) / amount for name, amount in resources.bundle.items()) + 1e-9)
+def with_gpus(resources: Resources) -> Resources:
+    """Return the resources with their GPUs decided: one per worker where the recipe names none and the cluster has some."""
+    if resources.gpus is not None:
+        return resources
+    return replace(resources, gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
 
 
-def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Return True if a node of these labels is one that the selector means, by Ray's rules: a label that a node does not have
-    is unlike any value."""
-    for key, rule in selector.items():
-        wanted, value = not rule.startswith("!"), rule.removeprefix("!")
-        among = value[3:-1].split(",") if value.startswith("in(") else [value]
-        if (labels.get(key) in [choice.strip() for choice in among]) != wanted:
-            return False
-    return True
+def check_resources(resources: Resources, private: bool) -> None:
+    """Refuse workers that this Ray does not know, or that no node of a cluster that cannot grow holds.
 
-
-def describe_nodes() -> str:
-    """Return what the nodes that are there have."""
-    return "; ".join(described(node.has) for node in nodes())
-
-
-def described(has: Mapping[str, float]) -> str:
-    """Return ``2 CPUs, 1 GPU``, and the kind of GPU where it is known."""
-    kinds = [name.partition(":")[2] for name in has if name.startswith("accelerator_type:")]
-    return ", ".join([quantities(has.get("CPU", 0), has.get("GPU", 0)), *kinds])
-
-
-def quantities(cpus: float, gpus: float) -> str:
-    """Return ``2 CPUs, 1 GPU``."""
-    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}, {gpus:g} GPU{'' if gpus == 1 else 's'}"
-
-
-def needs(resources: Resources) -> str:
-    """Return what a worker needs, as people read it."""
-    memory = [f"{resources.memory:.1f} GB of memory"] if resources.memory else []
-    kind = [resources.accelerator_type] if resources.accelerator_type else []
-    return ", ".join([quantities(resources.cpus, resources.gpus or 0), *memory, *kind, *resources.label_selector])
+    Raises:
+        InputError: with everything that is wrong.
+    """
+    if problems := lacks(resources):
+        raise InputError(problems)
+    resources = with_gpus(resources)
+    room = holds(resources)
+    if room >= resources.least or not (private or not may_grow()):
+        return
+    short = "no node can hold such a worker"
+    if room:
+        short = f"a run of {resources.least} workers (resources.workers) has no room, the cluster holds {room} of them"
+    raise InputError(
+        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: {short} ({_needs(resources)}); the "
+        f"cluster's nodes have: {_describe_nodes()}; ask for less, or connect to a larger cluster with --address"
+    )
 
 
 def announce(resources: Resources, say: Say) -> None:
-    """Say so before work starts that has to wait for its first node."""
+    """Say that work waits for its first node, if it does."""
     if not holds(resources):
-        say(f"no node with {needs(resources)} is there yet; the cluster's nodes have: {describe_nodes()}; it may grow")
+        say(
+            f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {_describe_nodes()}; it may grow"
+        )
 
 
-@dataclass
-class PendingReporter:
-    """Says how many training runs wait for a node, when that changes and every few minutes.
+class Room:
+    """The placement groups that a command asks the cluster for, each of workers of the same resources."""
 
-    Silent where the nodes that are there can hold the workers of a run and no others may come: then runs take turns.
+    def __init__(self, resources: Resources, say: Say) -> None:
+        self.resources, self.say = resources, say
+        self.before: set[str] = set()
+        self.before = {*self.groups()}
+        self.looked_at = self.spoke_at = 0.0
+        self.trained_at = time.monotonic()
+        self.waiting = self.reported = 0
 
-    Attributes:
-        waiting: tells how many runs have no room.
-    """
+    def groups(self) -> dict[str, str]:
+        """Return state by id of the command's groups: the id ends with that of the job, bundles have the workers' shape."""
+        worker = {"CPU": float(self.resources.cpus), "GPU": float(self.resources.gpus or 0)}
+        job = ray.get_runtime_context().get_job_id()
+        return {
+            name: group["state"]
+            for name, group in ray.util.placement_group_table().items()
+            if name.endswith(job) and name not in self.before and group["state"] != "REMOVED"
+            if all({kind: bundle.get(kind, 0.0) for kind in worker} == worker for bundle in group["bundles"].values())
+        }
 
-    resources: Resources
-    say: Say
-    waiting: Callable[[], int]
-    looked_at: float = 0.0
-    spoke_at: float = 0.0
-    reported: int = 0
-    pending: int = 0
+    def give_back(self, names: Iterable[str]) -> None:
+        """Remove groups: nobody does so for a process that was killed, nor for a run that waits."""
+        for name in names:
+            ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(name)))
 
-    def update(self) -> None:
-        """Look at the requests that Ray has not met, at most every two seconds."""
+    def report(self, training: int) -> None:
+        """Say how many runs wait for room, when that changes and every few minutes.
+
+        It is silent where runs take turns: some train, and the cluster holds one and does not grow.
+        """
         now = time.monotonic()
+        self.trained_at = now if training else self.trained_at
         if now - self.looked_at < LOOK_SECONDS:
             return
         self.looked_at = now
         # A request that is met at once is not one that waits: it must show in two looks.
-        before, self.pending = self.pending, self.waiting()
-        waiting = min(before, self.pending)
-        news = waiting != self.reported or now - self.spoke_at > REPEAT_SECONDS
-        if waiting and news and (holds(self.resources) < self.resources.least or may_grow()):
-            self.spoke_at = now
-            self.say(self._text(waiting))
-        self.reported = waiting
-
-    def _text(self, waiting: int) -> str:
-        workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
-        runs = f"{waiting} training run{'' if waiting == 1 else 's'}"
-        return (
-            f"waiting for the cluster to have room for {runs}: needs {workers}{needs(self.resources)} each; its nodes have: "
-            f"{describe_nodes()}"
+        before, self.waiting = (
+            self.waiting,
+            sum(state in ("PENDING", "RESCHEDULING") for state in self.groups().values()),
         )
+        waiting = min(before, self.waiting)
+        is_news = waiting != self.reported or now - self.spoke_at > REPEAT_SECONDS
+        take_turns = now - self.trained_at < IDLE_SECONDS and holds(self.resources) >= self.resources.least
+        if not waiting:
+            self.reported = 0
+        elif is_news and (may_grow() or not take_turns):
+            self.spoke_at, self.reported = now, waiting
+            workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
+            self.say(
+                f"waiting for the cluster to have room for {waiting} training run{'' if waiting == 1 else 's'}: needs "
+                f"{workers}{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
+            )
+
+
+def _describe_nodes() -> str:
+    return "; ".join(map(str, nodes()))
+
+
+def _quantities(cpus: float, gpus: float) -> str:
+    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}, {gpus:g} GPU{'' if gpus == 1 else 's'}"
+
+
+def _needs(resources: Resources) -> str:
+    """Return what a worker needs, for a message."""
+    needs = [_quantities(resources.cpus, resources.gpus or 0)]
+    if resources.memory:
+        needs.append(f"{resources.memory:.1f} GB of memory")
+    if resources.accelerator_type:
+        needs.append(resources.accelerator_type)
+    return ", ".join([*needs, *resources.label_selector])

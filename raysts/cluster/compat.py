@@ -1,4 +1,4 @@
-"""What differs between releases of Ray, and the only private parts of Ray in use, each with what happens without it."""
+"""Differences between releases of Ray, and the private parts of Ray in use, each with what happens without it."""
 
 import dataclasses
 import json
@@ -9,8 +9,8 @@ from ray.train import ScalingConfig
 
 from raysts.recipes.recipe import Resources
 
-HAS_SELECTORS = "2.55"
-"""The release of Ray that was seen to have both: workers of Ray Train chosen by labels, and runs of variable size."""
+FEATURES = {"label_selector": "label_selector", "min_workers": "elastic_resize_monitor_interval_s"}
+"""By resource the field of ``ScalingConfig`` that it needs. Ray 2.55 was seen to have both."""
 
 
 @cache
@@ -21,35 +21,24 @@ def scales_with(field: str) -> bool:
 
 def lacks(resources: Resources) -> list[str]:
     """Return what the resources ask for and this Ray cannot do, one message each."""
-    features = {
-        "label_selector": (bool(resources.label_selector), "label_selector"),
-        "min_workers": (resources.min_workers is not None, "elastic_resize_monitor_interval_s"),
-    }
     return [
-        f"resources.{option}: Ray {ray.__version__} does not have it, Ray {HAS_SELECTORS} does; install that Ray on all "
-        f"nodes, or do without the option"
-        for option, (is_used, field) in features.items()
-        if is_used and not scales_with(field)
+        f"resources.{option}: Ray {ray.__version__} does not have it, Ray 2.55 does; install that Ray on all nodes, or do "
+        f"without the option"
+        for option, field in FEATURES.items()
+        if getattr(resources, option) and not scales_with(field)
     ]
 
 
 def is_drained() -> bool:
-    """Return True if this node is about to be taken away; without Ray's answer, False: a checkpoint is seconds old at most.
-
-    Public is ``ray.train.get_preemption_info``, which makes all workers of a run meet.
-    """
+    """Return True if this node is about to be taken away. Public is ``get_preemption_info``, which makes all workers meet."""
     try:
-        draining = ray._private.state.state.get_draining_nodes()
+        return ray.get_runtime_context().get_node_id() in ray._private.state.state.get_draining_nodes()
     except Exception:
         return False
-    return ray.get_runtime_context().get_node_id() in draining
 
 
 def has_autoscaler() -> bool | None:
-    """Return whether an autoscaler looks after the cluster; None where nobody can tell.
-
-    The monitor of a head without one names the type of each node after the node itself.
-    """
+    """Return whether the cluster has an autoscaler, or None. Without one the monitor calls a node's type after the node."""
     try:
         status = ray.experimental.internal_kv._internal_kv_get(b"__autoscaling_status")
         types = json.loads(status)["autoscaler_report"]["node_type_mapping"]

@@ -1,10 +1,9 @@
-"""The connection to a Ray cluster: the one we run in, the one that is named or running, else a private local one.
+"""The connection to a Ray cluster: that of the job, one that is named or runs on this machine, else a private one.
 
-Ray is imported by what is called here and not before: it reads some of its environment then.
+Functions import Ray, and only after they have set the variables that Ray reads when it is imported.
 """
 
 import contextlib
-import importlib.util
 import logging
 import os
 import re
@@ -12,10 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from raysts.errors import InputError, RunFailed
 
@@ -25,28 +23,21 @@ OLDEST = [2, 51]
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Dead workers are reported by us, once, with what follows from it.
+    # The driver reports a dead worker, once, with what follows from it.
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"A worker died or was killed|^Task .* failed\.",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
-"""Environment of the driver and what it starts. What the user has set stays."""
+"""Environment of the driver and what it starts. Variables of the user stay."""
 
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """The variable whose 0, when Ray is imported, keeps a cluster on this machine's loopback, on every system."""
-PRIVATE = {
-    LOOPBACK: "0",
-    # A node starts a worker process for each of its CPUs when the first driver comes, which waits for all of them. Ours asks
-    # for as many as it needs, most of them with an environment of their own.
-    "RAY_prestart_worker_first_driver": "0",
-}
-"""Environment of a private cluster."""
+
+PRIVATE = {LOOPBACK: "0", "RAY_prestart_worker_first_driver": "0"}
+"""Environment of a private cluster, which starts no worker before there is work."""
 
 AUTH_MODE = "RAY_AUTH_MODE"
-"""The variable whose ``token`` means that a process shows a token and asks those that call it for one; ``disabled``: neither."""
-CURRENT_CLUSTER = "ray_current_cluster"
-"""File in which ``ray start`` writes the cluster's address. ``ray.init(address="auto")`` reads it too, but joins any head
-that it finds among the machine's processes first."""
+"""The variable whose ``token`` makes a process show a token and ask its callers for one."""
 
 REACHABLE_SECONDS = 3.0
 HEAD_SECONDS = 60.0
@@ -58,25 +49,45 @@ if os.environ.get("RAY_AUTH_MODE") == "token":
     try:
         ray.get(actor.answer.remote(), timeout=30)
     except ray.exceptions.RayActorError:
-        sys.exit("raysts: refused")
+        sys.exit("raysts: asks for no token")
 print("raysts: joined", flush=True)
 """
-"""Join a cluster and leave. A cluster that has no token lets one in that shows one, and its actors die of it.
+"""Join a cluster and leave. A cluster without a token lets a process with one join, and its actors die of it.
 
-In a process of its own: what is wrong with a token may end it, and where no head answers it waits for most of a minute."""
+Another process does so: a wrong token may end it, and where no head answers it waits for most of a minute."""
+
+REFUSALS = {
+    r"started with:\s+Ray: (\S+)\s+Python: (\S+)[\s\S]+started with:\s+Ray: (\S+)\s+Python: (\S+)": (
+        "the cluster runs Ray {0} with Python {1}, and this process has Ray {2} with Python {3}; they must be the same: pip "
+        "install 'ray[default,data,train,tune]=={0}' here, or run the command in the environment of the cluster"
+    ),
+    "raysts: asks for no token": (
+        f"the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; unset {AUTH_MODE}, or "
+        f"start the cluster with {AUTH_MODE}=token"
+    ),
+    "(?i)auth": (
+        f"the cluster asks for a token, and none or another one was shown; set {AUTH_MODE}=token, and have the cluster's token "
+        f"in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+    ),
+    r"(.*)\Z": (
+        "something listens there, but no Ray head that lets this process in ({0}); give host:port of a running head (6379 "
+        "unless said otherwise)"
+    ),
+}
+"""By what a probe's end says why it was refused; the first that matches."""
 
 
 @contextlib.contextmanager
 def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
-    """Connect to Ray for the length of the block; gives whether the cluster is a private one.
+    """Connect to Ray for the length of the block; the value is True if the cluster is a private one.
 
     Args:
-        address: of a running cluster; none: that of the job we run in (``RAY_ADDRESS``), a cluster that
-            ``ray start`` runs on this machine, else a private one on all CPUs of this machine that ends with us.
-        dashboard: give a private cluster its dashboard (on loopback).
+        address: of a running cluster. None: that of the job (``RAY_ADDRESS``), the cluster that ``ray start`` runs on this
+            machine, else a private one on all CPUs of this machine that ends with the block.
+        dashboard: give a private cluster its dashboard, on loopback.
 
     Raises:
-        InputError: there is no such cluster, or no Ray that can join it.
+        InputError: no such cluster, or no Ray that can join it.
     """
     _check_ray()
     for name, value in SETTINGS.items():
@@ -84,84 +95,85 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         yield False
         return
-    before = {name: os.environ.get(name) for name in (AUTH_MODE, *PRIVATE)}
+    with restored(AUTH_MODE, *PRIVATE):
+        try:
+            cluster = find_cluster(address)
+            _init(cluster, dashboard)
+            yield cluster == "local"
+        finally:
+            if "ray" in sys.modules:
+                sys.modules["ray"].shutdown()
+
+
+@contextlib.contextmanager
+def restored(*names: str) -> Iterator[None]:
+    """Give variables of the environment their values back at the end of the block."""
+    before = {name: os.environ.get(name) for name in names}
     try:
-        cluster = find_cluster(address)
-        private = cluster == "local"
-        for name, value in PRIVATE.items() if private else ():
-            os.environ.setdefault(name, value)
-        _init(cluster, {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {})
-        if not private:
-            _keep_statistics_here()
-        yield private
+        yield
     finally:
-        if "ray" in sys.modules:
-            sys.modules["ray"].shutdown()
-        for name, old in before.items():
+        for name, value in before.items():
             os.environ.pop(name, None)
-            if old is not None:
-                os.environ[name] = old
+            if value is not None:
+                os.environ[name] = value
 
 
 def _check_ray() -> None:
     install = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
-    if importlib.util.find_spec("ray") is None:
-        raise InputError(f"Ray is not installed here; {install}")
-    if [int(number) for number in re.findall(r"\d+", version("ray"))[:2]] < OLDEST:
+    try:
+        installed = version("ray")
+    except PackageNotFoundError:
+        raise InputError(f"Ray is not installed here; {install}") from None
+    if [int(number) for number in installed.split(".")[:2]] < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise InputError(
-            f"Ray {version('ray')} is installed here, and Ray {oldest} is the oldest that can be used; {install}"
+            f"Ray {installed} is installed here, and Ray {oldest} is the oldest that can be used; {install}"
         )
 
 
-def _init(address: str, options: dict[str, Any]) -> None:
+def _init(address: str, dashboard: bool) -> None:
+    private = address == "local"
+    for name, value in PRIVATE.items() if private else ():
+        os.environ.setdefault(name, value)
     try:
         import ray.data
         import ray.train
         import ray.tune
+
+        from raysts.cluster.capacity import may_grow
     except ImportError as error:
         raise InputError(
             f"a part of Ray {version('ray')} is missing here ({error}); install it with pip install "
             f"'ray[default,data,train,tune]=={version('ray')}', or run in this process with --address none"
         ) from error
+    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except OSError as error:
-        if address != "local":
+        if not private:
             raise
         raise RunFailed(
             f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), and its token in "
             f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray with --address "
             f"none"
         ) from error
-    if address == "local":  # Ray lets everybody read it
-        with contextlib.suppress(OSError):  # where the token is in the environment there is no file
-            Path("~/.ray/auth_token").expanduser().chmod(0o600)
     quiet_data()
-    # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C. Set after ray.init,
-    # which installs its own.
+    if private:  # Ray lets everybody read its token, and where the environment has the token there is no file
+        with contextlib.suppress(OSError):
+            Path("~/.ray/auth_token").expanduser().chmod(0o600)
+    elif may_grow():
+        # A detached actor on the node of the process that first reads data keeps Ray Data's statistics. On a node that an
+        # autoscaler has started it would stay for ever, and that node be paid for. Here it costs nothing.
+        ray.data.range(1).materialize()
+    # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C.
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _keep_statistics_here() -> None:
-    """Have Ray Data's statistics on our node, which stays.
-
-    They are kept by a detached actor on the node of the process that first reads data, one for the life of the cluster.
-    On a node that an autoscaler has started for training, that node would never again be idle, and paid for ever.
-    """
-    from raysts.cluster.capacity import may_grow
-
-    if may_grow():
-        import ray.data
-
-        ray.data.range(1).materialize()
-
-
 def quiet_data() -> None:
-    """Have Ray Data without progress bars and chatter, here and in what this process starts."""
+    """Have Ray Data without progress bars and chatter in this process and its tasks."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -172,86 +184,56 @@ def quiet_data() -> None:
 
 
 def find_cluster(address: str | None) -> str:
-    """Return the address of the cluster to join; ``local`` when there is none.
+    """Return the address of the cluster to join, or ``local``.
 
-    ``ray.init(address="auto")`` would join any head it finds among the processes of this machine, private ones of other
-    runs included; this looks only where ``ray start`` says where it is.
+    ``ray.init(address="auto")`` would join any head among the processes of this machine, also the private one of another
+    command. This function reads the file in which ``ray start`` leaves its address.
 
     Raises:
-        InputError: an address was given (or ``RAY_ADDRESS`` is set) and this process cannot join what answers there.
+        InputError: this process cannot join what answers at an address that was named.
     """
-    given = address or os.environ.get("RAY_ADDRESS")
-    if given == "local":
-        return given
-    if given and given.startswith("ray://"):
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if address == "local":
+        return address
+    if address.startswith("ray://"):
         raise InputError(
-            f"--address '{given}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
+            f"--address '{address}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
             f"command on the head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
         )
-    if given and given != "auto":
-        if not _answers(given):
-            raise InputError(
-                f"--address '{given}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
-                f"running head (6379 unless said otherwise), or no --address to use this machine"
-            )
-        _check_head(given, f"--address '{given}'", [os.environ.get(AUTH_MODE, "")])
-        return given
-    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
-    try:
-        started = (folder / CURRENT_CLUSTER).read_text(encoding="utf-8").strip()
-    except OSError:
-        return "local"
-    if not _answers(started):
-        return "local"
-    # The token of this machine opens a cluster of this machine, as Ray has it.
     mode = os.environ.get(AUTH_MODE, "")
-    _check_head(started, f"the cluster of this machine, {started}", [mode] if mode else ["", "token"])
-    return started
+    if address == "auto":
+        file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+        address = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+        if not _answers(address):
+            return "local"
+        # As with Ray, the token of this machine opens a cluster of this machine.
+        _join(address, f"the cluster of this machine, {address}", [mode] if mode else ["disabled", "token"])
+    elif _answers(address):
+        _join(address, f"--address '{address}'", [mode or "disabled"])
+    else:
+        raise InputError(
+            f"--address '{address}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
+            f"running head (6379 unless said otherwise), or no --address to use this machine"
+        )
+    return address
 
 
-def _check_head(address: str, what: str, modes: list[str]) -> None:
-    """Take the first mode of ``RAY_AUTH_MODE`` (empty: unset) in which the head lets us in; refuse a head that lets us in in
-    none of them, one of another version, and what is no head."""
-    stderr = ""
+def _join(address: str, name: str, modes: Sequence[str]) -> None:
+    """Set ``RAY_AUTH_MODE`` to the first of the modes in which a probe joins the cluster, or say why it joins in none."""
+    answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in modes:
-        environment = {name: value for name, value in os.environ.items() if name != AUTH_MODE}
-        if mode:
-            environment[AUTH_MODE] = mode
-        command = [sys.executable, "-c", PROBE, address]
-        try:
+        command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, AUTH_MODE: mode}
+        with contextlib.suppress(subprocess.TimeoutExpired):
             probe = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS
             )
-        except subprocess.TimeoutExpired:
-            continue
-        if "raysts: joined" in probe.stdout:
-            if mode:
+            if "raysts: joined" in probe.stdout:
                 os.environ[AUTH_MODE] = mode
-            return
-        stderr = probe.stderr
-        if "raysts: refused" in stderr:
-            raise InputError(
-                f"{what}: the cluster asks for no token, and this process, with {AUTH_MODE}=token, would ask it for one; unset "
-                f"{AUTH_MODE}, or start the cluster with {AUTH_MODE}=token"
-            )
-        versions = re.findall(r"started with:\s+Ray: (\S+)\s+Python: (\S+)", stderr)
-        if len(versions) == 2:
-            (their_ray, their_python), (our_ray, our_python) = versions
-            raise InputError(
-                f"{what}: the cluster runs Ray {their_ray} with Python {their_python}, and this process has Ray {our_ray} with "
-                f"Python {our_python}; they must be the same: pip install 'ray[default,data,train,tune]=={their_ray}' here, or "
-                f"run the command in the environment of the cluster"
-            )
-    if "auth" in stderr.lower():
-        raise InputError(
-            f"{what}: the cluster asks for a token, and none or another one was shown; set {AUTH_MODE}=token, and have the "
-            f"cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
-        )
-    last = stderr.strip().splitlines()[-1:] or [f"it has not answered for {HEAD_SECONDS:g} s"]
-    raise InputError(
-        f"{what}: something listens there, but no Ray head that lets this process in ({last[0]}); give host:port of a running "
-        f"head (6379 unless said otherwise)"
-    )
+                return
+            answer = probe.stderr.strip()
+    for pattern, message in REFUSALS.items():
+        if match := re.search(pattern, answer):
+            raise InputError(f"{name}: {message.format(*match.groups())}")
 
 
 def _answers(address: str) -> bool:

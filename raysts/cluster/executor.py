@@ -1,38 +1,46 @@
-"""The executor on Ray: actors that units of work are given to, and training runs of the members."""
+"""The executor on Ray: actors that work on units, and training runs of the members."""
+
+from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
-from raysts.cluster import capacity, compat
-from raysts.cluster.members import train_members
-from raysts.cluster.preflight import Seen
-from raysts.cluster.units import UNFIT, UnitActor
+from raysts.cluster.capacity import announce, at_once, with_gpus
+from raysts.cluster.preflight import Requirements, node_problem
 from raysts.errors import InputError, RunFailed
-from raysts.pipeline.local import Say, Worker
 from raysts.recipes.recipe import Resources
-from raysts.training.job import Job
+
+if TYPE_CHECKING:
+    from raysts.pipeline.local import Say, Worker
+    from raysts.training.job import Job
 
 IN_FLIGHT = 2
-"""Units that an actor holds at once, so that it never waits for whoever takes the results."""
+"""Units that an actor holds at once, so that it never waits for the driver."""
+
+KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+"""Kernels that oneDNN and torch's bindings to it keep, about 1 MB each. Batches hardly ever have a shape in common; the
+layers of an encoder do within a batch."""
+
+UNFIT = "unfit"
+"""The value of a unit whose node cannot take part."""
 
 
 class RayExecutor:
-    """Runs the nodes of a pipeline on the connected Ray cluster. ``seen``: what nodes that join must see to take part; none:
-    nobody looks."""
+    """An executor on the connected cluster. Nodes that join must meet the requirements, if any, to take part."""
 
-    def __init__(self, seen: Seen | None = None) -> None:
-        self.seen = seen
+    def __init__(self, requirements: Requirements | None = None) -> None:
+        self.requirements = requirements
         self._keeps = False
         self._kept: dict[tuple[Worker, Resources], Any] = {}
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """As :meth:`raysts.pipeline.local.Executor.keeping`: the last actor of a map waits for the next."""
+        """Keep the last actor of a map for the next map of its worker, within the block."""
         self._keeps = True
         try:
             yield
@@ -47,24 +55,23 @@ class RayExecutor:
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
-        """As :meth:`raysts.pipeline.local.Executor.map`, on as many actors as the cluster has, or may get, room for.
+        """Yield what the worker makes of each unit, in order, on as many actors as the cluster has or may get room for.
 
-        Those that have no place yet are what an autoscaler sees; the others work meanwhile. A killed actor is started
-        again and its units redone.
+        An autoscaler sees the actors that have no place yet; the others work meanwhile. Ray starts a killed actor again, and
+        it does its units again.
 
         Raises:
             RunFailed: a unit failed for a reason of its own.
-            InputError: a node that joined is not fit to take part.
+            InputError: a node that joined cannot take part.
         """
         resources = with_gpus(resources)
         if not units:
             return
-        capacity.announce(resources, say)
+        announce(resources, say)
         kept = self._kept.pop((worker, resources), None)
         self._end_kept()
         actors = [kept] if kept else []
-        more = min(len(units), capacity.at_once(resources)) - len(actors)
-        actors += start_actors(worker, more, resources, self.seen)
+        actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
         try:
             last = yield from _results(actors, ray.put(args), units)
             if self._keeps:
@@ -74,14 +81,17 @@ class RayExecutor:
             end(actors)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """As :meth:`raysts.pipeline.local.Executor.train`, by Ray Train workers that take chains from a queue."""
-        return train_members(chains, with_gpus(resources), say, self.seen)
+        """Train each chain by Ray Train workers; return per chain the reason why it failed, or None."""
+        from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
+
+        return train_members(chains, with_gpus(resources), say, self.requirements)
 
 
-def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | None = None) -> list[Any]:
+def start_actors(
+    worker: Worker, count: int, resources: Resources, requirements: Requirements | None = None
+) -> list[Any]:
     """Ask for ``count`` actors that bear the worker's name."""
-    name = getattr(worker, "__name__", "Worker")
-    kind = ray.remote(type(name, (UnitActor,), {})).options(
+    kind = ray.remote(type(getattr(worker, "__name__", "Worker"), (UnitActor,), {})).options(
         num_cpus=resources.cpus,
         num_gpus=resources.gpus or None,
         memory=resources.bundle.get("memory"),
@@ -90,18 +100,17 @@ def start_actors(worker: Worker, count: int, resources: Resources, seen: Seen | 
         max_restarts=-1,
         max_task_retries=-1,
     )
-    return [kind.remote(worker, resources, seen) for _ in range(count)]
+    return [kind.remote(worker, resources, requirements) for _ in range(count)]
 
 
 def end(actors: Iterable[Any]) -> None:
-    """End actors, whatever they do; without Ray, to which this would connect again, they have ended."""
+    """Kill actors. Without Ray, to which this would connect again, they have ended."""
     for actor in actors if ray.is_initialized() else ():
         ray.kill(actor)
 
 
 def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generator[Any, None, Any]:
-    """What the actors make of the units, in order of the units; an actor gets some once it has a place. Returns the one that is
-    left: any other is ended as soon as there is nothing for it to do."""
+    """Yield the results in order of the units. Return the actor that is left: the others end as they run out of work."""
     starting = {actor.__ray_ready__.remote(): actor for actor in actors}
     working: dict[Any, tuple[int, Any]] = {}
     results: dict[int, Any] = {}
@@ -125,39 +134,36 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
                 number = queue.popleft()
                 working[actor.run.remote([args], units[number])] = number, actor
             if working and not any(actor is busy for _, busy in working.values()):
-                ray.kill(actor)  # its place may be what a killed one waits for
+                ray.kill(actor)  # a killed one may wait for its place
         if not queue:
-            end(starting.values())  # nor is any demand left that an autoscaler should see
+            end(starting.values())  # an autoscaler sees their demand no longer
             starting.clear()
     return actor
 
 
-def with_gpus(resources: Resources) -> Resources:
-    """Return the resources with their GPUs decided: one per worker where the cluster has GPUs, or where a kind of GPU is asked
-    for, unless the recipe says."""
-    if resources.gpus is not None:
-        return resources
-    return replace(resources, gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
+class UnitActor:
+    """An actor that makes its worker with the first unit of a map, so that a failure is a result of that unit."""
 
+    def __init__(self, worker: Worker, resources: Resources, requirements: Requirements | None) -> None:
+        for variable, capacity in KERNELS.items():
+            os.environ.setdefault(variable, capacity)  # read when the first kernel is made
+        import torch
 
-def check_resources(resources: Resources, private: bool) -> None:
-    """Refuse workers that this Ray, or the nodes of this cluster, cannot have, however it grows.
+        torch.set_num_threads(resources.cpus)
+        self.problem = node_problem(requirements)
+        self.worker, self.device = worker, "cuda" if resources.gpus else "cpu"
+        self.work: Any = None
+        self.made_of = ""
 
-    Where nobody can tell whether it grows, it is waited for.
-
-    Raises:
-        InputError: no node has that many CPUs or GPUs, or too few have.
-    """
-    if problems := compat.lacks(resources):
-        raise InputError(problems)
-    resources = with_gpus(resources)
-    holds = capacity.holds(resources)
-    if holds >= resources.least or not (private or not capacity.may_grow()):
-        return
-    short = "no node can hold such a worker"
-    if holds:
-        short = f"a run of {resources.least} workers (resources.workers) has no room, the cluster holds {holds} of them"
-    raise InputError(
-        f"resources.cpus={resources.cpus}, resources.gpus={resources.gpus:g}: {short} ({capacity.needs(resources)}); the "
-        f"cluster's nodes have: {capacity.describe_nodes()}; ask for less, or connect to a larger cluster with --address"
-    )
+    def run(self, args: list[Any], unit: Any) -> tuple[Any, str | None]:
+        """Return what the worker makes of a unit and None, or why it failed, in one line."""
+        if self.problem is not None:
+            return UNFIT, self.problem
+        try:
+            # Not arguments of the constructor: a restart would look for them after Ray has let them go.
+            if self.made_of != args[0].hex():
+                self.work = None  # the models of the last map go first
+                self.work, self.made_of = self.worker(self.device, *ray.get(args[0])), args[0].hex()
+            return self.work(unit), None
+        except Exception as error:
+            return None, str(error) if isinstance(error, RunFailed) else f"{type(error).__name__}: {error}"

@@ -1,28 +1,17 @@
-"""The queue of members that the workers of several Ray Train runs take from, one after the other.
+"""The queue of members, from which the workers of several Ray Train runs take one after the other. No torch here."""
 
-No torch here: the queue is a process on the head.
-"""
-
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter, deque
 from typing import Any, NamedTuple
 
 Slot = tuple[int, int]
 """A worker: number of its Ray Train run, rank in it."""
 
 Deaths = dict[int, tuple[str, bool]]
-"""The workers of a run that died, by rank: what is known of it, and whether their node was taken away."""
+"""The workers of a run that died, by rank: the cause, and whether their node was taken away."""
 
 
-@dataclass
-class Progress:
-    """What is known of a member that was begun.
-
-    Attributes:
-        stand: how far it was when it was last begun; anything that compares.
-        deaths: of processes that worked on it, without its getting on in between.
-        cause: what was known of the last of them.
-    """
+class Progress(NamedTuple):
+    """The progress of a member that was begun: what lay on disk, and the deaths since then with the last cause."""
 
     stand: Any = None
     deaths: int = 0
@@ -30,14 +19,14 @@ class Progress:
 
 
 class QueueState(NamedTuple):
-    """What a queue says to its driver.
+    """What a queue tells its driver.
 
     Attributes:
-        ended: members that ended since it was last asked, each with the reason it failed, or None.
-        training: members that workers have now.
-        waiting: how many members wait.
-        restarts: how many workers have died so far.
-        refused: why nodes cannot take part.
+        ended: members that ended since the last call, each with the reason why it failed, or None.
+        training: members that workers have.
+        waiting: members that wait.
+        restarts: workers that have died so far.
+        refused: reasons why nodes cannot take part.
     """
 
     ended: list[tuple[int, str | None]]
@@ -47,63 +36,60 @@ class QueueState(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-@dataclass
 class MemberQueue:
-    """An actor that hands out members, of which it knows no more than their numbers.
+    """An actor that hands out members by their numbers. The member of a dead worker is the next to be taken."""
 
-    A member whose worker died is the next that a worker gets: the one that takes its place, or another that is free sooner.
-    """
+    def __init__(self, count: int) -> None:
+        self.waiting = deque(range(count))
+        self.taken: dict[Slot, int] = {}
+        self.progress: dict[int, Progress] = {}
+        self.ended: list[tuple[int, str | None]] = []
+        self.begun: Counter[int] = Counter()
+        self.held: dict[int, str] = {}
+        self.restarts = 0
+        self.refused: tuple[str, ...] = ()
 
-    count: int
-    waiting: deque[int] = field(init=False)
-    taken: dict[Slot, int] = field(default_factory=dict)
-    progress: dict[int, Progress] = field(default_factory=dict)
-    ended: list[tuple[int, str | None]] = field(default_factory=list)
-    begun: dict[int, int] = field(default_factory=dict)
-    held: dict[int, Any] = field(default_factory=dict)
-    restarts: int = 0
-    refused: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.waiting = deque(range(self.count))
-
-    def take(self, slot: Slot) -> tuple[int, Progress] | None:
-        """Hand out the next member, with what is known of it; None when none is left."""
-        self._put_back(slot)  # of a worker that died before anybody could say so
+    def take(self, slot: Slot) -> int | None:
+        """Return the next member, or None when none is left."""
+        self._put_back(slot)  # of a worker that died before the driver noticed
         if not self.waiting:
             return None
-        number = self.waiting.popleft()
-        self.taken[slot] = number
-        self.begun[slot[0]] = self.begun.get(slot[0], 0) + 1
-        return number, self.progress.get(number, Progress())
+        self.taken[slot] = self.waiting.popleft()
+        self.begun[slot[0]] += 1
+        return self.taken[slot]
 
-    def begin(self, slot: Slot, progress: Progress) -> None:
-        if slot in self.taken:
-            self.progress[self.taken[slot]] = progress
+    def begin(self, slot: Slot, stand: Any) -> Progress:
+        """Return the progress of a slot's member; deaths count only as long as what lies on disk stays the same."""
+        progress = self.progress.get(self.taken[slot], Progress())
+        self.progress[self.taken[slot]] = progress._replace(
+            stand=stand, deaths=progress.deaths if progress.stand == stand else 0
+        )
+        return self.progress[self.taken[slot]]
 
     def end(self, slot: Slot, reason: str | None) -> None:
-        number = self.taken.pop(slot, None)
-        if number is not None:
-            self.progress.pop(number, None)
-            self.ended.append((number, reason))
+        """Take note that a slot's member has ended."""
+        if slot in self.taken:
+            self.ended.append((self.taken.pop(slot), reason))
 
-    def hold(self, run: int, room: Any) -> None:
-        """Keep the placement group of a run, for the driver to remove where the run no longer can."""
-        self.held[run] = room
+    def hold(self, run: int, group: str) -> None:
+        """Keep the id of a run's placement group, which the driver removes where the run no longer can."""
+        self.held[run] = group
 
-    def rooms(self) -> dict[int, Any]:
+    def groups(self) -> dict[int, str]:
+        """Return id of the placement group by run."""
         return self.held
 
-    def refuse(self, why: str) -> None:
-        self.refused += (why,)
+    def refuse(self, reason: str) -> None:
+        """Take note that a node cannot take part."""
+        self.refused += (reason,)
 
     def release(self, run: int, deaths: Deaths | None, cause: str) -> tuple[bool, int]:
-        """Take back what the workers of a run had, which has ended; count who died.
+        """Take back the members of a run that has ended.
 
         Args:
             run: its number.
-            deaths: by rank; None: nobody knows who died first, so each had a part in it.
-            cause: of those that are not named.
+            deaths: of its workers. None: all died, of ``cause``.
+            cause: of deaths that are not named.
 
         Returns:
             Whether members are left, and how many the run's workers have begun so far.
@@ -111,18 +97,18 @@ class MemberQueue:
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
             why, preempted = (cause, False) if deaths is None else deaths.get(slot[1], ("", True))
             if not preempted:
-                progress = self.progress.setdefault(self.taken[slot], Progress())
-                progress.deaths, progress.cause = progress.deaths + 1, why
+                progress = self.progress.get(self.taken[slot], Progress())
+                self.progress[self.taken[slot]] = progress._replace(deaths=progress.deaths + 1, cause=why)
             self._put_back(slot)
         self.held.pop(run, None)
         self.restarts += 1 if deaths is None else len(deaths)
-        return bool(self.waiting), self.begun.get(run, 0)
+        return bool(self.waiting), self.begun[run]
 
     def state(self) -> QueueState:
+        """Return how the members stand."""
         ended, self.ended = self.ended, []
         return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts, self.refused)
 
     def _put_back(self, slot: Slot) -> None:
-        number = self.taken.pop(slot, None)
-        if number is not None:
-            self.waiting.appendleft(number)
+        if slot in self.taken:
+            self.waiting.appendleft(self.taken.pop(slot))

@@ -1,4 +1,4 @@
-"""Ray Tune's own loggers, which give a tool one run per trial: MLflow, Weights & Biases."""
+"""Ray Tune's loggers of a search, which give MLflow or Weights & Biases one run per trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysts.search.study import Study
 
 
 class _MLflow(MLflowLoggerCallback):
-    """The logger for MLflow, which says once that the tool has failed and lets the search go on."""
+    """The logger for MLflow. It says its first failure, sends no more, and the search goes on."""
 
     def __init__(self, uri: str, study: str, say: Callable[[str], None]) -> None:
         super().__init__(uri, experiment_name=study)
@@ -24,55 +24,49 @@ class _MLflow(MLflowLoggerCallback):
         """Return nothing: Ray Tune writes its callbacks into files, and the URI may hold a password."""
         return {}
 
-    def log_trial_start(self, trial: Any) -> None:
-        self._send(super().log_trial_start, trial)
+    def log_trial_start(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_start, *values, **options)
 
-    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
-        self._send(super().log_trial_result, iteration, trial, result)
+    def log_trial_result(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_result, *values, **options)
 
-    def log_trial_end(self, trial: Any, failed: bool = False) -> None:
-        self._send(super().log_trial_end, trial, failed)
+    def log_trial_end(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_end, *values, **options)
 
-    def _send(self, log: Callable[..., None], *values: Any) -> None:
-        if self.failed:
-            return
+    def _send(self, log: Callable[..., None], *values: Any, **options: Any) -> None:
         try:
-            log(*values)
+            if not self.failed:
+                log(*values, **options)
         except Exception as error:
             self.failed = True
             self.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
 
 
 def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
-    """Return the loggers of the tools that are asked for, set up.
-
-    Args:
-        mlflow: tracking URI (``sqlite:///runs.db``, a server, a folder); the experiment has the name of the study.
-        wandb: project; the runs are a group with the name of the study.
+    """Return the loggers of the tools that are asked for: a tracking URI of MLflow, a project of Weights & Biases.
 
     Raises:
         InputError: a tool does not answer, or asks for a key.
     """
-    asked: dict[str, LoggerCallback] = {}
+    tools: dict[str, LoggerCallback] = {}
     if mlflow is not None:
         if "://" not in mlflow or mlflow.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions refuse folders else
-        asked["mlflow"] = _MLflow(mlflow, study.name, say)
+        tools["mlflow"] = _MLflow(mlflow, study.name, say)
     if wandb is not None:
         from ray.air.integrations.wandb import WandbLoggerCallback
 
         # Ray Tune's own folder of a trial, where its files would lie, goes with the search.
-        asked["wandb"] = WandbLoggerCallback(wandb, group=study.name, dir=str(study.folder))
-    for tool, logger in asked.items():
+        tools["wandb"] = WandbLoggerCallback(wandb, group=study.name, dir=str(study.folder))
+    for tool, logger in tools.items():
         try:
             logger.setup()  # Ray Tune does so again, when trials may have started
         except Exception as error:
             raise InputError(
                 f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
             ) from error
-    return [*asked.values()]
+    return [*tools.values()]
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of what an error says, without secrets."""
     return without_secrets((str(error) or type(error).__name__).splitlines()[0])

@@ -16,12 +16,11 @@ import ray.train.torch
 import torch
 from torch import nn
 
-from raysts.cluster import signals
+from raysts.cluster import runs
 from raysts.cluster.connect import quiet_data
-from raysts.cluster.data import read_streamed
 from raysts.cluster.metrics import show_line
-from raysts.cluster.preflight import Seen, here, unfit
-from raysts.cluster.queue import Progress
+from raysts.cluster.preflight import node_problem
+from raysts.cluster.stream import read_streamed
 from raysts.errors import RunFailed, StoreFailed
 from raysts.pipeline.local import fail
 from raysts.recipes.recipe import Resources
@@ -32,23 +31,23 @@ from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
 from raysts.training.shard import shard
 
 DEATHS = 3
-"""Deaths of its processes that a member survives without getting on in between, each from its last checkpoint."""
+"""Deaths of its processes that a member survives without progress on disk, each from its last checkpoint."""
 
 
 class RayRuntime(Runtime):
-    """One Ray Train worker; one of several that train a run together unless each trains apart."""
+    """One Ray Train worker, which trains a run alone or together with the others of its group."""
 
     def __init__(self, resources: Resources) -> None:
-        context = ray.train.get_context()
         device = ray.train.torch.get_device() if resources.gpus else "cpu"
         super().__init__(device, threads=resources.cpus, read=read_streamed)
         if resources.workers > 1:
+            context = ray.train.get_context()
             self.rank, self.world = context.get_world_rank(), context.get_world_size()
         self.shards = resources.shard and self.world > 1
         self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
 
     def wrap(self, module: nn.Module, precision: str) -> nn.Module:
-        """Return the module with its gradients averaged, or spread whole, where several processes train together."""
+        """Return the module with its gradients averaged, or sharded, over the processes that train together."""
         if self.shards:
             return shard(module, self.device, precision)
         return averaged(module, self.device) if self.world > 1 else module
@@ -66,68 +65,67 @@ class RayRuntime(Runtime):
 
     def preemption(self) -> Preemption:
         """Return END after SIGTERM, SAVE where the node of this worker is about to be taken away."""
-        if signals.told_to_end.is_set():
+        if runs.told_to_end.is_set():
             return Preemption.END
-        return Preemption.SAVE if signals.drained.is_set() else Preemption.NONE
+        return Preemption.SAVE if runs.drained.is_set() else Preemption.NONE
 
-    def shared(self, value: Any) -> Any:
-        """Return what the first of the workers that train together has."""
-        if self.world == 1:
-            return value
+    def broadcast(self, value: Any) -> Any:
+        """Return the value of the first worker that trains together."""
         box = [value]
-        torch.distributed.broadcast_object_list(box, src=0, device=self.device)
+        if self.world > 1:
+            torch.distributed.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
 
-def take_members(queue: Any, number: int, shared: list[Any], resources: Resources, seen: Seen | None) -> None:
-    """Train one member after the other, as long as there are any: the train function of a worker."""
+def take_members(work: runs.Work) -> None:
+    """Train members of the queue, one after the other, until none is left."""
     for logger in ("ray.data", "ray.train"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     quiet_data()
-    if seen is not None and (problem := unfit(seen)):
-        return ray.get(queue.refuse.remote(f"node {here()}: {problem}"))
-    runtime = RayRuntime(resources)
-    slot = (number, 0 if resources.workers > 1 else ray.train.get_context().get_world_rank())
-    if ray.train.get_context().get_world_rank() == 0:
-        queue.hold.remote(number, ray.util.get_current_placement_group())
-    threading.Thread(target=signals.watch_node, daemon=True).start()
-    chains = ray.get(shared[0])
+    if problem := node_problem(work.requirements):
+        return ray.get(work.queue.refuse.remote(problem))
+    runtime, queue, rank = RayRuntime(work.resources), work.queue, ray.train.get_context().get_world_rank()
+    slot = (work.number, 0 if work.resources.workers > 1 else rank)
+    if rank == 0:
+        queue.hold.remote(work.number, ray.util.get_current_placement_group().id.hex())
+    threading.Thread(target=runs.watch_node, daemon=True).start()
+    chains: Sequence[Sequence[Job]] = ray.get(work.chains[0])
     try:
-        with signals.at_work:
-            while (taken := runtime.shared(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:
-                member, reason = taken
-                if reason is None:
-                    reason = _train(chains[member], runtime)
+        with runs.at_work:
+            while (
+                member := runtime.broadcast(ray.get(queue.take.remote(slot)) if runtime.rank == 0 else None)
+            ) is not None:
+                reason = runtime.broadcast(_begin(chains[member], slot, queue) if runtime.rank == 0 else None)
+                reason = reason or _train(chains[member], runtime)
                 if runtime.rank == 0:
                     ray.get(queue.end.remote(slot, reason))
                 gc.collect()  # the next one begins where this one did
                 if not gc.get_freeze_count():
-                    gc.freeze()  # what came with imports stays, and need not be looked through after each
-                if resources.gpus:
+                    gc.freeze()  # imports stay: a later collection need not look through them
+                if work.resources.gpus:
                     torch.cuda.empty_cache()
     except Preempted:
         os._exit(128 + signal.SIGTERM)  # the member goes on in another process
     return None
 
 
-def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) -> tuple[int, str | None] | None:
-    """Take the next member; return its number, and why it is not tried again, or None."""
-    taken: tuple[int, Progress] | None = ray.get(queue.take.remote(slot))
-    if taken is None:
+def _begin(chain: Sequence[Job], slot: tuple[int, int], queue: Any) -> str | None:
+    """Return the reason why a member is not tried again, or None."""
+    stand = [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chain]
+    progress = ray.get(queue.begin.remote(slot, stand))
+    if progress.deaths <= DEATHS:
         return None
-    member, before = taken
-    stand = _stand(chains[member])
-    progress = Progress(stand, before.deaths if stand == before.stand else 0, before.cause)
-    queue.begin.remote(slot, progress)
-    return member, fail_chain(chains[member], _died(progress)) if progress.deaths > DEATHS else None
+    return fail_chain(
+        chain, f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
+    )
 
 
 def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
-    """Train a chain to its end; return None, or the reason it failed.
+    """Train a chain to its end; return the reason why it failed, or None.
 
     Training is deterministic, so an error of its own would come again: it is not retried. Of workers that train together
     only what all of them find at the same step is such an error. Anything else may be the echo of another worker's death and
-    leaves the others waiting in a collective: it ends the run, which is begun again.
+    leaves the others waiting in a collective: it ends the run, and the driver begins it again.
     """
     for job in chain:
         try:
@@ -139,18 +137,7 @@ def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
     return None
 
 
-def _died(progress: Progress) -> RunFailed:
-    return RunFailed(
-        f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
-    )
-
-
-def fail_chain(chain: Sequence[Job], cause: BaseException) -> str | None:
-    """Put on record why a chain was not trained to its end; None: it was."""
+def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
+    """Put on record why a chain was not trained to its end; return the reason, or None if it was."""
     unfinished = next((job for job in chain if finished(job) is None), None)
-    return None if unfinished is None else fail(unfinished, cause)
-
-
-def _stand(chain: Sequence[Job]) -> list[object]:
-    """Return how far the runs have come, on disk."""
-    return [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chain]
+    return None if unfinished is None else fail(unfinished, RunFailed(cause))

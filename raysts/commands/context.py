@@ -25,7 +25,7 @@ from raysts.storage.runs import RunFolder
 from raysts.storage.store import Store
 
 if TYPE_CHECKING:
-    from raysts.cluster.preflight import Seen
+    from raysts.cluster.preflight import Requirements
     from raysts.models.sentence_model import SentenceModel
 
 DEFAULT_STORAGE = "./raysts-storage"
@@ -180,7 +180,8 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
         yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
     with on_ray(address) as private:
-        from raysts.cluster.executor import RayExecutor, check_resources
+        from raysts.cluster.capacity import check_resources
+        from raysts.cluster.executor import RayExecutor
 
         for resources in dict.fromkeys(plan.pipeline.resources for plan in plans):
             check_resources(resources, private)
@@ -189,7 +190,7 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def preflight(private: bool, *plans: Plan) -> Iterator[Seen | None]:
+def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
     """Make sure that every node of a cluster that is not ours alone sees what the plans read and write."""
     from raysts.cluster.capacity import may_grow, nodes
     from raysts.cluster.preflight import checked

@@ -69,7 +69,7 @@ def prepare(
         options: dict[str, Any] = {}
         if address != IN_PROCESS:
             held.enter_context(on_ray(address))
-            from raysts.cluster.prepare import over_ray
+            from raysts.cluster.stream import over_ray
 
             options["spread"] = over_ray
         result = prepare_wikipedia(Path(input), root, sample, seed, say=say, skip_bad=skip_bad, **options)

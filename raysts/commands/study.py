@@ -189,9 +189,9 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
     with on_ray(options.address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity, tracking
         from raysts.cluster import tune as on_tune
-        from raysts.cluster.executor import RayExecutor, check_resources
+        from raysts.cluster.executor import RayExecutor
 
-        check_resources(asked, private)
+        capacity.check_resources(asked, private)
         loggers = tracking.loggers(study, mlflow, wandb, options.say)
 
         def on_cluster(say: Say) -> RunTrials:

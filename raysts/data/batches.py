@@ -1,6 +1,6 @@
 """The order of training rows, a function of (seed, epoch) alone, and the batches cut from it.
 
-One order, two readers: this process, or Ray Data (``raysts.cluster.data``). Both take a list of ``WindowSlice`` (one
+One order, two readers: this process, or Ray Data (``raysts.cluster.stream``). Both take a list of ``WindowSlice`` (one
 window of one epoch), read and permute it with ``read_slice``, and cut the slices into batches with ``iter_batches``. The
 position in the order follows from the step, so a checkpoint needs to hold nothing but the step.
 """

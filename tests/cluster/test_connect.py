@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -77,7 +78,7 @@ def test_a_home_that_cannot_be_written_to_is_said(own_nodes: None) -> None:
 )
 def test_why_ray_cannot_be_used_is_said(installed: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if installed is None:
-        monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(connect, "version", lambda name: importlib.metadata.version("no-such-package"))
     else:
         monkeypatch.setattr(connect, "version", lambda name: installed)
     with pytest.raises(InputError, match=said), connected("local"):

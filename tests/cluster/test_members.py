@@ -97,7 +97,8 @@ def test_members_train_at_once_and_come_back_whoever_dies(
     which is not tried again. The other is killed. Each time the run begins again, and both members go on from where they
     stood. Others wait until there is room; their storage is in a bucket, from which their worker brings what they need, and to
     which it sends what it made. All end as in a process of their own, and no room is held any more."""
-    from raysts.cluster import compat, members, runs
+    from raysts.cluster import compat, members
+    from raysts.cluster.capacity import Room
 
     long = {**SHORT, "nli.train.max_steps": 60, "nli.train.checkpoint_every": 20}
     # The one that is told writes no checkpoint of its own accord; its second stage cannot be learned.
@@ -156,7 +157,7 @@ def test_members_train_at_once_and_come_back_whoever_dies(
             **other.record, "where": 0, "timings": 0, "started_at": 0, "finished_at": 0
         }  # fmt: skip
     assert watch.seen[victim][0] < watch.seen[watch.told][-1] and watch.seen[watch.told][0] < watch.seen[victim][-1]
-    assert runs.groups(Resources(gpus=0)) == {}
+    assert Room(Resources(gpus=0), print).before == set()
 
 
 @pytest.mark.anyray
@@ -281,10 +282,12 @@ def test_actors_that_ended_with_ray_are_not_asked_for() -> None:
 def test_the_end_of_what_hands_out_members_is_said(cluster: None, stage: Stage, tmp_path: Path) -> None:
     import ray
 
+    from raysts.cluster.capacity import Room
     from raysts.cluster.members import MemberQueue, _Runs
 
     job = stage.job("nli", tmp_path)
-    started = _Runs([[replace(job, facts={**job.facts, "system": "nli"})]], Resources(gpus=0), None)
+    chain = [replace(job, facts={**job.facts, "system": "nli"})]
+    started = _Runs([chain], Resources(gpus=0), None, Room(Resources(gpus=0), print))
     started.queue = ray.remote(MemberQueue).options(num_cpus=0).remote(1)
     assert ray.get(started.queue.state.remote()).waiting == 1
     ray.kill(started.queue)

@@ -27,19 +27,19 @@ from raysts.storage.store import Store
 @pytest.fixture
 def seen(tmp_path: Path) -> Any:
     """A storage and a data folder as their driver sees them."""
-    from raysts.cluster.preflight import Seen, listed, versions
+    from raysts.cluster.preflight import Requirements, current_versions, digest_of
 
     for file in ("storage/.preflight-1", "data/sts/stsb_dev.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("x")
     data = tmp_path / "data"
-    return Seen(Proof(str(tmp_path / "storage"), ".preflight-1"), (("--data", str(data), listed(data)),), versions())
+    return Requirements(
+        Proof(str(tmp_path / "storage"), ".preflight-1"), (("--data", str(data), digest_of(data)),), current_versions()
+    )
 
 
 def test_a_node_that_sees_the_same_is_fit(seen: Any, tmp_path: Path) -> None:
-    from raysts.cluster.preflight import unfit
-
-    assert unfit(seen, "n") is None and (tmp_path / "storage/.preflight-1-n").exists()
+    assert seen.misfit("n") is None and (tmp_path / "storage/.preflight-1-n").exists()
 
 
 def test_why_a_run_failed_is_not_what_cannot_be_cleaned_up_after_it(tmp_path: Path) -> None:
@@ -49,11 +49,10 @@ def test_why_a_run_failed_is_not_what_cannot_be_cleaned_up_after_it(tmp_path: Pa
 
 
 def test_what_makes_a_node_unfit(seen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raysts.cluster import preflight
     from raysts.storage import proof
 
     def said(**other: Any) -> str:
-        return preflight.unfit(replace(seen, **other)) or ""
+        return replace(seen, **other).misfit() or ""
 
     here = seen.versions
     assert said(versions={**here, "torch": "1.0"}).startswith(f"torch is {here['torch']} there and 1.0 where")
@@ -71,7 +70,7 @@ def test_the_embedded_world_is_made_where_it_is_missing(seen: Any, tmp_path: Pat
     from raysts.cluster import preflight
 
     world = tmp_path / "cache" / "world"
-    assert preflight.unfit(replace(seen, folders=((preflight.WORLD, str(world), ""),))) is None
+    assert replace(seen, folders=((preflight.WORLD, str(world), ""),)).misfit() is None
     assert next((tmp_path / "cache").iterdir()).is_dir()
 
 
@@ -202,8 +201,8 @@ def test_a_node_with_another_file_system_is_named(
         with pytest.raises(InputError, match=said), preflight.checked(shared, [(option, folder)]):
             pass
     with monkeypatch.context() as patch:
-        other = {**preflight.versions(), "transformers": "4.0"}
-        patch.setattr(preflight, "versions", lambda: other)
+        other = {**preflight.current_versions(), "transformers": "4.0"}
+        patch.setattr(preflight, "current_versions", lambda: other)
         said = r"node .*transformers is .* there and 4.0 where the command runs"
         with pytest.raises(InputError, match=said), preflight.checked(shared, []):
             pass

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysts.cluster.prepare import over_ray
+from raysts.cluster.stream import over_ray
 from raysts.data.corpora import Corpus
 from raysts.data.fetch import manifest
 from raysts.data.wikipedia import prepare

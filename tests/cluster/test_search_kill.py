@@ -192,4 +192,4 @@ def test_a_trial_that_ray_kills_for_want_of_memory_is_infeasible(
     points = json.loads(printed.splitlines()[-1])["points"]
     status = {point["overrides"]["latte.settings.classes"]: point["status"] for point in points}
     assert status == {4: "finished", 8: "finished", 2 * 10**7: "infeasible"}
-    assert "ran out of memory; the others go on" in commands[0].stderr()
+    assert "ran out of memory; it is tried again alone" in commands[0].stderr()

@@ -5,8 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +27,7 @@ BATCHES = {"nli": 22, "ct": 16, "sts": 24, "sed": 48}
 
 @pytest.fixture(autouse=True)
 def _streamed_however_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysts.cluster.data.FEW", 0)
+    monkeypatch.setattr("raysts.cluster.stream.FEW", 0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,7 @@ def _same(a: LocalBatch, b: LocalBatch) -> None:
 @pytest.mark.anyray
 @pytest.mark.parametrize("stage", BATCHES)
 def test_streamed_batches_are_those_read_here(stage: str, windows: dict[str, Windows], cluster: None) -> None:
-    from raysts.cluster.data import read_streamed
+    from raysts.cluster.stream import read_streamed
 
     store = windows[stage]
     order = BatchOrder(store.sizes, DEFAULTS[stage].group, BATCHES[stage], seed=11)
@@ -101,9 +99,9 @@ def test_windows_that_give_a_rank_nothing_are_passed_over(
     windows: dict[str, Windows], cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of several windows: each of the two processes reads only half of them; plans are cut into segments."""
-    from raysts.cluster.data import read_streamed
+    from raysts.cluster.stream import read_streamed
 
-    monkeypatch.setattr("raysts.cluster.data.SEGMENT", 5)
+    monkeypatch.setattr("raysts.cluster.stream.SEGMENT", 5)
     order = BatchOrder(windows["nli"].sizes, EACH, 400, seed=3)
     for rank in (0, 1):
         arguments = (windows["nli"], order, 1, 2 * order.steps_per_epoch, rank, 2)
@@ -116,7 +114,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(
     windows: dict[str, Windows], tmp_path: Path, cluster: None
 ) -> None:
     """Tasks that read windows are killed at it; every batch of the epochs is that of a calm run."""
-    from raysts.cluster.data import read_streamed
+    from raysts.cluster.stream import read_streamed
 
     order = BatchOrder(windows["ct"].sizes, FRESH, 16, seed=5)
     stop = 5 * order.steps_per_epoch
@@ -136,7 +134,7 @@ def test_workers_killed_in_mid_stream_lose_and_double_nothing(
 
 
 def test_leaving_in_mid_epoch_is_clean(windows: dict[str, Windows], cluster: None) -> None:
-    from raysts.cluster.data import read_streamed
+    from raysts.cluster.stream import read_streamed
 
     order = BatchOrder(windows["nli"].sizes, EACH, 20, seed=3)
     shares = read_streamed(windows["nli"], order, 0, order.steps_per_epoch, 0, 1)
@@ -187,7 +185,7 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
     class Trainer:  # here, for a class of a module would be imported where no tests are
         def read(self, folder: Path, seed: int) -> tuple[np.ndarray, list[int]]:
             """How often each row came, and the megabytes of this process at each batch."""
-            from raysts.cluster.data import read_streamed
+            from raysts.cluster.stream import read_streamed
 
             windows = Windows(folder)
             order = BatchOrder(windows.sizes, FRESH, 2_000, seed)  # batches of 3,750 sentences
@@ -222,15 +220,12 @@ def test_a_corpus_larger_than_memory_streams_flat_while_trainers_hold_every_cpu(
         assert max(anonymous[15:]) < np.median(anonymous[5:15]) + 100, anonymous
 
 
-def test_what_a_read_task_carries_does_not_grow_with_the_corpus(cluster: None) -> None:
-    """A billion rows are 122,070 windows."""
-    from ray import cloudpickle
+def test_a_task_unpacks_what_the_tasks_share_once(cluster: None, windows: dict[str, Windows]) -> None:
+    """A billion rows are 122,070 windows: a task carries the reference of their list alone."""
+    from raysts.cluster import stream
 
-    from raysts.cluster.data import _WindowSlices
-
-    for count in (10, 122_070):
-        windows: Any = [(f"part-{number:05}.arrow", number) for number in range(count)]
-        order: Any = SimpleNamespace(sizes=np.full(count, 8192), share=lambda rank, world: np.arange(count))  # noqa: B023
-        slices: Any = [SimpleNamespace(window=count - 1, first=0)]
-        (task,) = _WindowSlices(windows, order, slices, 0, 1).get_read_tasks(1)
-        assert len(cloudpickle.dumps(task)) < 2_000
+    order = BatchOrder(windows["nli"].sizes, EACH, 20, seed=3)
+    shared = [ray.put((windows["nli"], order.share(0, 1)))]
+    assert len(ray.cloudpickle.dumps((stream._read, shared))) < 2_000
+    first, second = (stream._read(part._asdict(), shared) for part in [*order.slices(0, 10)][:2])
+    assert first["table"] != second["table"] and stream._load(shared[0]) is stream._load(shared[0])

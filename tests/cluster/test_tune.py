@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from processes import writer_of
 
-from raysts.cluster import capacity
 from raysts.commands.options import RunOptions
 from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
-from raysts.recipes.recipe import Resources
 from raysts.search.named import SEARCHES
 from raysts.storage.foreign import read_json
 
@@ -137,11 +135,3 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     ):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage", say=quiet)
     assert not (tmp_path / "storage").exists()
-
-
-def test_several_trials_share_a_gpu_and_what_a_trial_asks_for_is_counted_per_node() -> None:
-    quarter = Resources(cpus=2, gpus=0.25)
-    slots = capacity.slots
-    assert slots({"CPU": 16, "GPU": 1}, quarter) == 4 and slots({"CPU": 4, "GPU": 1}, quarter) == 2
-    assert slots({"CPU": 16, "GPU": 1}, Resources(gpus=0.1)) == 10  # not nine, as floats have it
-    assert slots({"CPU": 16}, quarter) == 0 and slots({"CPU": 5}, Resources(cpus=2, gpus=0.0)) == 2
