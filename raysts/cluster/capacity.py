@@ -13,13 +13,9 @@ from raysts.pipeline.local import Say
 from raysts.recipes.recipe import Resources
 
 LOOPBACK = ("127.0.0.1", "::1")
-LOOK_SECONDS = 2.0
-REPEAT_SECONDS = 300.0
-IDLE_SECONDS = 30.0
-"""Time without training after which a command says that it waits, also where runs take turns."""
-
-UNKNOWN = 64
-"""Workers that a command asks for at most where the cluster may grow: Ray tells nobody how far."""
+LOOK_SECONDS, REPEAT_SECONDS = 2.0, 300.0
+IDLE_SECONDS = 30.0  # without training, after which a command says that it waits also where runs take turns
+UNKNOWN = 64  # workers that a command asks for where the cluster may grow: Ray tells nobody how far
 
 
 @dataclass(frozen=True)
@@ -77,11 +73,7 @@ def with_gpus(resources: Resources) -> Resources:
 
 
 def check_resources(resources: Resources, private: bool) -> None:
-    """Refuse workers that this Ray does not know, or that no node of a cluster that cannot grow holds.
-
-    Raises:
-        InputError: with everything that is wrong.
-    """
+    """Refuse workers that this Ray does not know, or that no node of a cluster that cannot grow holds."""
     if problems := lacks(resources):
         raise InputError(problems)
     resources = with_gpus(resources)

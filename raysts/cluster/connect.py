@@ -1,6 +1,6 @@
 """The connection to a Ray cluster: that of the job, one that is named or runs on this machine, else a private one.
 
-Functions import Ray, and only after they have set the variables that Ray reads when it is imported.
+Functions import Ray, after they have set the variables that Ray reads then.
 """
 
 import contextlib
@@ -17,8 +17,10 @@ from pathlib import Path
 
 from raysts.errors import InputError, RunFailed
 
-OLDEST = [2, 51]
-"""The oldest Ray that is tried (``pyproject.toml``)."""
+OLDEST = "2.51"  # the oldest Ray that is tried (``pyproject.toml``)
+REACHABLE_SECONDS, HEAD_SECONDS = 3.0, 60.0
+AUTH_MODE = "RAY_AUTH_MODE"  # ``token``: a process shows a token and asks its callers for one
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0, when Ray is imported: a cluster stays on loopback, on every system
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -30,17 +32,10 @@ SETTINGS = {
 }
 """Environment of the driver and what it starts. Variables of the user stay."""
 
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""The variable whose 0, when Ray is imported, keeps a cluster on this machine's loopback, on every system."""
-
 PRIVATE = {LOOPBACK: "0", "RAY_prestart_worker_first_driver": "0"}
 """Environment of a private cluster, which starts no worker before there is work."""
 
-AUTH_MODE = "RAY_AUTH_MODE"
-"""The variable whose ``token`` makes a process show a token and ask its callers for one."""
-
-REACHABLE_SECONDS = 3.0
-HEAD_SECONDS = 60.0
+INSTALL = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
 PROBE = """
 import os, sys, ray
 ray.init(sys.argv[1], log_to_driver=False, logging_level=50)
@@ -70,11 +65,11 @@ REFUSALS = {
         f"in ~/.ray/auth_token or RAY_AUTH_TOKEN"
     ),
     r"(.*)\Z": (
-        "something listens there, but no Ray head that lets this process in ({0}); give host:port of a running head (6379 "
-        "unless said otherwise)"
+        "something listens there, but no Ray head that lets this process in ({0}); give host:port of a running head (6379 unless "
+        "said otherwise)"
     ),
 }
-"""By what a probe's end says why it was refused; the first that matches."""
+"""The message for what a probe says at its end; the first that matches."""
 
 
 @contextlib.contextmanager
@@ -85,11 +80,15 @@ def connected(address: str | None = None, dashboard: bool = False) -> Iterator[b
         address: of a running cluster. None: that of the job (``RAY_ADDRESS``), the cluster that ``ray start`` runs on this
             machine, else a private one on all CPUs of this machine that ends with the block.
         dashboard: give a private cluster its dashboard, on loopback.
-
-    Raises:
-        InputError: no such cluster, or no Ray that can join it.
     """
-    _check_ray()
+    try:
+        installed = version("ray")
+    except PackageNotFoundError:
+        raise InputError(f"Ray is not installed here; {INSTALL}") from None
+    if [int(number) for number in installed.split(".")[:2]] < [int(number) for number in OLDEST.split(".")]:
+        raise InputError(
+            f"Ray {installed} is installed here, and Ray {OLDEST} is the oldest that can be used; {INSTALL}"
+        )
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -118,23 +117,12 @@ def restored(*names: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _check_ray() -> None:
-    install = "install it with pip install 'ray[default,data,train,tune]', or run in this process with --address none"
-    try:
-        installed = version("ray")
-    except PackageNotFoundError:
-        raise InputError(f"Ray is not installed here; {install}") from None
-    if [int(number) for number in installed.split(".")[:2]] < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise InputError(
-            f"Ray {installed} is installed here, and Ray {oldest} is the oldest that can be used; {install}"
-        )
-
-
 def _init(address: str, dashboard: bool) -> None:
-    private = address == "local"
-    for name, value in PRIVATE.items() if private else ():
-        os.environ.setdefault(name, value)
+    options = {}
+    if address == "local":
+        options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        for name, value in PRIVATE.items():
+            os.environ.setdefault(name, value)
     try:
         import ray.data
         import ray.train
@@ -142,33 +130,30 @@ def _init(address: str, dashboard: bool) -> None:
 
         from raysts.cluster.capacity import may_grow
     except ImportError as error:
-        raise InputError(
-            f"a part of Ray {version('ray')} is missing here ({error}); install it with pip install "
-            f"'ray[default,data,train,tune]=={version('ray')}', or run in this process with --address none"
-        ) from error
-    options = {"include_dashboard": dashboard, "dashboard_host": "127.0.0.1"} if private else {}
+        raise InputError(f"a part of Ray {version('ray')} is missing here ({error}); {INSTALL}") from error
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit:  # Ray's answer to SIGTERM while it starts
         raise KeyboardInterrupt from None
     except OSError as error:
-        if not private:
+        if address != "local":
             raise
         raise RunFailed(
             f"a private cluster cannot be started ({error}): Ray keeps its files in $RAY_TMPDIR (/tmp), and its token in "
-            f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray with --address "
-            f"none"
+            f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray: --address none"
         ) from error
     quiet_data()
-    if private:  # Ray lets everybody read its token, and where the environment has the token there is no file
+    if (
+        address == "local"
+    ):  # Ray lets everybody read its token, and where the environment has the token there is no file
         with contextlib.suppress(OSError):
             Path("~/.ray/auth_token").expanduser().chmod(0o600)
     elif may_grow():
-        # A detached actor on the node of the process that first reads data keeps Ray Data's statistics. On a node that an
-        # autoscaler has started it would stay for ever, and that node be paid for. Here it costs nothing.
+        # A detached actor on the node of the process that first reads data keeps Ray Data's statistics, for ever. A node that
+        # an autoscaler has started would be paid for as long; this one stays anyway.
         ray.data.range(1).materialize()
-    # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C.
     with contextlib.suppress(ValueError):  # not in the main thread
+        # Ray's own handler for SIGTERM leaves processes behind; an exception takes the way of Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -177,8 +162,7 @@ def quiet_data() -> None:
     import ray.data
 
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    context.enable_progress_bars = context.print_on_execution_start = False
     for name in ("ray.data", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -188,9 +172,6 @@ def find_cluster(address: str | None) -> str:
 
     ``ray.init(address="auto")`` would join any head among the processes of this machine, also the private one of another
     command. This function reads the file in which ``ray start`` leaves its address.
-
-    Raises:
-        InputError: this process cannot join what answers at an address that was named.
     """
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     if address == "local":
@@ -200,7 +181,7 @@ def find_cluster(address: str | None) -> str:
             f"--address '{address}': Ray's client (ray://) cannot run raysts, whose driver must be in the cluster; run the "
             f"command on the head, or submit it: ray job submit --working-dir . -- python jobs/run.py ..."
         )
-    mode = os.environ.get(AUTH_MODE, "")
+    mode = os.environ.get(AUTH_MODE)
     if address == "auto":
         file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
         address = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
@@ -212,8 +193,8 @@ def find_cluster(address: str | None) -> str:
         _join(address, f"--address '{address}'", [mode or "disabled"])
     else:
         raise InputError(
-            f"--address '{address}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a "
-            f"running head (6379 unless said otherwise), or no --address to use this machine"
+            f"--address '{address}': no Ray cluster answers there within {REACHABLE_SECONDS:g} s; give host:port of a running "
+            f"head (6379 unless said otherwise), or no --address to use this machine"
         )
     return address
 
@@ -224,9 +205,7 @@ def _join(address: str, name: str, modes: Sequence[str]) -> None:
     for mode in modes:
         command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, AUTH_MODE: mode}
         with contextlib.suppress(subprocess.TimeoutExpired):
-            probe = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=HEAD_SECONDS
-            )
+            probe = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HEAD_SECONDS)
             if "raysts: joined" in probe.stdout:
                 os.environ[AUTH_MODE] = mode
                 return

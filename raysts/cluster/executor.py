@@ -19,15 +19,11 @@ if TYPE_CHECKING:
     from raysts.pipeline.local import Say, Worker
     from raysts.training.job import Job
 
-IN_FLIGHT = 2
-"""Units that an actor holds at once, so that it never waits for the driver."""
+IN_FLIGHT = 2  # units that an actor holds at once, so that it never waits for the driver
+UNFIT = "unfit"  # the value of a unit whose node cannot take part
 
 KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-"""Kernels that oneDNN and torch's bindings to it keep, about 1 MB each. Batches hardly ever have a shape in common; the
-layers of an encoder do within a batch."""
-
-UNFIT = "unfit"
-"""The value of a unit whose node cannot take part."""
+"""Kernels that oneDNN and torch's bindings to it keep, 1 MB each: those of one batch, for batches differ in their shapes."""
 
 
 class RayExecutor:
@@ -46,31 +42,23 @@ class RayExecutor:
             yield
         finally:
             self._keeps = False
-            self._end_kept()
-
-    def _end_kept(self) -> None:
-        end(self._kept.values())
-        self._kept = {}
+            end(self._kept.values())
+            self._kept.clear()
 
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
         """Yield what the worker makes of each unit, in order, on as many actors as the cluster has or may get room for.
 
-        An autoscaler sees the actors that have no place yet; the others work meanwhile. Ray starts a killed actor again, and
-        it does its units again.
-
-        Raises:
-            RunFailed: a unit failed for a reason of its own.
-            InputError: a node that joined cannot take part.
+        An autoscaler sees the actors that have no place yet; the others work meanwhile. A killed actor does its units again.
         """
         resources = with_gpus(resources)
         if not units:
             return
         announce(resources, say)
-        kept = self._kept.pop((worker, resources), None)
-        self._end_kept()
-        actors = [kept] if kept else []
+        actors = [self._kept.pop(key) for key in [(worker, resources)] if key in self._kept]
+        end(self._kept.values())
+        self._kept.clear()
         actors += start_actors(worker, min(len(units), at_once(resources)) - len(actors), resources, self.requirements)
         try:
             last = yield from _results(actors, ray.put(args), units)

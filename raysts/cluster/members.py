@@ -8,31 +8,44 @@ at once. A run ends when a worker dies, and the driver begins it again while mem
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
+import os
 import secrets
+import signal
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import ray
+import ray.train.torch
+import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from torch import nn
 
 from raysts.cluster import runs
 from raysts.cluster.capacity import UNKNOWN, ClusterNode, Room, at_once, holds, may_grow, nodes
-from raysts.cluster.metrics import show_members
-from raysts.cluster.preflight import Requirements
-from raysts.cluster.queue import MemberQueue, QueueState
-from raysts.cluster.worker import DEATHS, fail_chain
-from raysts.errors import InputError, RunFailed
+from raysts.cluster.connect import quiet_data
+from raysts.cluster.metrics import show_line, show_members
+from raysts.cluster.preflight import Requirements, node_problem
+from raysts.cluster.queue import Ended, MemberQueue, QueueState
+from raysts.cluster.stream import read_streamed
+from raysts.errors import InputError, RunFailed, StoreFailed
 from raysts.models.memory import worker_gigabytes
-from raysts.pipeline.local import Say
+from raysts.pipeline.local import Say, fail
 from raysts.recipes.recipe import Resources
-from raysts.training.job import Job
+from raysts.training import checkpoint
+from raysts.training.job import Job, finished
+from raysts.training.loop import train
 from raysts.training.monitor import RunMonitor
+from raysts.training.runtime import Preempted, Preemption, Runtime, averaged
+from raysts.training.shard import shard
 
-MOST_RUNS = 16
-"""Ray Train runs at once, at most: each is processes of its own, a few hundred MB beside its workers."""
-
+MOST_RUNS = 16  # Ray Train runs at once: each is processes of a few hundred MB beside its workers
 LOOK_SECONDS = 0.5
+DEATHS = 3  # of its processes that a member survives without progress on disk, each from its last checkpoint
 
 
 def train_members(
@@ -40,11 +53,7 @@ def train_members(
 ) -> list[str | None]:
     """Train every chain; return for each the reason why it failed, or None. A failure does not end the others.
 
-    Args:
-        chains: of jobs, each the stages of a member.
-        resources: of a worker, GPUs decided.
-        say: takes progress.
-        requirements: that a node must meet to take part, on a cluster that others share.
+    ``requirements``, which nodes must meet to take part, are those of a cluster that others share.
 
     Raises:
         InputError: a node that joined cannot take part.
@@ -53,10 +62,8 @@ def train_members(
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, restarts = chains[0][0].facts, 0
-    with (
-        _Runs(chains, resources, requirements, Room(resources, say)) as started,
-        RunMonitor(say, sum(map(len, chains))) as monitor,
-    ):
+    jobs = sum(map(len, chains))
+    with closing(_Runs(chains, resources, requirements, say)) as started, RunMonitor(say, jobs) as monitor:
         while len(reasons) < len(chains):
             state = started.look()
             if state.refused:
@@ -85,46 +92,37 @@ def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resou
     return larger if fits and holds(larger) >= min(holds(resources), larger.least) else resources
 
 
-@dataclass
-class _Run:
-    """A Ray Train run: its host, the node that it is bound to, its width, and the reference of its end.
-
-    Attributes:
-        failures: how often it ended since its workers last began a member.
-        begun: members that they had begun by then.
-    """
+class _Run(NamedTuple):
+    """A Ray Train run that goes on: its host, the node that it is bound to, its width and the reference of its end."""
 
     host: Any
     node: ClusterNode | None
     width: int
     ended: Any
-    failures: int = 0
-    begun: int = 0
 
 
 class _Runs:
     """The Ray Train runs that train the members of one queue."""
 
     def __init__(
-        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, room: Room
+        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, say: Say
     ) -> None:
-        self.chains, self.resources, self.requirements, self.room = chains, resources, requirements, room
+        self.chains, self.resources, self.requirements = chains, resources, requirements
+        self.room = Room(resources, say)
         first = chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
-        self.open, self.cause, self.number = set(range(len(chains))), "", 0
+        self.folder = str(first.folder.parent.parent / "ray")
+        self.open, self.cause, self.started = set(range(len(chains))), "", 0
         self.runs: dict[int, _Run] = {}
-
-    def __enter__(self) -> _Runs:
         driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
         kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=driver, name=name)
-        self.queue = kind.remote(len(self.chains))
-        self.shared = ray.put(self.chains)  # once for all workers: members have much in common, such as the dev set
-        for node, width in placements(self.resources, len(self.chains)):
+        self.queue = kind.remote(len(chains))
+        self.shared = [ray.put(chains)]  # once for all workers: members have much in common, such as the dev set
+        for node, width in placements(resources, len(chains)):
             self._start(node, width)
-        return self
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         """End the runs that wait for room and, where the command ends, all others."""
         with contextlib.suppress(Exception):  # Ray may be what has ended
             for run in self.runs.values():
@@ -150,45 +148,45 @@ class _Runs:
         cause = f"its workers do not start: {self.cause}"
         return state._replace(ended=[(number, fail_chain(self.chains[number], cause)) for number in sorted(self.open)])
 
-    def _start(self, node: ClusterNode | None, width: int, failures: int = 0) -> None:
+    def _start(self, node: ClusterNode | None, width: int, number: int = 0) -> None:
+        """Start a run, or the one of this number anew."""
         if node is not None and node.id not in {other.id for other in nodes()}:
             node = None  # another one may come for it
-        self.number += 1
+        self.started += not number
+        number = number or self.started
         kind = ray.remote(runs.TrainRun).options(
             num_cpus=0,
             scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False),
             runtime_env={"env_vars": runs.environment(self.resources)},
         )
-        work = runs.Work(self.number, self.queue, [self.shared], self.resources, self.requirements)
-        host = kind.remote(work, node, self.name, str(self.chains[0][0].folder.parent.parent / "ray"))
-        self.runs[self.number] = _Run(host, node, width, host.fit.remote(width), failures)
+        work = number, self.queue, self.shared, self.requirements
+        host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, *work)
+        self.runs[number] = _Run(host, node, width, host.fit.remote(width))
 
     def _again(self, number: int) -> None:
         """Begin a run again that has ended, while members are left and its workers begin some in between."""
         run = self.runs[number]
         try:
-            ended = ray.get(run.ended)
+            ended: Ended = ray.get(run.ended)
         except ray.exceptions.RayError as error:
-            ended = runs.Ended(str(error), None)
+            ended = Ended(str(error), None)
         if ended.deaths is None:  # no process is left that would give back its room
             in_use = {group for other, group in ray.get(self.queue.groups.remote()).items() if other != number}
             if len(in_use) == len(self.runs) - 1:  # else the group of a run that has just started would go too
                 self.room.give_back(self.room.groups().keys() - in_use)
-        unfinished, begun = ray.get(self.queue.release.remote(number, ended.deaths, ended.cause))
-        has_begun = begun > run.begun or ended.waited
-        run.failures, run.begun = 0 if has_begun else run.failures + 1, begun
+        unfinished, failures = ray.get(self.queue.release.remote(number, ended))
         shared = ended.waited and run.node is not None and run.width > 1
-        if unfinished and run.failures <= DEATHS and ended.deaths is not None and not shared:
-            run.ended = run.host.fit.remote(run.width)
+        if unfinished and failures <= DEATHS and ended.deaths is not None and not shared:
+            self.runs[number] = run._replace(ended=run.host.fit.remote(run.width))
             return
         ray.kill(self.runs.pop(number).host)
-        if not unfinished or run.failures > DEATHS:
+        if not unfinished or failures > DEATHS:
             self.cause = self.cause or ended.cause
         elif shared and len(self.runs) < MOST_RUNS - 1:  # on a node that others use too there may be room for a part
             self._start(run.node, run.width // 2)
             self._start(run.node, run.width - run.width // 2)
         else:
-            self._start(run.node, run.width, run.failures)
+            self._start(run.node, run.width, number)
 
 
 def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | None, int]]:
@@ -213,3 +211,120 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
         widths.append(min(max(1, sum(widths)), ahead))
         ahead -= widths[-1]
     return bound + [(None, width) for width in widths]
+
+
+# -- in a worker ---------------------------------------------------------------------------------------------------------
+
+
+class RayRuntime(Runtime):
+    """One Ray Train worker, which trains a run alone or together with the others of its group."""
+
+    def __init__(self, resources: Resources) -> None:
+        device = ray.train.torch.get_device() if resources.gpus else "cpu"
+        super().__init__(device, threads=resources.cpus, read=read_streamed)
+        if resources.workers > 1:
+            context = ray.train.get_context()
+            self.rank, self.world = context.get_world_rank(), context.get_world_size()
+        self.shards = resources.shard and self.world > 1
+        self.where = f"Ray Train, node {ray.util.get_node_ip_address()}"
+
+    def wrap(self, module: nn.Module, precision: str) -> nn.Module:
+        """Return the module with its gradients averaged, or sharded, over the processes that train together."""
+        if self.shards:
+            return shard(module, self.device, precision)
+        return averaged(module, self.device) if self.world > 1 else module
+
+    def report(self, line: dict[str, Any]) -> None:
+        """Send nothing: the driver reads ``metrics.jsonl``."""
+
+    def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
+        member = facts.get("member")
+        show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def preemption(self) -> Preemption:
+        """Return END after SIGTERM, SAVE where the node of this worker is about to be taken away."""
+        if runs.told_to_end.is_set():
+            return Preemption.END
+        return Preemption.SAVE if runs.drained.is_set() else Preemption.NONE
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the value of the first worker that trains together."""
+        box = [value]
+        if self.world > 1:
+            torch.distributed.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+def take_members(
+    resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
+) -> None:
+    """Train members of the queue until none is left, as a worker of the run of this number.
+
+    Args:
+        shared: reference of the members' chains, in a list: the host does not unpack them.
+    """
+    for logger in ("ray.data", "ray.train"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    quiet_data()
+    if problem := node_problem(requirements):
+        return ray.get(queue.refuse.remote(problem))
+    runtime, rank = RayRuntime(resources), ray.train.get_context().get_world_rank()
+    slot = (number, 0 if resources.workers > 1 else rank)
+    if rank == 0:
+        queue.hold.remote(number, ray.util.get_current_placement_group().id.hex())
+    threading.Thread(target=runs.watch_node, daemon=True).start()
+    chains: Sequence[Sequence[Job]] = ray.get(shared[0])
+    try:
+        with runs.at_work:
+            while (taken := runtime.broadcast(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:
+                member, reason = taken
+                reason = reason or _train(chains[member], runtime)
+                if runtime.rank == 0:
+                    ray.get(queue.end.remote(slot, reason))
+                gc.collect()  # the next one begins where this one did
+                if not gc.get_freeze_count():
+                    gc.freeze()  # imports stay: a later collection need not look through them
+                if resources.gpus:
+                    torch.cuda.empty_cache()
+    except Preempted:
+        os._exit(128 + signal.SIGTERM)  # the member goes on in another process
+    return None
+
+
+def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) -> tuple[int, str | None] | None:
+    """Take the next member; return its number, and why it is not tried again, or None."""
+    member = ray.get(queue.take.remote(slot))
+    if member is None:
+        return None
+    stand = [finished(job) is not None or str(checkpoint.last(job.folder / "checkpoints")) for job in chains[member]]
+    progress = ray.get(queue.begin.remote(slot, stand))
+    if progress.deaths <= DEATHS:
+        return member, None
+    cause = f"its processes died {progress.deaths} times without getting on, the last time so: {progress.cause}"
+    return member, fail_chain(chains[member], cause)
+
+
+def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
+    """Train a chain to its end; return the reason why it failed, or None.
+
+    Training is deterministic: an error that all workers find at the same step would come again. Another one of several
+    workers may be the echo of a death and leaves the others in a collective: it ends the run, which begins again.
+    """
+    for job in chain:
+        try:
+            train(job, runtime)
+        except Exception as error:
+            if runtime.world > 1 and (isinstance(error, StoreFailed) or not isinstance(error, RunFailed)):
+                raise
+            return fail(job, error) if runtime.rank == 0 else str(error)
+    return None
+
+
+def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
+    """Put on record why a chain was not trained to its end; return the reason, or None if it was."""
+    unfinished = next((job for job in chain if finished(job) is None), None)
+    return None if unfinished is None else fail(unfinished, RunFailed(cause))

@@ -7,7 +7,6 @@ from typing import Any
 from ray.util.metrics import Counter, Gauge
 
 TAGS = ("pipeline", "stage", "member")
-
 RUN_GAUGES = {
     "step": "Optimiser steps so far",
     "steps": "Optimiser steps in all",
@@ -15,15 +14,12 @@ RUN_GAUGES = {
     "dev": "Score on the development set",
     "sentences_per_second": "Sentences that training sends through an encoder, a second",
 }
-"""Gauges of a training run, each named ``raysts_<name>``."""
-
 MEMBER_GAUGES = {
     "waiting": "Members that wait for a slot",
     "training": "Members that train",
     "done": "Members that ended well",
     "failed": "Members that failed",
 }
-"""Gauges of a pipeline, each named ``raysts_members_<name>``."""
 
 
 def show_line(pipeline: str, stage: str, member: Any, line: dict[str, Any], sentences: int) -> None:

@@ -5,7 +5,7 @@ import hashlib
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import ray
@@ -18,26 +18,19 @@ from raysts.ids import sources
 from raysts.storage.proof import Proof, proof_in
 from raysts.storage.store import BucketStore, Store
 
+# Others give other numbers, or cannot read what they get.
 PACKAGES = ("ray", "torch", "transformers", "numpy", "pyarrow")
-"""What must be the same on all nodes: other versions give other numbers, or cannot read what they get."""
-
 WORLD = "the embedded world"
-NODE_SECONDS = 60.0
-"""How long a node may take to answer: it starts a process for it."""
+NODE_SECONDS = 60.0  # a node may take so long to answer: it starts a process for it
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a node must have: the same as the driver.
-
-    Attributes:
-        proof: a file that it has left in the storage.
-        folders: folders outside the storage (option, path, digest of the names and sizes in it).
-        versions: of Python and packages.
-    """
+    """What a node must have: the same as the driver."""
 
     proof: Proof
     folders: tuple[tuple[str, str, str], ...]
+    """Folders outside the storage: option, path, digest."""
     versions: dict[str, str]
 
     def misfit(self, answer: str = "") -> str | None:
@@ -70,14 +63,9 @@ def node_problem(requirements: Requirements | None) -> str | None:
 
 
 def current_versions() -> dict[str, str]:
-    """Return the versions of this process that must be the same on all nodes."""
-    versions = {"Python": platform.python_version(), "raysts": f"{raysts.__version__} (sources {sources()})"}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name).partition("+")[0]  # a node with GPUs has another build of torch
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+    """Return the versions of this process that must be the same on all nodes. Builds may differ, as torch's for GPUs does."""
+    packages = {name: version(name).partition("+")[0] for name in PACKAGES}
+    return {"Python": platform.python_version(), "raysts": f"{raysts.__version__} (sources {sources()})", **packages}
 
 
 def digest_of(folder: Path) -> str:
@@ -94,14 +82,9 @@ def digest_of(folder: Path) -> str:
 
 @contextlib.contextmanager
 def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
-    """Check every node; nodes that join during the block check themselves by the requirements.
+    """Refuse nodes that cannot take part. Those that join during the block check themselves by the requirements.
 
-    Args:
-        storage: folder or mirror of the storage.
-        folders: what else is read, with the option that named it. What lies in the storage or in a bucket is no folder.
-
-    Raises:
-        InputError: the nodes that cannot take part, each with its reason.
+    ``folders``: what the command reads beside the storage, each with the option that named it.
     """
     store = Store.of(storage)
     outside = [
@@ -116,27 +99,27 @@ def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requ
 
 
 def _ask_nodes(requirements: Requirements) -> None:
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     tasks = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(Requirements.misfit).options(
-                num_cpus=0, max_retries=0, name="preflight", scheduling_strategy=there
-            )
-            tasks[task.remote(requirements, node["NodeID"])] = node
-    answered, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=NODE_SECONDS)
-    problems = {}
-    for reference, node in tasks.items():
-        problem = None if reference in answered else f"it has not answered for {NODE_SECONDS:g} s"
+    for name in nodes:
+        there = NodeAffinitySchedulingStrategy(name, soft=False)
+        task = ray.remote(Requirements.misfit).options(
+            num_cpus=0, max_retries=0, name="preflight", scheduling_strategy=there
+        )
+        tasks[name] = task.remote(requirements, name)
+    answered, _ = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=NODE_SECONDS)
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that has gone says nothing of the others
+    problems = []
+    for name in nodes.keys() & alive:
         try:
-            problem = problem or ray.get(reference)
+            silence = f"it has not answered for {NODE_SECONDS:g} s"
+            problem = ray.get(tasks[name]) if tasks[name] in answered else silence
         except Exception as error:
             problem = f"raysts cannot be run there: {str(error).strip().splitlines()[-1]}"
-        if not problem and not requirements.proof.answered(node["NodeID"]):
+        if not problem and not requirements.proof.answered(name):
             problem = f"what it writes to --storage {requirements.proof.uri} does not arrive; give a folder that all nodes see"
         if problem:
-            name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {node['NodeID'][:8]})"
-            problems[node["NodeID"]] = f"node {name}: {problem}"
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that has gone says nothing of the others
-    if problems := {name: problem for name, problem in problems.items() if name in alive}:
-        raise InputError(sorted(problems.values()))
+            node = nodes[name]
+            problems.append(f"node {node['NodeManagerAddress']} ({node['NodeManagerHostname']}, {name[:8]}): {problem}")
+    if problems:
+        raise InputError(sorted(problems))

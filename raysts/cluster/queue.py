@@ -3,15 +3,21 @@
 from collections import Counter, deque
 from typing import Any, NamedTuple
 
-Slot = tuple[int, int]
-"""A worker: number of its Ray Train run, rank in it."""
+Slot = tuple[int, int]  # a worker: number of its Ray Train run, rank in it
 
-Deaths = dict[int, tuple[str, bool]]
-"""The workers of a run that died, by rank: the cause, and whether their node was taken away."""
+
+class Ended(NamedTuple):
+    """The end of a Ray Train run."""
+
+    cause: str = ""
+    deaths: dict[int, tuple[str, bool]] | None = {}  # noqa: RUF012
+    """By rank the cause, and whether the node was taken away. None: all died of the run's cause."""
+    waited: bool = False
+    """The run found no room."""
 
 
 class Progress(NamedTuple):
-    """The progress of a member that was begun: what lay on disk, and the deaths since then with the last cause."""
+    """What lay on disk when a member was last begun, the deaths since then, and the cause of the last one."""
 
     stand: Any = None
     deaths: int = 0
@@ -19,15 +25,7 @@ class Progress(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """What a queue tells its driver.
-
-    Attributes:
-        ended: members that ended since the last call, each with the reason why it failed, or None.
-        training: members that workers have.
-        waiting: members that wait.
-        restarts: workers that have died so far.
-        refused: reasons why nodes cannot take part.
-    """
+    """Members that ended since the last call, each with its reason to fail; that workers have; how many wait; and more."""
 
     ended: list[tuple[int, str | None]]
     training: list[int]
@@ -44,7 +42,7 @@ class MemberQueue:
         self.taken: dict[Slot, int] = {}
         self.progress: dict[int, Progress] = {}
         self.ended: list[tuple[int, str | None]] = []
-        self.begun: Counter[int] = Counter()
+        self.failures: Counter[int] = Counter()  # by run, how often it ended since its workers last began a member
         self.held: dict[int, str] = {}
         self.restarts = 0
         self.refused: tuple[str, ...] = ()
@@ -54,58 +52,46 @@ class MemberQueue:
         self._put_back(slot)  # of a worker that died before the driver noticed
         if not self.waiting:
             return None
-        self.taken[slot] = self.waiting.popleft()
-        self.begun[slot[0]] += 1
+        self.taken[slot], self.failures[slot[0]] = self.waiting.popleft(), -1
         return self.taken[slot]
 
     def begin(self, slot: Slot, stand: Any) -> Progress:
-        """Return the progress of a slot's member; deaths count only as long as what lies on disk stays the same."""
-        progress = self.progress.get(self.taken[slot], Progress())
-        self.progress[self.taken[slot]] = progress._replace(
-            stand=stand, deaths=progress.deaths if progress.stand == stand else 0
-        )
-        return self.progress[self.taken[slot]]
+        """Return the progress of a slot's member; its deaths count as long as what lies on disk stays the same."""
+        before = self.progress.get(self.taken[slot], Progress())
+        progress = Progress(stand, before.deaths if before.stand == stand else 0, before.cause)
+        self.progress[self.taken[slot]] = progress
+        return progress
 
     def end(self, slot: Slot, reason: str | None) -> None:
-        """Take note that a slot's member has ended."""
         if slot in self.taken:
             self.ended.append((self.taken.pop(slot), reason))
 
     def hold(self, run: int, group: str) -> None:
-        """Keep the id of a run's placement group, which the driver removes where the run no longer can."""
+        """Note the id of a run's placement group, which the driver removes where the run no longer can."""
         self.held[run] = group
 
     def groups(self) -> dict[int, str]:
-        """Return id of the placement group by run."""
         return self.held
 
     def refuse(self, reason: str) -> None:
-        """Take note that a node cannot take part."""
         self.refused += (reason,)
 
-    def release(self, run: int, deaths: Deaths | None, cause: str) -> tuple[bool, int]:
-        """Take back the members of a run that has ended.
-
-        Args:
-            run: its number.
-            deaths: of its workers. None: all died, of ``cause``.
-            cause: of deaths that are not named.
-
-        Returns:
-            Whether members are left, and how many the run's workers have begun so far.
-        """
+    def release(self, run: int, ended: Ended) -> tuple[bool, int]:
+        """Take back the members of a run; return whether members are left, and how often it failed without beginning one."""
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
-            why, preempted = (cause, False) if deaths is None else deaths.get(slot[1], ("", True))
+            cause, preempted = ended.cause, False
+            if ended.deaths is not None:
+                cause, preempted = ended.deaths.get(slot[1], ("", True))
             if not preempted:
-                progress = self.progress.get(self.taken[slot], Progress())
-                self.progress[self.taken[slot]] = progress._replace(deaths=progress.deaths + 1, cause=why)
+                before = self.progress.get(self.taken[slot], Progress())
+                self.progress[self.taken[slot]] = Progress(before.stand, before.deaths + 1, cause)
             self._put_back(slot)
         self.held.pop(run, None)
-        self.restarts += 1 if deaths is None else len(deaths)
-        return bool(self.waiting), self.begun[run]
+        self.restarts += 1 if ended.deaths is None else len(ended.deaths)
+        self.failures[run] = 0 if ended.waited else self.failures[run] + 1
+        return bool(self.waiting), self.failures[run]
 
     def state(self) -> QueueState:
-        """Return how the members stand."""
         ended, self.ended = self.ended, []
         return QueueState(ended, sorted(self.taken.values()), len(self.waiting), self.restarts, self.refused)
 

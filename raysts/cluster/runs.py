@@ -1,4 +1,4 @@
-"""A Ray Train run: its host, an actor beside the workers, what it asks for, and how its workers learn that they must end.
+"""A Ray Train run: its host, what it asks for, and how its workers learn that they must end.
 
 No torch here: the host and Ray's controller, a process each in every run, would pay for it with 130 MB each.
 """
@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
@@ -16,24 +16,17 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysts.cluster.capacity import ClusterNode
 from raysts.cluster.compat import is_drained, scales_with
-from raysts.cluster.queue import Deaths
+from raysts.cluster.queue import Ended
 from raysts.recipes.recipe import Resources
 
-START_SECONDS, ELASTIC_START_SECONDS = 30, 15
-"""How long a run waits for room before its driver asks anew: for halves on a node that others use too; a run of variable
-size for what there is, for Ray believes a dead node's CPUs to be free for 20 seconds."""
-
-RESIZE_SECONDS = 30.0
-"""How often a member of variable size looks for room for more workers."""
-
-END_SECONDS = 15.0
-"""How long a worker that gets SIGTERM may take to the end of its step."""
-
-SAVE_SECONDS = 4.0
-"""How long the others may take to save when a run ends because a worker has died."""
-
-DRAIN_SECONDS = 5.0
-"""How often a worker looks whether its node is about to be taken away."""
+START_SECONDS = 30  # a run waits so long for room before its driver asks anew, for halves on a node that others use too
+ELASTIC_START_SECONDS = (
+    15  # one of variable size then takes what there is; Ray believes a dead node's CPUs free for 20 s
+)
+RESIZE_SECONDS = 30.0  # a member of variable size looks so often for room for more workers
+END_SECONDS = 15.0  # a worker that gets SIGTERM may take so long to the end of its step
+SAVE_SECONDS = 4.0  # the others may take so long to save when a run ends because a worker has died
+DRAIN_SECONDS = 5.0  # a worker looks so often whether its node is about to be taken away
 
 ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end or death of a worker is seen
@@ -41,65 +34,42 @@ ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two processes a run; a worker looks after its own node
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # A worker trains in a thread that is not its first. By default glibc gives such a thread memory from areas of 64 MB at
-    # most, where ``keep_memory`` reaches little.
-    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_ARENA_MAX": "1",  # a worker trains in a second thread, whose memory ``keep_memory`` else hardly reaches
 }
-"""Environment of a run's processes. Variables of the user stay."""
 
 
 def environment(resources: Resources) -> dict[str, str]:
-    """Return the environment of a run's processes."""
+    """Return the environment of a run's processes. Variables of the user stay."""
     seconds = ELASTIC_START_SECONDS if resources.min_workers else START_SECONDS
     variables = {**ENVIRONMENT, "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(seconds)}
     return {name: os.environ.get(name, value) for name, value in variables.items()} | {"RAY_TRAIN_V2_ENABLED": "1"}
 
 
-class Ended(NamedTuple):
-    """The end of a run: its cause, the deaths (None: of unknown workers), and whether it found no room."""
+class TrainRun:
+    """The actor that waits in ``fit``, beside the workers. Ray's controller and the workers end with it.
 
-    cause: str = ""
-    deaths: Deaths | None = {}  # noqa: RUF012
-    waited: bool = False
-
-
-class Work(NamedTuple):
-    """What a run's workers train.
-
-    Attributes:
-        number: of the run.
-        queue: that the workers take members from.
-        chains: reference of the members' chains, in a list: only workers unpack them.
+    Args:
+        name: for Ray's pages.
+        folder: where Ray Train leaves a marker.
+        node: that the workers must be on; None: any.
         resources: of a worker.
-        requirements: that a node must meet to take part, or None.
+        work: arguments of :func:`raysts.cluster.members.take_members`.
     """
 
-    number: int
-    queue: Any
-    chains: list[Any]
-    resources: Resources
-    requirements: Any
-
-
-class TrainRun:
-    """The actor that waits in ``fit``. Ray's controller and the workers end with it."""
-
-    def __init__(self, work: Work, node: ClusterNode | None, name: str, folder: str) -> None:
-        self.work, self.node = work, node
+    def __init__(self, name: str, folder: str, node: ClusterNode | None, resources: Resources, *work: Any) -> None:
+        self.node, self.resources, self.train = node, resources, partial(_take_members, resources, *work)
         # Whatever ends a worker or the controller ends the run: the driver begins it again while members are left.
         failures = FailureConfig(0, controller_failure_limit=0)
-        self.config = RunConfig(name=f"{name}-{work.number}", storage_path=folder, failure_config=failures)
+        self.config = RunConfig(name=name, storage_path=folder, failure_config=failures)
 
     def fit(self, width: int) -> Ended:
         """Train with ``width`` workers until no member is left or a worker dies."""
-        resources = self.work.resources
-        together = resources.workers > 1
+        together = self.resources.workers > 1
+        backend = _together("nccl" if self.resources.gpus else "gloo") if together else Apart()
+        scaling = _scaling(self.resources, width, self.node)
         try:
             DataParallelTrainer(
-                partial(_take_members, self.work),
-                backend_config=_process_group(bool(resources.gpus)) if together else Apart(),
-                scaling_config=_scaling(resources, width, self.node),
-                run_config=self.config,
+                self.train, backend_config=backend, scaling_config=scaling, run_config=self.config
             ).fit()
         except WorkerGroupError as error:
             deaths = {}
@@ -116,21 +86,17 @@ class TrainRun:
         return Ended()
 
 
-def _take_members(work: Work) -> None:
-    from raysts.cluster.worker import take_members  # imports torch
+def _take_members(*arguments: Any) -> None:
+    from raysts.cluster.members import take_members  # imports torch
 
-    take_members(work)
+    take_members(*arguments)
 
 
 def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> ScalingConfig:
     demand = {name: amount for name, amount in resources.bundle.items() if ":" not in name}
-    options: dict[str, Any] = {"num_workers": width}
+    selector, options = dict(resources.selector), dict[str, Any]()
     if resources.min_workers:
-        options = {
-            "num_workers": (resources.min_workers, width),
-            "elastic_resize_monitor_interval_s": RESIZE_SECONDS,
-        }
-    selector = dict(resources.selector)
+        options["elastic_resize_monitor_interval_s"] = RESIZE_SECONDS
     if node is not None and scales_with("label_selector"):
         selector["ray.io/node-id"] = node.id
     elif node is not None:
@@ -138,6 +104,7 @@ def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> Scal
     if selector:
         options["label_selector"] = selector
     return ScalingConfig(
+        num_workers=(resources.min_workers, width) if resources.min_workers else width,
         use_gpu=bool(resources.gpus),
         resources_per_worker=demand,
         accelerator_type=resources.accelerator_type,
@@ -148,26 +115,17 @@ def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> Scal
 
 # -- the end of a worker -------------------------------------------------------------------------------------------------
 
-told_to_end, drained = threading.Event(), threading.Event()
-"""Set when this worker got SIGTERM or its run is about to end, and when its node is about to be taken away."""
-
-at_work = threading.Lock()
-"""Held by a worker while it trains."""
+told_to_end = threading.Event()  # this worker got SIGTERM, or its run is about to end
+drained = threading.Event()  # the node of this worker is about to be taken away
+at_work = threading.Lock()  # a worker holds it while it trains
 
 
 class _Graceful(Backend):
-    """Has a worker that gets SIGTERM come to the end of its step and save, where Ray ends it at once.
-
-    Only the main thread of a process may set a handler, and the train function runs in another.
-    """
+    """Has workers save before they end. Only a process's main thread may handle signals, and Ray trains in another."""
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)
         worker_group.execute(_end_on_sigterm)
-
-
-class _Separate(_Graceful):
-    """Has workers that train apart save before they end because another one has died."""
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
         saving = worker_group.execute_async(_save)
@@ -179,10 +137,10 @@ class Apart(BackendConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return _Separate
+        return _Graceful
 
 
-def _process_group(gpus: bool) -> BackendConfig:
+def _together(backend: str) -> BackendConfig:
     from ray.train.torch import TorchConfig  # imports torch
 
     class Together(TorchConfig):
@@ -192,14 +150,15 @@ def _process_group(gpus: bool) -> BackendConfig:
         def backend_cls(self) -> type[Backend]:
             return type("_Together", (_Graceful, super().backend_cls), {})
 
-    return Together(backend="nccl" if gpus else "gloo")
+    return Together(backend=backend)
 
 
 def _end_on_sigterm() -> None:
-    signal.signal(signal.SIGTERM, _handle)
+    signal.signal(signal.SIGTERM, _end)
 
 
-def _handle(number: int, frame: Any) -> None:
+def _end(number: int, frame: Any) -> None:
+    """Have this worker end at a step, or in a while."""
     if not told_to_end.is_set():
         told_to_end.set()
         late = threading.Timer(END_SECONDS, os._exit, [128 + number])

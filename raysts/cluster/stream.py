@@ -14,14 +14,9 @@ from raysts.data.wikipedia.prepare import Row
 from raysts.data.windows import Windows
 from raysts.models.tokens import LocalBatch
 
-READ_AHEAD = 2
-"""Windows that tasks read at once. The rest of the corpus stays on disk."""
-
-FEW = 8
-"""Windows that a run reads itself: processes that do it take seconds to start."""
-
-SEGMENT = 512
-"""Windows in one plan of Ray Data, which plans for about a millisecond per window before the first one comes."""
+READ_AHEAD = 2  # windows that tasks read at once; the rest of the corpus stays on disk
+FEW = 8  # windows that a run reads itself: processes that do it take seconds to start
+SEGMENT = 512  # windows in one plan of Ray Data, which plans a millisecond for each before the first one comes
 
 
 def read_streamed(

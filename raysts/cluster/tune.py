@@ -1,4 +1,4 @@
-"""Searches on Ray Tune with points that Optuna proposes.
+"""Searches on Ray Tune with points that Optuna proposes, and Ray's loggers, which give a tool one run per trial.
 
 Each session makes a new Tuner of the trials that a study has left: after a kill Ray's snapshots and Optuna's database may
 disagree, the records of the study cannot.
@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,6 +21,7 @@ from typing import Any
 import ray
 import ray.tune
 import torch
+from ray.air.integrations.mlflow import MLflowLoggerCallback
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -28,7 +29,7 @@ from ray.tune.search import Searcher
 from raysts.cluster.capacity import Room, at_once, holds, may_grow, with_gpus
 from raysts.cluster.connect import quiet_data, restored
 from raysts.cluster.metrics import show_line
-from raysts.errors import RunFailed
+from raysts.errors import InputError, RunFailed, without_secrets
 from raysts.evaluation.dev import Dev
 from raysts.evaluation.run_metric import RunMetric
 from raysts.models.memory import weights
@@ -40,29 +41,19 @@ from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome, TrialRuntime, run_trial
 from raysts.training.job import Job
 
-SMALL = 200 * 2**20
-"""Bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise."""
-
-METRIC = "metric"
-"""Key of a result: the value that the search optimises."""
-
-FRACTION = "fraction"
-"""Key of a result: percent of its steps that a trial has trained. Early stopping goes by it, for trials differ in steps."""
-
-ACTOR = "actor"
-"""Key of a trial's first result: id of its process, by which Ray names a process that it has killed for memory."""
+METRIC, FRACTION, ACTOR = "metric", "fraction", "actor"
+"""Keys of a result: the value that the search optimises, the percent of its steps that a trial has trained (early stopping
+goes by it, for trials differ in steps), and in the first result the id of its process."""
 
 KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
-"""The part of Ray's text about a kill that names the actor. Without it every running trial is counted and tried alone."""
+"""The part of Ray's text about a kill that names the process. Without it every running trial is counted and tried alone."""
 
-DEATHS = 3
-"""Deaths of its process that a trial survives, each from its last checkpoint."""
-
-MEMORY_KILLS = 2
-"""Kills for memory after which a point is infeasible. Before the second one the trial had all the cluster."""
-
-SAMPLED = 8
-"""Trials that a sampler asks for at once on a cluster that may grow, without ``concurrency``: it learns from ended ones."""
+SMALL = 200 * 2**20  # bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise
+DEATHS = 3  # of its process that a trial survives, each from its last checkpoint
+MEMORY_KILLS = 2  # after which a point is infeasible: before the second one its trial was alone
+SAMPLED = (
+    8  # trials that a sampler asks for where a cluster may grow, without ``concurrency``: it learns from ended ones
+)
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables whatever the verbosity
@@ -73,7 +64,6 @@ ENVIRONMENT = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "1000000",
 }
-"""What Tune reads from the environment of a search."""
 
 
 def per_trial(study: Study) -> Resources:
@@ -83,9 +73,6 @@ def per_trial(study: Study) -> Resources:
     if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
         return replace(resources, gpus=0.25)
     return resources
-
-
-# -- a trial -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,9 +115,6 @@ def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, s
     ray.tune.report({METRIC: value, FRACTION: 100.0, "outcome": outcome._asdict(), "done": True})
 
 
-# -- the search ----------------------------------------------------------------------------------------------------------
-
-
 def run_on_ray(
     queue: TrialQueue, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback] = ()
 ) -> None:
@@ -153,10 +137,8 @@ def run_on_ray(
             for run_id in [victim] if victim else [*queue.running] or [""]:
                 kills[run_id] += 1
                 if kills[run_id] == MEMORY_KILLS and run_id in queue.running:
-                    reason = (
-                        f"out of memory: its process was killed {MEMORY_KILLS} times because its node had none left"
-                    )
-                    queue.done(run_id, TrialOutcome("infeasible", None, reason))
+                    reason = f"its process was killed {MEMORY_KILLS} times because its node had none left"
+                    queue.done(run_id, TrialOutcome("infeasible", None, f"out of memory: {reason}"))
                 elif kills[run_id] > DEATHS:
                     raise RunFailed(f"Ray kills trials for want of memory on their node: {error.__cause__}") from None
             queue.requeue()
@@ -197,21 +179,17 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
         )
         try:
             tuner.fit()
-        except Exception:
-            if trials.error is not None:
-                raise trials.error from None  # Tune makes text of it
-            raise
+        except Exception as error:
+            raise trials.error or error from error.__cause__  # Tune makes text of ours
 
 
 class Trials(Searcher):
-    """The trials of a study for Tune: a trial of Tune's is one training run of a point.
+    """The trials of a study for Tune, each one training run of a point. A run that was killed for memory trains alone.
 
     Attributes:
-        kills: kills for memory by run. A run that has one trains alone.
         pending: trials without a place that Tune asks the cluster for at once; an autoscaler sees them.
         most: trials that Tune has at once. A sampler is asked one trial ahead of the room.
-        actors: run that an actor trains or has trained last, by the id of the actor.
-        error: what a record could not be written for.
+        actors: run that a process trains or has trained last, by the id of its actor.
     """
 
     def __init__(self, queue: TrialQueue, kills: Counter[str], resources: Resources) -> None:
@@ -314,3 +292,58 @@ def scheduler(study: Study) -> TrialScheduler:
             result = {FRACTION: 100.0 * step / (record.steps or step), METRIC: score}
             asha_scheduler.on_trial_result(None, before, result)
     return asha_scheduler
+
+
+class _MLflow(MLflowLoggerCallback):
+    """The logger for MLflow. It says its first failure, sends no more, and the search goes on."""
+
+    def __init__(self, uri: str, study: str, say: Callable[[str], None]) -> None:
+        super().__init__(uri, experiment_name=study)
+        self.say, self.failed = say, False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Ray Tune writes its callbacks into files, and the URI may hold a password."""
+        return {}
+
+    def log_trial_start(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_start, *values, **options)
+
+    def log_trial_result(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_result, *values, **options)
+
+    def log_trial_end(self, *values: Any, **options: Any) -> None:
+        self._send(super().log_trial_end, *values, **options)
+
+    def _send(self, log: Callable[..., None], *values: Any, **options: Any) -> None:
+        try:
+            if not self.failed:
+                log(*values, **options)
+        except Exception as error:
+            self.failed = True
+            self.say(f"mlflow: {_reason(error)}; no more trials are sent there, the search goes on")
+
+
+def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
+    """Return the loggers for a tracking URI of MLflow and a project of Weights & Biases. Refuse one that does not answer."""
+    tools: dict[str, LoggerCallback] = {}
+    if mlflow is not None:
+        if "://" not in mlflow or mlflow.startswith("file:"):
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions refuse folders else
+        tools["mlflow"] = _MLflow(mlflow, study.name, say)
+    if wandb is not None:
+        from ray.air.integrations.wandb import WandbLoggerCallback
+
+        # Ray Tune's own folder of a trial, where its files would lie, goes with the search.
+        tools["wandb"] = WandbLoggerCallback(wandb, group=study.name, dir=str(study.folder))
+    for tool, logger in tools.items():
+        try:
+            logger.setup()  # Ray Tune does so again, when trials may have started
+        except Exception as error:
+            raise InputError(
+                f"--{tool}: cannot be used: {_reason(error)}; set the tool up, or leave the option out"
+            ) from error
+    return [*tools.values()]
+
+
+def _reason(error: Exception) -> str:
+    return without_secrets((str(error) or type(error).__name__).splitlines()[0])

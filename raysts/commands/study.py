@@ -187,12 +187,12 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
         yield here
         return
     with on_ray(options.address) as private, preflight(private, study.plan) as seen:
-        from raysts.cluster import capacity, tracking
+        from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor
 
         capacity.check_resources(asked, private)
-        loggers = tracking.loggers(study, mlflow, wandb, options.say)
+        loggers = on_tune.loggers(study, mlflow, wandb, options.say)
 
         def on_cluster(say: Say) -> RunTrials:
             study.plan.write_backbone()

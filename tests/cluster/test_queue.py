@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from raysts.cluster.queue import Deaths, MemberQueue
+from raysts.cluster.queue import Ended, MemberQueue
 
 
 def test_members_are_handed_out_once_and_in_order() -> None:
@@ -26,7 +28,7 @@ def test_members_are_handed_out_once_and_in_order() -> None:
         (None, ["5", "5"], [0, 1]),  # nobody knows who died
     ],
 )
-def test_deaths_without_progress_are_counted(deaths: Deaths | None, stands: list[str], counts: list[int]) -> None:
+def test_deaths_without_progress_are_counted(deaths: Any, stands: list[str], counts: list[int]) -> None:
     queue = MemberQueue(1)
     for stand, count in zip(stands, counts, strict=True):
         assert queue.take((0, 0)) == 0
@@ -34,15 +36,16 @@ def test_deaths_without_progress_are_counted(deaths: Deaths | None, stands: list
         assert progress.deaths == count and progress.cause == (
             ("killed" if deaths else "gone") if count else progress.cause
         )
-        queue.release(0, deaths, "gone")
+        queue.release(0, Ended("gone", deaths))
 
 
 def test_what_a_dead_worker_had_is_next() -> None:
     queue = MemberQueue(4)
     for slot in ((0, 0), (0, 1), (0, 2), (1, 0)):
         queue.take(slot)
-    assert queue.release(0, {1: ("out of memory", False), 2: ("", True)}, "") == (True, 3)
-    assert queue.release(2, {}, "") == (True, 0)
+    assert queue.release(0, Ended("", {1: ("out of memory", False), 2: ("", True)})) == (True, 0)
+    assert [queue.release(2, Ended())[1] for _ in range(3)] == [1, 2, 3]  # it begins no member
+    assert queue.release(2, Ended("no room", {}, waited=True)) == (True, 0)
     assert [queue.take((0, rank)) for rank in range(3)] == [0, 1, 2]
     assert [queue.begin((0, rank), None).deaths for rank in range(3)] == [0, 1, 0]
     assert queue.state().restarts == 2
@@ -55,7 +58,7 @@ def test_a_run_that_is_gone_without_a_word_leaves_its_room() -> None:
         queue.take(slot)
     queue.hold(1, "its room")
     assert queue.groups() == {1: "its room"}
-    assert queue.release(1, None, "the node died") == (True, 2) and queue.groups() == {}
+    assert queue.release(1, Ended("the node died", None)) == (True, 0) and queue.groups() == {}
     assert queue.taken == {(0, 0): 0} and list(queue.waiting) == [1, 2]
     queue.end((9, 9), None)  # who has nothing changes nothing
-    assert queue.state().ended == [] and MemberQueue(0).release(0, {}, "") == (False, 0)
+    assert queue.state().ended == [] and MemberQueue(0).release(0, Ended()) == (False, 1)
