@@ -86,10 +86,10 @@ class TrainRun:
         return Ended()
 
 
-def _take_members(*arguments: Any) -> None:
+def _take_members(resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Any) -> None:
     from raysts.cluster.members import take_members  # imports torch
 
-    take_members(*arguments)
+    take_members(resources, number, queue, shared, requirements)
 
 
 def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> ScalingConfig:

@@ -10,11 +10,13 @@ import gc
 import math
 import os
 import re
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,16 +88,32 @@ class _Work:
 
 
 @cache
-def _thread() -> ThreadPoolExecutor:
-    """Return the thread of all trials of this process: oneDNN keeps its kernels per thread, also after the thread's end."""
+def _calls() -> SimpleQueue[tuple[Future[None], Callable[[], None]]]:
+    """Return what the thread of all trials of this process takes.
+
+    oneDNN keeps its kernels per thread, also after the thread's end. A daemon ends with the process, whatever it does.
+    """
+
+    def work() -> None:
+        while True:
+            ended, call = calls.get()
+            try:
+                ended.set_result(call())
+            except BaseException as error:
+                ended.set_exception(error)
+
     gc.freeze()  # imports stay: a collection that looks through them takes 0.1 s
-    return ThreadPoolExecutor(1)
+    calls: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
+    threading.Thread(target=work, daemon=True).start()
+    return calls
 
 
 def train_trial(config: dict[str, Any], **shared: Any) -> None:
     """Train the run of ``config["run"]`` in a process that Tune keeps for the next trial."""
     ray.tune.report({ACTOR: ray.get_runtime_context().get_actor_id()})
-    _thread().submit(_train, config["run"].job, **shared).result()
+    ended: Future[None] = Future()
+    _calls().put((ended, partial(_train, config["run"].job, **shared)))
+    ended.result()
 
 
 def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
