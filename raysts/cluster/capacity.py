@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -97,16 +97,21 @@ def announce(resources: Resources, say: Say) -> None:
         )
 
 
+@dataclass
 class Room:
     """The placement groups that a command asks the cluster for, each of workers of the same resources."""
 
-    def __init__(self, resources: Resources, say: Say) -> None:
-        self.resources, self.say = resources, say
-        self.before: set[str] = set()
+    resources: Resources
+    say: Say
+    before: set[str] = field(default_factory=set)
+    trained_at: float = field(default_factory=time.monotonic)
+    looked_at: float = 0.0
+    spoke_at: float = 0.0
+    waiting: int = 0
+    reported: int = 0
+
+    def __post_init__(self) -> None:
         self.before = {*self.groups()}
-        self.looked_at = self.spoke_at = 0.0
-        self.trained_at = time.monotonic()
-        self.waiting = self.reported = 0
 
     def groups(self) -> dict[str, str]:
         """Return state by id of the command's groups: the id ends with that of the job, bundles have the workers' shape."""

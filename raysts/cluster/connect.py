@@ -76,10 +76,8 @@ REFUSALS = {
 def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
     """Connect to Ray for the length of the block; the value is True if the cluster is a private one.
 
-    Args:
-        address: of a running cluster. None: that of the job (``RAY_ADDRESS``), the cluster that ``ray start`` runs on this
-            machine, else a private one on all CPUs of this machine that ends with the block.
-        dashboard: give a private cluster its dashboard, on loopback.
+    Without an address that is the cluster of the job (``RAY_ADDRESS``), the one that ``ray start`` runs on this machine, else
+    a private one on all CPUs of this machine that ends with the block, and has a dashboard on loopback if asked for.
     """
     try:
         installed = version("ray")

@@ -54,16 +54,16 @@ def train_members(
     """Train every chain; return for each the reason why it failed, or None. A failure does not end the others.
 
     ``requirements``, which nodes must meet to take part, are those of a cluster that others share.
-
-    Raises:
-        InputError: a node that joined cannot take part.
     """
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, restarts = chains[0][0].facts, 0
     jobs = sum(map(len, chains))
-    with closing(_Runs(chains, resources, requirements, say)) as started, RunMonitor(say, jobs) as monitor:
+    with (
+        closing(_Runs(chains, resources, requirements, Room(resources, say))) as started,
+        RunMonitor(say, jobs) as monitor,
+    ):
         while len(reasons) < len(chains):
             state = started.look()
             if state.refused:
@@ -105,10 +105,9 @@ class _Runs:
     """The Ray Train runs that train the members of one queue."""
 
     def __init__(
-        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, say: Say
+        self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, room: Room
     ) -> None:
-        self.chains, self.resources, self.requirements = chains, resources, requirements
-        self.room = Room(resources, say)
+        self.chains, self.resources, self.requirements, self.room = chains, resources, requirements, room
         first = chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
@@ -234,9 +233,6 @@ class RayRuntime(Runtime):
             return shard(module, self.device, precision)
         return averaged(module, self.device) if self.world > 1 else module
 
-    def report(self, line: dict[str, Any]) -> None:
-        """Send nothing: the driver reads ``metrics.jsonl``."""
-
     def observe(self, facts: dict[str, Any], line: dict[str, Any], sentences: int) -> None:
         member = facts.get("member")
         show_line(facts["system"], facts["stage"], facts["role"] if member is None else member, line, sentences)
@@ -262,11 +258,7 @@ class RayRuntime(Runtime):
 def take_members(
     resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
 ) -> None:
-    """Train members of the queue until none is left, as a worker of the run of this number.
-
-    Args:
-        shared: reference of the members' chains, in a list: the host does not unpack them.
-    """
+    """Train members of the queue until none is left. A list holds the reference of the chains: the host unpacks none."""
     for logger in ("ray.data", "ray.train"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     quiet_data()

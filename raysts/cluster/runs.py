@@ -48,12 +48,7 @@ def environment(resources: Resources) -> dict[str, str]:
 class TrainRun:
     """The actor that waits in ``fit``, beside the workers. Ray's controller and the workers end with it.
 
-    Args:
-        name: for Ray's pages.
-        folder: where Ray Train leaves a marker.
-        node: that the workers must be on; None: any.
-        resources: of a worker.
-        work: arguments of :func:`raysts.cluster.members.take_members`.
+    ``folder`` gets a marker of Ray Train. ``work`` is what :func:`raysts.cluster.members.take_members` takes.
     """
 
     def __init__(self, name: str, folder: str, node: ClusterNode | None, resources: Resources, *work: Any) -> None:
@@ -65,7 +60,7 @@ class TrainRun:
     def fit(self, width: int) -> Ended:
         """Train with ``width`` workers until no member is left or a worker dies."""
         together = self.resources.workers > 1
-        backend = _together("nccl" if self.resources.gpus else "gloo") if together else Apart()
+        backend = _together(self.resources) if together else Apart()
         scaling = _scaling(self.resources, width, self.node)
         try:
             DataParallelTrainer(
@@ -140,7 +135,7 @@ class Apart(BackendConfig):
         return _Graceful
 
 
-def _together(backend: str) -> BackendConfig:
+def _together(resources: Resources) -> BackendConfig:
     from ray.train.torch import TorchConfig  # imports torch
 
     class Together(TorchConfig):
@@ -150,7 +145,7 @@ def _together(backend: str) -> BackendConfig:
         def backend_cls(self) -> type[Backend]:
             return type("_Together", (_Graceful, super().backend_cls), {})
 
-    return Together(backend=backend)
+    return Together(backend="nccl" if resources.gpus else "gloo")
 
 
 def _end_on_sigterm() -> None:

@@ -136,11 +136,7 @@ def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, s
 def run_on_ray(
     queue: TrialQueue, progress: SearchProgress, resources: Resources, loggers: Sequence[LoggerCallback] = ()
 ) -> None:
-    """Train what a study has left on the connected cluster.
-
-    Raises:
-        RunFailed: the nodes have no memory for any trial.
-    """
+    """Train what a study has left on the connected cluster."""
     kills: Counter[str] = Counter()
     while True:
         trials = Trials(queue, kills, resources)
@@ -170,8 +166,7 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
     shared = {"dev": study.dev, "resources": resources, "metric": study.search.objective, "study": study.name}
     selector = {"bundle_label_selector": [resources.selector]} if resources.selector else {}
     trainable = ray.tune.with_resources(
-        ray.tune.with_parameters(train_trial, **shared),
-        ray.tune.PlacementGroupFactory([resources.bundle], **selector),
+        ray.tune.with_parameters(train_trial, **shared), ray.tune.PlacementGroupFactory([resources.bundle], **selector)
     )
     settings = {**ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(trials.pending)}
     quiet_data()
@@ -262,12 +257,6 @@ class Trials(Searcher):
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles a searcher for a restore that never comes, and this one holds databases."""
         return {}
-
-    def save(self, checkpoint_path: str) -> None:
-        """Write nothing: a search goes on from the study's records."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Read nothing."""
 
 
 class _Display(ray.tune.Callback):

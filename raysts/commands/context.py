@@ -210,10 +210,8 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
         yield seen
 
 
-@contextlib.contextmanager
-def on_ray(address: str | None) -> Iterator[bool]:
-    """Ray, for the length of the block; whether it was started for it alone."""
+def on_ray(address: str | None) -> contextlib.AbstractContextManager[bool]:
+    """Return Ray for the length of a block; the value is True if it is started for the block alone."""
     from raysts.cluster.connect import connected
 
-    with connected(address) as private:
-        yield private
+    return connected(address)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from raysts.storage.atomic import ASIDE
@@ -98,15 +99,12 @@ def family(session: int, tag: str) -> list[int]:
     Both, for some processes start a session of their own, and others write their title over their environment.
     """
     found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            # After the command's name in brackets: state, parent, group, session.
-            state, _, _, leader = (folder / "stat").read_text().rpartition(") ")[2].split()[:4]
-            carries = f"{TAG}={tag}".encode() in (folder / "environ").read_bytes()
-            if state != "Z" and (int(leader) == session or carries):
-                found.append(int(folder.name))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                os.getsid(process.pid) == session or process.environ().get(TAG) == tag
+            ):
+                found.append(process.pid)
     return found
 
 
@@ -160,18 +158,7 @@ def small_windows(rows: int) -> Iterator[None]:
 
 def family_of_title(title: str, ancestor: int) -> list[int]:
     """Ids of the living descendants of a process whose command line contains ``title``."""
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit():
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
-
-    def descends(pid: int) -> bool:
-        while pid in parents and pid != ancestor:
-            pid = parents[pid]
-        return pid == ancestor
-
-    return [pid for pid in parents if pid != ancestor and descends(pid) and title in describe(pid)]
+    return [child.pid for child in psutil.Process(ancestor).children(recursive=True) if title in describe(child.pid)]
 
 
 def finished_files(storage: Path) -> dict[Path, int]:
