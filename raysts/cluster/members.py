@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import ray
@@ -51,19 +51,13 @@ DEATHS = 3  # of its processes that a member survives without progress on disk, 
 def train_members(
     chains: Sequence[Sequence[Job]], resources: Resources, say: Say, requirements: Requirements | None = None
 ) -> list[str | None]:
-    """Train every chain; return for each the reason why it failed, or None. A failure does not end the others.
-
-    ``requirements``, which nodes must meet to take part, are those of a cluster that others share.
-    """
+    """Train every chain; return for each the reason why it failed, or None. Requirements are for nodes that others share."""
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
     facts, restarts = chains[0][0].facts, 0
-    jobs = sum(map(len, chains))
-    with (
-        closing(_Runs(chains, resources, requirements, Room(resources, say))) as started,
-        RunMonitor(say, jobs) as monitor,
-    ):
+    started, jobs = _Runs(chains, resources, requirements, Room(resources, say)), sum(map(len, chains))
+    with closing(started), RunMonitor(say, jobs) as monitor:
         while len(reasons) < len(chains):
             state = started.look()
             if state.refused:
@@ -111,7 +105,7 @@ class _Runs:
         first = chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
-        self.open, self.cause, self.started = set(range(len(chains))), "", 0
+        self.open, self.cause, self.numbers = set(range(len(chains))), "", count(1)
         self.runs: dict[int, _Run] = {}
         driver = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
@@ -151,8 +145,7 @@ class _Runs:
         """Start a run, or the one of this number anew."""
         if node is not None and node.id not in {other.id for other in nodes()}:
             node = None  # another one may come for it
-        self.started += not number
-        number = number or self.started
+        number = number or next(self.numbers)
         kind = ray.remote(runs.TrainRun).options(
             num_cpus=0,
             scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False),
@@ -259,8 +252,6 @@ def take_members(
     resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
 ) -> None:
     """Train members of the queue until none is left. A list holds the reference of the chains: the host unpacks none."""
-    for logger in ("ray.data", "ray.train"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
     quiet_data()
     if problem := node_problem(requirements):
         return ray.get(queue.refuse.remote(problem))

@@ -15,6 +15,7 @@ from raysts.commands.study import planned as planned_study
 from raysts.commands.tune import tune as run_search
 from raysts.errors import InputError
 from raysts.pipeline.local import LocalExecutor
+from raysts.recipes.recipe import Resources
 from raysts.search.named import SEARCHES
 from raysts.storage.foreign import read_json
 
@@ -135,3 +136,40 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_what_there_is(
     ):
         run_search("lower-bound", overrides, small_world, tmp_path / "storage", say=quiet)
     assert not (tmp_path / "storage").exists()
+
+
+@pytest.mark.parametrize("names_actor", [True, False])
+def test_a_trial_that_is_killed_for_memory_is_counted_and_tried_again_alone(
+    names_actor: bool, small_world: Path, tiny_backbone: Path, tmp_path: Path, cluster: None, monkeypatch: Any
+) -> None:
+    """Where Ray's text does not name the process all that ran are counted, and each is tried alone."""
+    import ray
+
+    from raysts.cluster import tune
+    from raysts.search.progress import SearchProgress
+    from raysts.search.queue import TrialQueue
+
+    given = {**FOUR, "backbone": str(tiny_backbone)}
+    study = planned_study("lower-bound", given, RunOptions(data=small_world, storage=tmp_path))
+    study.open("raysts tune")
+    sessions: list[list[str]] = []
+
+    def killed(trials: tune.Trials, *others: Any) -> None:
+        """A session of Tune in which Ray kills the second trial, or the only one, or none is left to be killed."""
+        started = [name for name in "abcd" if isinstance(trials.suggest(name), dict)]
+        sessions.append([trials.trials[name].id for name in started])
+        victim = started[min(1, len(started) - 1)]
+        trials.on_trial_result(victim, {tune.ACTOR: "f00"})
+        if len(sessions) < 3:
+            text = "Selected to kill: (Actor(f00), ..." if names_actor else "another text"
+            raise RuntimeError(text) from ray.exceptions.OutOfMemoryError("killed")
+
+    monkeypatch.setattr(tune, "_fit", killed)
+    said: list[str] = []
+    tune.run_on_ray(TrialQueue(study), SearchProgress(study, said.append), Resources(gpus=0))
+    together, alone, last = sessions
+    assert len(together) == 4 and len(alone) == 1 and len(said) == 2
+    assert alone == [together[1] if names_actor else together[0]]
+    assert [(record.id, record.status) for record in study.records.values()] == [(alone[0], "infeasible")]
+    rest = [run for run in together if run not in alone]
+    assert last == (rest if names_actor else rest[:1])  # the others together, or each of those that were counted alone
