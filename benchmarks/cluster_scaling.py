@@ -2,7 +2,8 @@
 
 1. Members an hour of one ensemble (nli on the embedded world, the tiny backbone) on 1, 2 and 4 Ray nodes of one CPU each,
    from the first start of a member to the last end. Nodes are processes: more of them than cores bring nothing.
-2. Seconds from the SIGKILL of a worker, or of its whole node, until a checkpoint that no process had reached before.
+2. Seconds from the SIGKILL of a worker, of two workers of one run at once, or of a whole node, until a checkpoint of each
+   member that no process had reached before.
 3. Seconds of training with a checkpoint every n steps, in this order and back, without Ray.
 
     python benchmarks/cluster_scaling.py --members 4 --steps 300
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from chaos import Driver, Nodes, committed
-from processes import trainer, wait_until  # on the path since chaos is imported
+from processes import trainer, wait_until, writer_of  # on the path since chaos is imported
 
 from raysts.storage.foreign import read_json
+from raysts.training import checkpoint
 
 CHECKPOINTS = (1, 10, 100, None)
 
@@ -73,6 +75,7 @@ def scaling(folder: Path, members: int, steps: int, counts: tuple[int, ...]) -> 
 def recovery(folder: Path, steps: int) -> None:
     """Part 2."""
     print("\n| killed | goes on after, s | load |\n|---|---|---|")
+    two_workers(folder, steps)
     for kind in ("worker", "node"):
         storage, nodes = folder / f"killed-{kind}", Nodes(folder, 2)
         driver = Driver(folder, arguments(1, 1000 * steps, 10), nodes.environment)
@@ -96,6 +99,29 @@ def recovery(folder: Path, steps: int) -> None:
         finally:
             driver.current.sweep()
             nodes.close()
+
+
+def two_workers(folder: Path, steps: int) -> None:
+    """Part 2, of two members in the two workers of one run, on a private cluster."""
+    storage, driver = folder / "killed-two", Driver(folder, arguments(2, 1000 * steps, 10))
+
+    def saved() -> list[int]:
+        last = [checkpoint.last(path / "checkpoints") for path in sorted(storage.glob("runs/*"))]
+        return [int(path.stem[5:]) for path in last if path is not None]
+
+    try:
+        driver.start(storage, "local", "nli")
+        wait_until(lambda: len(saved()) == 2 and min(saved()) > 60, 600)
+        before = saved()
+        for path in storage.glob("runs/*"):
+            pid = writer_of(path)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        wait_until(lambda: all(now > then + 20 for now, then in zip(saved(), before, strict=True)), 600, 0.1)
+        print(f"| two workers at once | {time.monotonic() - began:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+    finally:
+        driver.current.sweep()
 
 
 def checkpoints(folder: Path, steps: int, turns: int = 2) -> None:
