@@ -92,9 +92,8 @@ def check_resources(resources: Resources, private: bool) -> None:
 def announce(resources: Resources, say: Say) -> None:
     """Say that work waits for its first node, if it does."""
     if not holds(resources):
-        say(
-            f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {_describe_nodes()}; it may grow"
-        )
+        have = _describe_nodes()
+        say(f"no node with {_needs(resources)} is there yet; the cluster's nodes have: {have}; it may grow")
 
 
 @dataclass
@@ -130,30 +129,25 @@ class Room:
             ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(name)))
 
     def report(self, training: int) -> None:
-        """Say how many runs wait for room, when that changes and every few minutes.
+        """Say how many runs wait for room, when that changes and every few minutes, unless they take turns.
 
-        It is silent where runs take turns: some train, and the cluster holds one and does not grow.
+        That they do where some train and the cluster holds one and does not grow.
         """
         now = time.monotonic()
         self.trained_at = now if training else self.trained_at
         if now - self.looked_at < LOOK_SECONDS:
             return
-        self.looked_at = now
-        # A request that is met at once is not one that waits: it must show in two looks.
-        before, self.waiting = (
-            self.waiting,
-            sum(state in ("PENDING", "RESCHEDULING") for state in self.groups().values()),
-        )
-        waiting = min(before, self.waiting)
-        is_news = waiting != self.reported or now - self.spoke_at > REPEAT_SECONDS
+        self.looked_at, before = now, self.waiting
+        self.waiting = count = sum(state in ("PENDING", "RESCHEDULING") for state in self.groups().values())
+        is_news = count != self.reported or now - self.spoke_at > REPEAT_SECONDS
         take_turns = now - self.trained_at < IDLE_SECONDS and holds(self.resources) >= self.resources.least
-        if not waiting:
+        if not count:
             self.reported = 0
-        elif is_news and (may_grow() or not take_turns):
-            self.spoke_at, self.reported = now, waiting
+        elif count == before and is_news and (may_grow() or not take_turns):  # what is met at once shows in one look
+            self.spoke_at, self.reported = now, count
             workers = f"{self.resources.workers} workers with " if self.resources.workers > 1 else ""
             self.say(
-                f"waiting for the cluster to have room for {waiting} training run{'' if waiting == 1 else 's'}: needs "
+                f"waiting for the cluster to have room for {count} training run{'' if count == 1 else 's'}: needs "
                 f"{workers}{_needs(self.resources)} each; its nodes have: {_describe_nodes()}"
             )
 

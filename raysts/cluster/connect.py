@@ -141,10 +141,10 @@ def _init(address: str, dashboard: bool) -> None:
             f"~/.ray/auth_token; name folders that can be written to with RAY_TMPDIR and HOME, or do without Ray: --address none"
         ) from error
     quiet_data()
-    if (
-        address == "local"
-    ):  # Ray lets everybody read its token, and where the environment has the token there is no file
-        with contextlib.suppress(OSError):
+    if address == "local":
+        with contextlib.suppress(
+            OSError
+        ):  # Ray lets everybody read the file, which a token in the environment replaces
             Path("~/.ray/auth_token").expanduser().chmod(0o600)
     elif may_grow():
         # A detached actor on the node of the process that first reads data keeps Ray Data's statistics, for ever. A node that

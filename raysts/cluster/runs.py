@@ -20,9 +20,7 @@ from raysts.cluster.queue import Ended
 from raysts.recipes.recipe import Resources
 
 START_SECONDS = 30  # a run waits so long for room before its driver asks anew, for halves on a node that others use too
-ELASTIC_START_SECONDS = (
-    15  # one of variable size then takes what there is; Ray believes a dead node's CPUs free for 20 s
-)
+ELASTIC_START_SECONDS = 15  # one of variable size then takes what it gets: Ray believes a dead node free for 20 s
 RESIZE_SECONDS = 30.0  # a member of variable size looks so often for room for more workers
 END_SECONDS = 15.0  # a worker that gets SIGTERM may take so long to the end of its step
 SAVE_SECONDS = 4.0  # the others may take so long to save when a run ends because a worker has died

@@ -53,9 +53,7 @@ KILLED_FOR_MEMORY = re.compile(r"Selected to kill: \(Actor\((\w+)\)")
 SMALL = 200 * 2**20  # bytes of weights below which a trial takes a quarter of a GPU unless the search says otherwise
 DEATHS = 3  # of its process that a trial survives, each from its last checkpoint
 MEMORY_KILLS = 2  # after which a point is infeasible: before the second one its trial was alone
-SAMPLED = (
-    8  # trials that a sampler asks for where a cluster may grow, without ``concurrency``: it learns from ended ones
-)
+SAMPLED = 8  # trials that a sampler asks for where a cluster may grow: it learns from those that have ended
 
 ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints tables whatever the verbosity
