@@ -1,4 +1,4 @@
-"""What the nodes of the connected cluster hold, and the room that a command asks them for."""
+"""Nodes of the connected cluster, and the room that a command asks them for."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ def at_once(resources: Resources) -> int:
 
 
 def with_gpus(resources: Resources) -> Resources:
-    """Return the resources with their GPUs decided: one per worker where the recipe names none and the cluster has some."""
+    """Return the resources with one GPU per worker if the recipe says nothing and the cluster has some."""
     if resources.gpus is not None:
         return resources
     return replace(resources, gpus=1.0 if resources.accelerator_type or ray.cluster_resources().get("GPU") else 0.0)
@@ -113,7 +113,7 @@ class Room:
         self.before = {*self.groups()}
 
     def groups(self) -> dict[str, str]:
-        """Return state by id of the command's groups: the id ends with that of the job, bundles have the workers' shape."""
+        """Return state by id of the command's groups, by job (the end of the id) and shape of the bundles."""
         worker = {"CPU": float(self.resources.cpus), "GPU": float(self.resources.gpus or 0)}
         job = ray.get_runtime_context().get_job_id()
         return {

@@ -1,4 +1,4 @@
-"""Differences between releases of Ray, and the private parts of Ray in use, each with what happens without it."""
+"""Differences between releases of Ray, and its private parts in use, each with a fallback."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def lacks(resources: Resources) -> list[str]:
 
 
 def is_drained() -> bool:
-    """Return True if this node is about to be taken away. Public is ``get_preemption_info``, which makes all workers meet."""
+    """Return True if this node is about to go. ``get_preemption_info`` would make all workers meet."""
     try:
         return ray.get_runtime_context().get_node_id() in ray._private.state.state.get_draining_nodes()
     except Exception:
@@ -38,7 +38,7 @@ def is_drained() -> bool:
 
 
 def has_autoscaler() -> bool | None:
-    """Return whether the cluster has an autoscaler, or None. Without one the monitor calls a node's type after the node."""
+    """Return True if types of nodes are not named after nodes, as without an autoscaler, or None."""
     try:
         status = ray.experimental.internal_kv._internal_kv_get(b"__autoscaling_status")
         types = json.loads(status)["autoscaler_report"]["node_type_mapping"]

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: that of the job, one that is named or runs on this machine, else a private one.
+"""The connection to a Ray cluster: the job's, a named one, one of this machine, else a private one.
 
 Functions import Ray, after they have set the variables that Ray reads then.
 """
@@ -74,7 +74,7 @@ REFUSALS = {
 
 @contextlib.contextmanager
 def connected(address: str | None = None, dashboard: bool = False) -> Iterator[bool]:
-    """Connect to Ray for the length of the block; the value is True if the cluster is a private one.
+    """Connect to Ray for the length of the block. The value is True for a private cluster.
 
     Without an address that is the cluster of the job (``RAY_ADDRESS``), the one that ``ray start`` runs on this machine, else
     a private one on all CPUs of this machine that ends with the block, and has a dashboard on loopback if asked for.
@@ -198,7 +198,7 @@ def find_cluster(address: str | None) -> str:
 
 
 def _join(address: str, name: str, modes: Sequence[str]) -> None:
-    """Set ``RAY_AUTH_MODE`` to the first of the modes in which a probe joins the cluster, or say why it joins in none."""
+    """Set ``RAY_AUTH_MODE`` to the first mode in which a probe joins, or say why it joins in none."""
     answer = f"it has not answered for {HEAD_SECONDS:g} s"
     for mode in modes:
         command, environment = [sys.executable, "-c", PROBE, address], {**os.environ, AUTH_MODE: mode}

@@ -27,7 +27,7 @@ KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 class RayExecutor:
-    """An executor on the connected cluster. Nodes that join must meet the requirements, if any, to take part."""
+    """An executor on the connected cluster. Nodes that join must meet the requirements."""
 
     def __init__(self, requirements: Requirements | None = None) -> None:
         self.requirements = requirements
@@ -48,7 +48,7 @@ class RayExecutor:
     def map(
         self, worker: Worker, args: tuple[Any, ...], units: Sequence[Any], resources: Resources, say: Say
     ) -> Iterator[Any]:
-        """Yield what the worker makes of each unit, in order, on as many actors as the cluster has or may get room for.
+        """Yield the results of units, in order, by as many actors as the cluster may get room for.
 
         An autoscaler sees the actors that have no place yet; the others work meanwhile. A killed actor does its units again.
         """
@@ -69,7 +69,7 @@ class RayExecutor:
             end(actors)
 
     def train(self, chains: Sequence[Sequence[Job]], resources: Resources, say: Say) -> list[str | None]:
-        """Train each chain by Ray Train workers; return per chain the reason why it failed, or None."""
+        """Train each chain by Ray Train workers. Return per chain the reason why it failed, or None."""
         from raysts.cluster.members import train_members  # imports Ray Train, which an actor does without
 
         return train_members(chains, with_gpus(resources), say, self.requirements)
@@ -98,7 +98,7 @@ def end(actors: Iterable[Any]) -> None:
 
 
 def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generator[Any, None, Any]:
-    """Yield the results in order of the units. Return the actor that is left: the others end as they run out of work."""
+    """Yield the results in order of the units. Return the one actor that has not run out of work."""
     starting = {actor.__ray_ready__.remote(): actor for actor in actors}
     working: dict[Any, tuple[int, Any]] = {}
     results: dict[int, Any] = {}
@@ -130,7 +130,7 @@ def _results(actors: Sequence[Any], args: Any, units: Sequence[Any]) -> Generato
 
 
 class UnitActor:
-    """An actor that makes its worker with the first unit of a map, so that a failure is a result of that unit."""
+    """An actor that makes its worker with the first unit of a map, which fails if that fails."""
 
     def __init__(self, worker: Worker, resources: Resources, requirements: Requirements | None) -> None:
         for variable, capacity in KERNELS.items():

@@ -51,7 +51,7 @@ DEATHS = 3  # of its processes that a member survives without progress on disk, 
 def train_members(
     chains: Sequence[Sequence[Job]], resources: Resources, say: Say, requirements: Requirements | None = None
 ) -> list[str | None]:
-    """Train every chain; return for each the reason why it failed, or None. Requirements are for nodes that others share."""
+    """Train every chain. Return for each the reason why it failed, or None."""
     if requirements is not None:
         resources = _with_memory(resources, chains)
     reasons: dict[int, str | None] = {}
@@ -77,7 +77,7 @@ def train_members(
 
 
 def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resources:
-    """Return the resources with the memory that the models are estimated to take, if the nodes have it and no recipe says."""
+    """Return the resources with an estimate of memory, if nodes have it and the recipe says nothing."""
     if resources.memory is not None:
         return resources
     on_gpu = bool(resources.gpus)
@@ -87,7 +87,7 @@ def _with_memory(resources: Resources, chains: Sequence[Sequence[Job]]) -> Resou
 
 
 class _Run(NamedTuple):
-    """A Ray Train run that goes on: its host, the node that it is bound to, its width and the reference of its end."""
+    """A Ray Train run: its host, the node that it is bound to, its width and its end, a reference."""
 
     host: Any
     node: ClusterNode | None
@@ -209,7 +209,7 @@ def placements(resources: Resources, members: int) -> list[tuple[ClusterNode | N
 
 
 class RayRuntime(Runtime):
-    """One Ray Train worker, which trains a run alone or together with the others of its group."""
+    """A Ray Train worker that trains a run alone or together with the others of its group."""
 
     def __init__(self, resources: Resources) -> None:
         device = ray.train.torch.get_device() if resources.gpus else "cpu"
@@ -251,7 +251,7 @@ class RayRuntime(Runtime):
 def take_members(
     resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
 ) -> None:
-    """Train members of the queue until none is left. A list holds the reference of the chains: the host unpacks none."""
+    """Train members until none is left. A list hides the reference of the chains from the host."""
     quiet_data()
     if problem := node_problem(requirements):
         return ray.get(queue.refuse.remote(problem))
@@ -279,7 +279,7 @@ def take_members(
 
 
 def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) -> tuple[int, str | None] | None:
-    """Take the next member; return its number, and why it is not tried again, or None."""
+    """Take the next member. Return its number, and why it is not tried again, or None."""
     member = ray.get(queue.take.remote(slot))
     if member is None:
         return None
@@ -292,7 +292,7 @@ def _take(queue: Any, slot: tuple[int, int], chains: Sequence[Sequence[Job]]) ->
 
 
 def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
-    """Train a chain to its end; return the reason why it failed, or None.
+    """Train a chain to its end. Return the reason why it failed, or None.
 
     Training is deterministic: an error that all workers find at the same step would come again. Another one of several
     workers may be the echo of a death and leaves the others in a collective: it ends the run, which begins again.
@@ -308,6 +308,6 @@ def _train(chain: Sequence[Job], runtime: Runtime) -> str | None:
 
 
 def fail_chain(chain: Sequence[Job], cause: str) -> str | None:
-    """Put on record why a chain was not trained to its end; return the reason, or None if it was."""
+    """Put on record why a chain was not trained. Return the reason, or None if it was."""
     unfinished = next((job for job in chain if finished(job) is None), None)
     return None if unfinished is None else fail(unfinished, RunFailed(cause))

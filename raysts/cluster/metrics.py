@@ -1,4 +1,4 @@
-"""Metrics of training on Ray's dashboards, and for Prometheus: ``ray_raysts_*`` at every node's metrics port."""
+"""Metrics of training for Ray's dashboards and Prometheus, ``ray_raysts_*``."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""The check that a node sees what the driver sees and has the same versions, before work starts and as a node joins."""
+"""The check that nodes see what the driver sees and have the same versions."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ NODE_SECONDS = 60.0  # a node may take so long to answer: it starts a process fo
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a node must have: the same as the driver."""
+    """The files and versions that a node must have: those of the driver."""
 
     proof: Proof
     folders: tuple[tuple[str, str, str], ...]
@@ -34,7 +34,7 @@ class Requirements:
     versions: dict[str, str]
 
     def misfit(self, answer: str = "") -> str | None:
-        """Return why this node cannot take part, or None. A file of the name ``answer`` shows the driver that it can write."""
+        """Return why this node cannot take part, or None. The file ``answer`` shows that it writes."""
         versions = current_versions()
         for name, theirs in self.versions.items():
             if theirs != versions[name]:
@@ -63,13 +63,13 @@ def node_problem(requirements: Requirements | None) -> str | None:
 
 
 def current_versions() -> dict[str, str]:
-    """Return the versions of this process that must be the same on all nodes. Builds may differ, as torch's for GPUs does."""
+    """Return the versions that must be the same on all nodes, builds aside."""
     packages = {name: version(name).partition("+")[0] for name in PACKAGES}
     return {"Python": platform.python_version(), "raysts": f"{raysts.__version__} (sources {sources()})", **packages}
 
 
 def digest_of(folder: Path) -> str:
-    """Return a digest of the names and sizes of a folder's files, hidden ones aside; of a missing folder an empty one."""
+    """Return a digest of names and sizes of a folder's files, or nothing for a missing folder."""
     if not folder.is_dir():
         return ""
     lines = [
@@ -82,7 +82,7 @@ def digest_of(folder: Path) -> str:
 
 @contextlib.contextmanager
 def checked(storage: Path, folders: Sequence[tuple[str, Path]]) -> Iterator[Requirements]:
-    """Refuse nodes that cannot take part. Those that join during the block check themselves by the requirements.
+    """Refuse nodes that cannot take part. Those that join later check themselves.
 
     ``folders``: what the command reads beside the storage, each with the option that named it.
     """

@@ -1,4 +1,4 @@
-"""The queue of members, from which the workers of several Ray Train runs take one after the other. No torch here."""
+"""The queue of members for the workers of several Ray Train runs. No torch here."""
 
 from collections import Counter, deque
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Ended(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What lay on disk when a member was last begun, the deaths since then, and the cause of the last one."""
+    """A member's state on disk when it last began, the deaths since then, and their last cause."""
 
     stand: Any = None
     deaths: int = 0
@@ -25,7 +25,7 @@ class Progress(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """Members that ended since the last call, each with its reason to fail; that workers have; how many wait; and more."""
+    """The state of all members. Each that ended since the last call has a reason to fail, or None."""
 
     ended: list[tuple[int, str | None]]
     training: list[int]
@@ -35,7 +35,7 @@ class QueueState(NamedTuple):
 
 
 class MemberQueue:
-    """An actor that hands out members by their numbers. The member of a dead worker is the next to be taken."""
+    """An actor that hands out members by number. A dead worker's member is the next."""
 
     def __init__(self, count: int) -> None:
         self.waiting = deque(range(count))
@@ -56,7 +56,7 @@ class MemberQueue:
         return self.taken[slot]
 
     def begin(self, slot: Slot, stand: Any) -> Progress:
-        """Return the progress of a slot's member; its deaths count as long as what lies on disk stays the same."""
+        """Return the progress of a slot's member. Deaths count while its state on disk stays the same."""
         before = self.progress.get(self.taken[slot], Progress())
         progress = Progress(stand, before.deaths if before.stand == stand else 0, before.cause)
         self.progress[self.taken[slot]] = progress
@@ -77,7 +77,7 @@ class MemberQueue:
         self.refused += (reason,)
 
     def release(self, run: int, ended: Ended) -> tuple[bool, int]:
-        """Take back the members of a run; return whether members are left, and how often it failed without beginning one."""
+        """Take back a run's members. Return if members wait, and how often it ended without any."""
         for slot in sorted((slot for slot in self.taken if slot[0] == run), reverse=True):
             cause, preempted = ended.cause, False
             if ended.deaths is not None:

@@ -114,7 +114,7 @@ at_work = threading.Lock()  # a worker holds it while it trains
 
 
 class _Graceful(Backend):
-    """Has workers save before they end. Only a process's main thread may handle signals, and Ray trains in another."""
+    """Has workers save before they end. Ray trains in a thread that may not handle signals."""
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)

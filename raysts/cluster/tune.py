@@ -1,4 +1,4 @@
-"""Searches on Ray Tune with points that Optuna proposes, and Ray's loggers, which give a tool one run per trial.
+"""Searches on Ray Tune with points of Optuna, and Ray's loggers of trials.
 
 Each session makes a new Tuner of the trials that a study has left: after a kill Ray's snapshots and Optuna's database may
 disagree, the records of the study cannot.
@@ -67,7 +67,7 @@ ENVIRONMENT = {
 
 
 def per_trial(study: Study) -> Resources:
-    """Return what a trial asks of the cluster. Small ones share a GPU unless the search says how much one takes."""
+    """Return what a trial asks of the cluster. Small ones share a GPU unless the search says."""
     asked = study.search.pipeline.resources
     resources = with_gpus(asked)
     if asked.gpus is None and resources.gpus and weights(study.plan.backbone) < SMALL:
@@ -115,7 +115,7 @@ def train_trial(config: dict[str, Any], **shared: Any) -> None:
 
 
 def _train(job: Job, dev: Dev | None, resources: Resources, metric: RunMetric, study: str) -> None:
-    """Train a job, report its values and its outcome. To stop a trial Tune ends this function within a report."""
+    """Train a job, report its values and outcome. To stop it, Tune raises SystemExit in a report."""
     if resources.gpus and resources.gpus < 1 and torch.cuda.is_available():
         # A trial that runs out of memory has used up its own part, never a neighbour's.
         torch.cuda.set_per_process_memory_fraction(resources.gpus)
@@ -195,7 +195,7 @@ def _fit(trials: Trials, progress: SearchProgress, resources: Resources, loggers
 
 
 class Trials(Searcher):
-    """The trials of a study for Tune, each one training run of a point. A run that was killed for memory trains alone.
+    """The trials of a study for Tune. One that was killed for memory trains alone.
 
     Attributes:
         pending: trials without a place that Tune asks the cluster for at once; an autoscaler sees them.
@@ -253,7 +253,7 @@ class Trials(Searcher):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Tune pickles a searcher for a restore that never comes, and this one holds databases."""
+        """Return nothing: Tune pickles it for a restore that never comes, and it holds databases."""
         return {}
 
 
@@ -329,7 +329,7 @@ class _MLflow(MLflowLoggerCallback):
 
 
 def loggers(study: Study, mlflow: str | None, wandb: str | None, say: Callable[[str], None]) -> list[LoggerCallback]:
-    """Return the loggers for a tracking URI of MLflow and a project of Weights & Biases. Refuse one that does not answer."""
+    """Return the loggers for a URI of MLflow and a project of Weights & Biases that answer."""
     tools: dict[str, LoggerCallback] = {}
     if mlflow is not None:
         if "://" not in mlflow or mlflow.startswith("file:"):
