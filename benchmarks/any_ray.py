@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--same-as", type=Path, help="file with the line of another Ray")
     options = parser.parse_args()
     options.storage.mkdir(parents=True)
+    os.environ.pop("RAYSTS_DATA", None)  # the embedded world, which the tiny backbone reads
     line = Pieces(options.storage.absolute()).run()
     if options.same_as is not None:
         other = json.loads(options.same_as.read_text().splitlines()[-1])["digests"]
