@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from heads import Head, running_head
 from processes import Command, describe, standing_still, wait_until, writer_of
@@ -50,7 +51,8 @@ def run(head: Head, log: Path, data: Path, storage: Path, overrides: dict[str, A
 
 def raylets(head: Head) -> list[int]:
     """Processes of the cluster's nodes, that of the head first."""
-    return sorted(pid for pid in head.command.family() if "raylet/raylet " in describe(pid))
+    pids = [pid for pid in head.command.family() if "raylet/raylet " in describe(pid)]
+    return sorted(pids, key=lambda pid: psutil.Process(pid).create_time())  # ids begin anew at some point
 
 
 def parent(pid: int) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,9 +31,11 @@ QUICK = {"train.max_length": 16, "batch": 16, "members": 1, "train.eval_every": 
 
 
 @pytest.fixture
-def nodes(own_nodes: None) -> Iterator[Any]:
+def nodes(own_nodes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A private cluster whose head has no CPU; nodes are added by the test."""
     import ray
+
+    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")  # a thread that still trains joins no cluster after the test
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -90,12 +95,15 @@ def test_a_node_that_is_drained_is_worth_a_checkpoint(planned: Callable[..., Pla
     wait_until(lambda: all(_lines(job) >= 2 for job in jobs))
     assert [_step(job) for job in jobs] == [0, 0]
     writers = [writer_of(job.folder) for job in jobs]
+    assert all(writers)
     first = next(node for node in of_node.values() if _parent(writers[0]) == _raylet(node))
     _drain(nodes.address, first.node_id, 20.0)
     wait_until(lambda: _step(jobs[0]) > 0)
     saved = _step(jobs[0])
     assert _step(jobs[1]) == 0, "nobody told the other one"
     nodes.remove_node(first, allow_graceful=False)
+    with contextlib.suppress(ProcessLookupError):  # by itself it outlives its node's raylet by seconds
+        os.kill(writers[0] or 0, signal.SIGKILL)
     wait_until(lambda: not run.is_alive())
     assert found == [None, None] and 0 < saved < 6000
     assert [(read_json(job.folder / "run.json") or {})["status"] for job in jobs] == ["done", "done"]
