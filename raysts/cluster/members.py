@@ -16,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ class _Runs:
     def __init__(
         self, chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, room: Room
     ) -> None:
-        self.chains, self.resources, self.requirements, self.room = chains, resources, requirements, room
+        self.chains, self.resources, self.room = chains, resources, room
         first = chains[0][0]
         self.name = f"{first.facts['system']}-{first.facts['stage']}-{first.id[:6]}"
         self.folder = str(first.folder.parent.parent / "ray")
@@ -111,7 +112,8 @@ class _Runs:
         name = f"{self.name}-{secrets.token_hex(3)}-queue"
         kind = ray.remote(MemberQueue).options(num_cpus=0, scheduling_strategy=driver, name=name)
         self.queue = kind.remote(len(chains))
-        self.shared = [ray.put(chains)]  # once for all workers: members have much in common, such as the dev set
+        # Once for all workers: members have much in common, such as the dev set.
+        self.work = [ray.put(partial(take_members, chains, resources, requirements, self.queue))]
         for node, width in placements(resources, len(chains)):
             self._start(node, width)
 
@@ -151,8 +153,7 @@ class _Runs:
             scheduling_strategy="SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False),
             runtime_env={"env_vars": runs.environment(self.resources)},
         )
-        work = number, self.queue, self.shared, self.requirements
-        host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, *work)
+        host = kind.remote(f"{self.name}-{number}", self.folder, node, self.resources, self.work, number)
         self.runs[number] = _Run(host, node, width, host.fit.remote(width))
 
     def _again(self, number: int) -> None:
@@ -249,9 +250,9 @@ class RayRuntime(Runtime):
 
 
 def take_members(
-    resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Requirements | None
+    chains: Sequence[Sequence[Job]], resources: Resources, requirements: Requirements | None, queue: Any, number: int
 ) -> None:
-    """Train members until none is left. A list hides the reference of the chains from the host."""
+    """Train members of the queue until none is left, as a worker of the run of this number."""
     quiet_data()
     if problem := node_problem(requirements):
         return ray.get(queue.refuse.remote(problem))
@@ -260,7 +261,6 @@ def take_members(
     if rank == 0:
         queue.hold.remote(number, ray.util.get_current_placement_group().id.hex())
     threading.Thread(target=runs.watch_node, daemon=True).start()
-    chains: Sequence[Sequence[Job]] = ray.get(shared[0])
     try:
         with runs.at_work:
             while (taken := runtime.broadcast(_take(queue, slot, chains) if runtime.rank == 0 else None)) is not None:

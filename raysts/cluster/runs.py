@@ -46,11 +46,14 @@ def environment(resources: Resources) -> dict[str, str]:
 class TrainRun:
     """The actor that waits in ``fit``, beside the workers. Ray's controller and the workers end with it.
 
-    ``folder`` gets a marker of Ray Train. ``work`` is what :func:`raysts.cluster.members.take_members` takes.
+    ``folder`` gets a marker of Ray Train. ``work`` holds the reference of a function of the run's number: only workers unpack
+    it, and import torch for it.
     """
 
-    def __init__(self, name: str, folder: str, node: ClusterNode | None, resources: Resources, *work: Any) -> None:
-        self.node, self.resources, self.train = node, resources, partial(_take_members, resources, *work)
+    def __init__(
+        self, name: str, folder: str, node: ClusterNode | None, resources: Resources, work: list[Any], number: int
+    ) -> None:
+        self.node, self.resources, self.train = node, resources, partial(_call, work, number)
         # Whatever ends a worker or the controller ends the run: the driver begins it again while members are left.
         failures = FailureConfig(0, controller_failure_limit=0)
         self.config = RunConfig(name=name, storage_path=folder, failure_config=failures)
@@ -79,10 +82,8 @@ class TrainRun:
         return Ended()
 
 
-def _take_members(resources: Resources, number: int, queue: Any, shared: list[Any], requirements: Any) -> None:
-    from raysts.cluster.members import take_members  # imports torch
-
-    take_members(resources, number, queue, shared, requirements)
+def _call(work: list[Any], number: int) -> None:
+    ray.get(work[0])(number)
 
 
 def _scaling(resources: Resources, width: int, node: ClusterNode | None) -> ScalingConfig:
