@@ -31,11 +31,9 @@ QUICK = {"train.max_length": 16, "batch": 16, "members": 1, "train.eval_every": 
 
 
 @pytest.fixture
-def nodes(own_nodes: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def nodes(own_nodes: None) -> Iterator[Any]:
     """A private cluster whose head has no CPU; nodes are added by the test."""
     import ray
-
-    monkeypatch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")  # a thread that still trains joins no cluster after the test
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -119,8 +117,10 @@ def _raylet(node: Any) -> int:
 
 
 def test_a_member_goes_on_with_fewer_workers_and_then_with_more(
-    planned: Callable[..., Plan], tmp_path: Path, nodes: Any
+    planned: Callable[..., Plan], tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from raysts.cluster import members
+
     first, second = (nodes.add_node(num_cpus=1) for _ in range(2))
     del first
     job = _job(planned(tmp_path, "nli", {**QUICK, "train.epochs": 1000, "train.checkpoint_every": 20}))
@@ -144,3 +144,5 @@ def test_a_member_goes_on_with_fewer_workers_and_then_with_more(
         change()
     steps = [line["step"] for line in read_metrics(job.folder / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "every step once, whatever the number of workers"
+    monkeypatch.setattr(members._Runs, "look", lambda runs: sys.exit())  # else the thread would join the cluster again
+    run.join(60)
