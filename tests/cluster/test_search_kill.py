@@ -104,7 +104,11 @@ def test_a_killed_driver_and_a_killed_trial_cost_nothing_that_had_ended(
     search.check(second.out, 3, expected)
     assert {name: search.records()[name] for name in kept} == kept
     assert first.left_behind() == []
-    wait_until(lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/ray/", os.getpid())], 20, 0.2)
+    wait_until(
+        lambda: not [*family_of_title("ray::", os.getpid()), *family_of_title("/site-packages/ray/", os.getpid())],
+        20,
+        0.2,
+    )
 
 
 @pytest.mark.slow
