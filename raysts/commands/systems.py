@@ -176,9 +176,8 @@ def measure(
         measured.append(Measured(model.layers, scores))
     if system.ensemble:
         count = np.float32(len(system.folders))
-        cosine = {"cosine": cosine_of_vectors}
-        vectors = {k: {"vectors": total / count} for k, total in sums.items()}
-        means = {k: harness.compared_scores(sets, texts, vectors[k], cosine) for k in vectors}
+        vectors, by = {k: {"vectors": total / count} for k, total in sums.items()}, {"cosine": cosine_of_vectors}
+        means = {k: harness.compared_scores(sets, texts, vectors[k], by) for k in vectors}
         measured.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
     return measured
 

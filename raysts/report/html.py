@@ -41,11 +41,6 @@ def hundredfold(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def with_spread(value: float, std: float | None) -> str:
-    """``71.20 ± 0.31``, times 100; without a deviation the value alone."""
-    return hundredfold(value) + (f" ± {hundredfold(std)}" if std is not None else "")
-
-
 def quantity(value: float | None) -> str:
     """A number with about three significant digits and thousands apart; a dash where there is none."""
     if value is None or not math.isfinite(value):

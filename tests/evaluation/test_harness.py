@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_fakes import HashedWords, measured, scored_pairs, write_table
+from evaluation_fakes import HashedWords, scored_pairs, write_table
 from scipy import stats
 
 from raysts.commands.data import check
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError
 from raysts.evaluation import harness
-from raysts.evaluation.dev import load_dev
-from raysts.evaluation.sts import StsTask, load_pairs
+from raysts.evaluation.sts import load_pairs
 from raysts.schema import RESULTS, TEST_TABLES
 
 
@@ -102,13 +101,6 @@ def test_the_same_evaluation_gives_the_same_rows(corpus: Corpus) -> None:
     for row in one + two:
         del row["created_at"]
     assert [row for row in one if row["dataset"] == "stsb"] == two
-
-
-def test_dev_score_is_spearman_on_stsb_dev(corpus: Corpus) -> None:
-    model = HashedWords()
-    rows = measured(StsTask("dev", ("sts/stsb_dev",)), corpus, model.represent)
-    expected = next(r["value"] for r in rows if r["metric"] == "spearman" and r["aggregation"] == "all")
-    assert load_dev(corpus, "sts/stsb_dev").scores(model)["spearman"] == expected
 
 
 def test_unknown_and_absent_tasks(corpus: Corpus, tmp_path: Path) -> None:

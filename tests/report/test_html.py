@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError
 
-from raysts.report.html import quantity, render, with_spread, write_page
+from raysts.report.html import quantity, render, write_page
 
 
 def test_a_page_is_escaped_text_and_a_value_that_is_not_there_is_an_error() -> None:
@@ -34,4 +34,3 @@ def test_a_page_replaces_the_one_that_is_there(tmp_path: Path) -> None:
 def test_numbers_as_people_read_them() -> None:
     texts = [quantity(value) for value in (None, float("nan"), 0.01234, 12.345, 99.5, 100.4, 12345.6)]
     assert texts == ["–", "–", "0.0123", "12.3", "99.5", "100", "12,346"]
-    assert [with_spread(0.712, None), with_spread(0.712, 0.0031)] == ["71.20", "71.20 ± 0.31"]
