@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raysts.data.derive import DERIVED
@@ -87,10 +85,6 @@ class Corpus(dict[str, Table]):
         """Return this corpus with the user's text split: its table is without the texts that it holds out."""
         assert self.text is not None
         return self._with({TEXT: replace(self[TEXT], content=self.text.holding_out())})
-
-    def keeping(self, rows: Mapping[str, np.ndarray]) -> Corpus:
-        """Return this corpus with the ``rows`` of some tables alone for :meth:`read`, bool, one for each row."""
-        return self._with({name: replace(self[name], mask=mask) for name, mask in rows.items()})
 
     # -- what there is ------------------------------------------------------------------------------------------------------
 
@@ -214,12 +208,6 @@ class Corpus(dict[str, Table]):
 
     def fingerprint(self, name: str) -> str:
         return self[name].fingerprint
-
-    def contents(self, names: Iterable[str]) -> list[tuple[str, str, str | None]]:
-        """Return what names the rows of tables: each fingerprint, and the digest of which rows :meth:`keeping` has left."""
-        masks = {name: self[name].mask for name in names}
-        digests = {n: None if m is None else hashlib.sha256(m.tobytes()).hexdigest() for n, m in masks.items()}
-        return [(name, self[name].fingerprint, digests[name]) for name in names]
 
     def has_labels(self, name: str) -> bool:
         """Return True if the corpus has the table, with labels if the layout lets them be absent (SICK)."""

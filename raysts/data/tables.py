@@ -10,7 +10,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -77,8 +76,6 @@ class Table:
     """Leave out the files that cannot be read, if there are others."""
     local: bool = True
     """Its files are on this machine, so that facts about them can be kept."""
-    mask: np.ndarray | None = None
-    """Rows that :meth:`read` gives, bool; None: all."""
 
     @cached_property
     def _sound(self) -> tuple[list[Path], list[Skipped]]:
@@ -163,8 +160,7 @@ class Table:
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the whole table, strings as ``string``, labels as in the files."""
         parts = [pa.Table.from_batches([batch]) for batch in self.batches(columns)]
-        table = pa.concat_tables(_with_common_text(parts), promote_options="permissive")
-        return table if self.mask is None else table.filter(pa.array(self.mask))
+        return pa.concat_tables(_with_common_text(parts), promote_options="permissive")
 
     def head(self, column: str, rows: int) -> list[str]:
         """Return the first values of a column, at most those of its first batch."""
