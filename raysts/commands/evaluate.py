@@ -213,8 +213,6 @@ def _tasks(
 
 def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, Any]:
     """Columns of the results rows that say which model was measured; ``content``: its content id."""
-    from raysts.evaluation.results import git_commit
-
     return {
         "run_id": record.get("run_id"),
         "parent_run_ids": record.get("parents") or [content],
@@ -226,7 +224,6 @@ def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, A
         "transductive": bool(record.get("transductive")),
         "selected_by": record.get("selected_by"),
         "step": (record.get("kept") or {}).get("step"),
-        "git_commit": git_commit(),
     }
 
 

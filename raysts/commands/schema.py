@@ -21,4 +21,4 @@ def _text(result: Result) -> str:
     return json.dumps(result["schema"], indent=2, ensure_ascii=False)
 
 
-COMMANDS = (Command("schema", schema, _text, "raysts schema > recipe.schema.json", MAKE),)
+COMMANDS = (Command("schema", schema, _text, "raysts schema", MAKE),)

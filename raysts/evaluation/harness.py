@@ -13,7 +13,7 @@ from raysts.evaluation import retrieval
 from raysts.evaluation.contamination.contamination import Contamination, contamination
 from raysts.evaluation.contamination.lineage import TrainedOn
 from raysts.evaluation.entailment import ENTAILMENT_TASKS
-from raysts.evaluation.results import ResultRow
+from raysts.evaluation.results import ResultRow, git_commit
 from raysts.evaluation.scores import ModelScores, RowScores, result_rows, scores_by_set
 from raysts.evaluation.statistics import RESAMPLES
 from raysts.evaluation.sts import STS_TASKS, Pairs, StsTask
@@ -263,7 +263,8 @@ def rows_of(
         rows += result_rows(of_set, resamples)
         if clean and of_set.dataset in clean:
             rows += result_rows(of_set, resamples, clean[of_set.dataset])
-    common = {"schema_version": SCHEMA_VERSION, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    common = {"schema_version": SCHEMA_VERSION, "created_at": now, "git_commit": git_commit()}
     blank = dict.fromkeys(RESULTS.names)
     complete = [{**blank, **context, **common, **row} for row in rows]
     for row in complete:
