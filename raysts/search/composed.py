@@ -41,5 +41,5 @@ COMPOSED: dict[str, Composed] = {
 
 
 def is_composed(recipe: object) -> TypeGuard[str]:
-    """Return True if ``recipe`` names a recipe that begins with a search, with or without a scale."""
+    """Return True if ``recipe`` names a recipe that begins with a search, at any scale."""
     return isinstance(recipe, str) and recipe.partition("@")[0] in COMPOSED

@@ -1,4 +1,4 @@
-"""Progress of a search: a line per finished trial, and on a terminal a live table of running trials."""
+"""Progress of a search: a line per ended trial, and a live table on a terminal."""
 
 from __future__ import annotations
 

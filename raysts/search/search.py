@@ -1,4 +1,4 @@
-"""Description of a search: a pipeline of one training stage, a space, and how points are drawn."""
+"""Description of a search: a pipeline of one training stage, a space, and the sampling."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Study: the folder of a search, with the records of its trials and the choice of models to keep.
+"""Study: the folder of a search, with the records of its trials and the kept models.
 
 ``studies/<name>/study.json`` describes the search. ``trials/`` holds one record per trial that has ended. Only the driver
 writes these records, and they decide everything. ``optuna.db`` and ``trials.parquet`` are exports of them. A trial is a

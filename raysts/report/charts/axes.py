@@ -90,7 +90,7 @@ def across(scale: Scale, top: float, low: float) -> list[Markup]:
 
 
 def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
-    """Draw both axes of a chart, its horizontal grid lines, and the label of the horizontal axis."""
+    """Draw both axes of a chart, its horizontal grid lines, and the label of the x axis."""
     parts = [tag("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="axis")]
     for pixel, text in y:
         parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=pixel, y2=pixel, class_="grid"))

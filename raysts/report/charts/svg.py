@@ -24,7 +24,7 @@ def _plain(value: object) -> object:
 
 
 def drawing(name: str, title: str, description: str, parts: list[Markup], width: float, height: float) -> Markup:
-    """Return a drawing of ``width`` by ``height`` pixels, with its title and description as text.
+    """Return a drawing of ``width`` by ``height`` pixels, with title and description as text.
 
     ``name`` is unique in the page.
     """
