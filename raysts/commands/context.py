@@ -40,7 +40,7 @@ def corpus_of(
 ) -> Corpus:
     """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
 
-    ``quickstart`` always reads the embedded world, unless there is user text.
+    ``quickstart`` ignores ``$RAYSTS_DATA``, unless there is user text.
 
     Args:
         data: folder or URI in the canonical layout.
