@@ -1,1 +1,1 @@
-"""One command, one file: its arguments and its function."""
+"""Commands: one file each, with its arguments and its function."""

@@ -1,4 +1,4 @@
-"""``raysts claims``: what is seen of the claims of the papers, and of the baselines that they must be held against."""
+"""``raysts claims``: tests of the claims of the papers against their baselines."""
 
 from typing import Annotated
 
@@ -26,23 +26,23 @@ def claims(
 ) -> Result:
     """Test the papers' claims, each with a paired interval and a verdict.
 
-    The runs are ordinary pipelines, those of ``raysts run claims-PAPER``: what is done is not done again, and what was cut
-    off goes on with the same command. Systems that are in no claim which the data can measure are left out.
+    The runs are the pipelines of ``raysts run claims-PAPER``. Finished work is not repeated, and the same command continues
+    an interrupted one. Systems without a claim that the data can measure are omitted.
 
     Args:
         seeds: members of every system, and students of each ensemble, two at least.
         scale: ``small``, or ``paper`` with the papers' backbones and sizes.
-        plan: start nothing, and say what there is to do.
-        stand_ins: hold claims whose test sets the data lack on others of the same task
-            (:data:`raysts.papers.claims.STAND_INS`), marked as such.
+        plan: start nothing, and list the steps.
+        stand_ins: test claims on other sets of the same task (:data:`raysts.papers.claims.STAND_INS`), marked as such, if
+            the data lack their test sets.
 
     Returns:
         status, storage, claims (rows: :meth:`raysts.papers.verdicts.Verdict.as_plain` and ``paper``), reports (paths), text;
         with ``plan`` status, storage, nodes and notes (as :func:`raysts.plan`).
 
     Raises:
-        InputError: anything that would stop one of the runs, before anything starts; or no claim can be measured.
-        RunFailed: some of them failed.
+        InputError: a problem that would stop a run, before anything starts, or no claim can be measured.
+        RunFailed: some runs failed.
     """
     from raysts.commands import experiment
     from raysts.papers.experiments import EXPERIMENTS
@@ -51,35 +51,35 @@ def claims(
         raise InputError(f"paper '{paper}'{nearest(paper, CLAIMS)}: must be one of {', '.join(CLAIMS)}")
     if seeds < 2:
         raise InputError(f"--seeds {seeds}: must be at least 2, for claims are about what differs between seeds too")
-    given = dict(overrides or {})
-    if counted := [key for key in given if key in ("members", "students")]:
+    settings = dict(overrides or {})
+    if counted := [key for key in settings if key in ("members", "students")]:
         raise InputError(f"{', '.join(counted)}: is what --seeds says; leave it out")
     called = f"{paper!r}, seeds={seeds}, scale={scale!r}, stand_ins={stand_ins}, overrides={dict(overrides or {})!r}"
     line = command or f"raysts.claims({called})"
     options = RunOptions(data, storage, None, address, line, strict_contamination, skip_bad, say, stand_ins=stand_ins)
     recipes = {name: f"claims-{name}@{scale}" for name in ([paper] if paper else CLAIMS)}
     counts = {name: dict.fromkeys(EXPERIMENTS[f"claims-{name}"].usual, seeds) for name in recipes}
-    checked = {name: experiment.planned(recipe, given | counts[name], options) for name, recipe in recipes.items()}
+    checked = {name: experiment.planned(recipe, settings | counts[name], options) for name, recipe in recipes.items()}
     if plan:
-        planned = [experiment.described(recipe, given, options, checked[name]) for name, recipe in recipes.items()]
-        nodes = {node["id"]: node for each in planned for node in each["nodes"]}
+        planned = [experiment.described(recipe, settings, options, checked[name]) for name, recipe in recipes.items()]
+        nodes = {node["id"]: node for entry in planned for node in entry["nodes"]}
         return {
             "status": "done",
             **planned[0],
-            "name": ", ".join(each["name"] for each in planned),
+            "name": ", ".join(entry["name"] for entry in planned),
             "nodes": [*nodes.values()],
-            "notes": [note for each in checked.values() for note in each.notes],
+            "notes": [note for experiment_plan in checked.values() for note in experiment_plan.notes],
         }
-    for each in checked.values():
-        for note in each.notes:
+    for experiment_plan in checked.values():
+        for note in experiment_plan.notes:
             options.say(note)
-    found = {name: experiment.run(recipe, given, options, checked[name]) for name, recipe in recipes.items()}
+    results = {name: experiment.run(recipe, settings, options, checked[name]) for name, recipe in recipes.items()}
     return {
         "status": "done",
-        "storage": next(iter(found.values()))["storage"],
-        "claims": [{"paper": name, **row} for name, each in found.items() for row in each["claims"]],
-        "reports": [each["report"] for each in found.values()],
-        "text": "\n".join(each["text"] for each in found.values()),
+        "storage": next(iter(results.values()))["storage"],
+        "claims": [{"paper": name, **row} for name, entry in results.items() for row in entry["claims"]],
+        "reports": [entry["report"] for entry in results.values()],
+        "text": "\n".join(entry["text"] for entry in results.values()),
     }
 
 

@@ -1,4 +1,4 @@
-"""``raysts compare``: two systems on the same rows, from models or from what the storage knows."""
+"""``raysts compare``: two systems on the same rows, from models or from runs of the storage."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,24 +30,24 @@ def compare(
 ) -> Result:
     """Test the difference of two systems on the same rows.
 
-    Both are measured by their own similarity at the same choice of pooled layers. See
+    Each has its own similarity, and both have the same choice of pooled layers. See
     :func:`raysts.evaluation.compare.compare_systems` for intervals and tests.
 
     Args:
-        a: a MODEL, a run of the storage, or a system of which the storage has runs; ``NAME:members``, ``NAME:ensemble``,
-            ``NAME:student``, ``NAME:soup`` and ``NAME:greedy-soup`` say what of a run is meant (default: what its system's name
-            says, all members where nothing combines them; of a run with ``deliver=best`` what that delivered).
-        b: the other one.
-        tasks: names; default: every task whose files exist and on which rows can be compared.
-        storage: where runs are looked up.
-        layers: pooled layers of both; default: what all models pool by themselves if that is the same, else 1.
+        a: a MODEL, a run of the storage, or a system with runs in the storage. ``NAME:members``, ``NAME:ensemble``,
+            ``NAME:student``, ``NAME:soup`` and ``NAME:greedy-soup`` choose a part of a run (default: the part that its
+            system's name names, or all members if nothing combines them; with ``deliver=best`` the delivered model).
+        b: the other system.
+        tasks: names; default: every task with files and with rows that can be compared.
+        storage: storage of the runs.
+        layers: pooled layers of both; default: the models' own if all agree, else 1.
 
     Returns:
         status, storage, a, b (in words), layers, comparison (rows, columns :data:`raysts.evaluation.compare.COLUMNS`),
         conclusion, left_out (tasks on which not both can be compared, with the reason), text.
 
     Raises:
-        InputError: a or b is not there, or they have no choice of layers or no task in common.
+        InputError: a or b is missing, or they have no choice of layers or no task in common.
     """
     from raysts.commands.context import corpus_of, store_of
     from raysts.commands.systems import comparable_tasks, equal_layers, measure, system_of
@@ -64,34 +64,39 @@ def compare(
     systems = [system_of(str(name), store) for name in (a, b)]
     texts = harness.sentences(corpus, chosen)
     measured = [measure(system, corpus, chosen, texts, layers, prompt, say) for system in systems]
-    at = equal_layers(systems, measured)
-    scores = [[model.by_layers[at] for model in models] for models in measured]
-    every = [*scores[0], *scores[1]]
-    sets = [name for name in every[0] if all(name in model for model in every)]
+    layers_of_both = equal_layers(systems, measured)
+    scores = [[model.by_layers[layers_of_both] for model in models] for models in measured]
+    all_scores = [*scores[0], *scores[1]]
+    sets = [name for name in all_scores[0] if all(name in model for model in all_scores)]
     silent = "a similarity that does not depend on the order, or no variance, says nothing about the direction"
-    left_out |= {name: silent for model in every for name in model if name not in sets}
-    told = {name for model in every for of in model.values() for name in (of.dataset, of.dataset.partition(":")[0])}
-    left_out |= {name: silent for name in chosen if name not in told}
-    asked = [name for name in tasks or () if name in left_out]
-    if asked or not sets:
-        raise InputError([f"task '{name}': {left_out[name]}" for name in asked or left_out])
+    left_out |= {name: silent for model in all_scores for name in model if name not in sets}
+    scored_names = {
+        name
+        for model in all_scores
+        for row_scores in model.values()
+        for name in (row_scores.dataset, row_scores.dataset.partition(":")[0])
+    }
+    left_out |= {name: silent for name in chosen if name not in scored_names}
+    refused = [name for name in tasks or () if name in left_out]
+    if refused or not sets:
+        raise InputError([f"task '{name}': {left_out[name]}" for name in refused or left_out])
     of_a, of_b = ([{name: model[name] for name in sets} for model in models] for models in scores)
     rows = compare_systems(of_a, of_b, resamples)
     first, second = (system.name for system in systems)
     named = (first, second) if first != second else (f"A ({first})", f"B ({second})")
-    said = conclusion(*named, rows)
-    lines = [format_comparison(systems[0].text, systems[1].text, rows), f"pooled layers of both: {at}"]
+    summary = conclusion(*named, rows)
+    lines = [format_comparison(systems[0].text, systems[1].text, rows), f"pooled layers of both: {layers_of_both}"]
     lines += [f"left out: {name}: {reason}" for name, reason in left_out.items()]
     return {
         "status": "done",
         "storage": store.uri,
         "a": systems[0].text,
         "b": systems[1].text,
-        "layers": str(at),
+        "layers": str(layers_of_both),
         "comparison": rows,
-        "conclusion": said,
+        "conclusion": summary,
         "left_out": left_out,
-        "text": "\n".join([*lines, "", said]),
+        "text": "\n".join([*lines, "", summary]),
     }
 
 

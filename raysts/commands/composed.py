@@ -1,4 +1,4 @@
-"""Recipes that begin with a search: it, the choice of its best point, and the system that is made with that."""
+"""Recipes that begin with a search: the search, its best point, and the system with it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,15 +20,15 @@ from raysts.search.study import Study
 
 _OF_THE_SYSTEM = ("members", "sed", "evaluation", "student_pooling", "student_start", "select_top", "combine",
     "deliver", "routes")  # fmt: skip
-"""Options of a pipeline that are about what is made of trained members, so that a trial has no use for them."""
+"""Options of a pipeline about the use of trained members, which a trial does not need."""
 
 
 def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Result:
-    """Run the search, then the system with the point that has the best mean over its seeds."""
+    """Run the search, then the system with the point of the best mean over seeds."""
     entry, search, system = _parts(recipe)
     name = options.name or system.name
     before, after = split_overrides(overrides)
-    checked_plan(pipeline_of(system, after), options)  # both halves are checked before the first one starts
+    checked_plan(pipeline_of(system, after), options)  # check both halves before the first one starts
     options = replace(options, name=name)
     study = run_study(planned(search, before, options), options)
     options.say(study["table"])
@@ -39,7 +39,7 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> Resul
 
 
 def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str, Any]:
-    """The plan of the search, and of what follows: with the best point as soon as the search is done."""
+    """Return the plan of the search and of the system, with the best point once it is known."""
     entry, search, system = _parts(recipe)
     before, after = split_overrides(overrides)
     study = planned(search, before, replace(options, name=system.name))
@@ -55,7 +55,7 @@ def described(recipe: str, overrides: Mapping[str, Any], options: RunOptions) ->
 
 
 def described_search(study: Study) -> tuple[dict[str, Any], Point | None]:
-    """The plan of a search as plain data, and its best point as soon as it is done."""
+    """Return the plan of a search as plain data, and its best point, or None before its end."""
     study.read()
     steps = [tokens_step(study.plan, spec) for spec in study.plan.specs.values()]
     for point in grid(study.search.space) or []:
@@ -69,12 +69,15 @@ def described_search(study: Study) -> tuple[dict[str, Any], Point | None]:
 
 
 def undecided(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes after a search that has not ended: what they cost is known, their ids are not."""
+    """Return the nodes after an unfinished search with placeholders for their ids.
+
+    Their costs are known, their ids are not.
+    """
     return [{**node, "id": f"(after the grid) {i}", "needs": []} for i, node in enumerate(nodes)]
 
 
 def shown(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The search and the system that follows as plain data."""
+    """Return the search and the system that follows as plain data."""
     _, search, system = _parts(recipe)
     before, after = split_overrides(overrides)
     resolved = named.search(search, before)
@@ -83,7 +86,7 @@ def shown(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Overrides as those of the search and those of the system that follows; most hold for both."""
+    """Split overrides into those of the search and those of the system. Most apply to both."""
     of_system = {key for key in overrides if key.split(".")[0] in _OF_THE_SYSTEM}
     of_search = {key for key in overrides if key in OWN or key.split(".")[0] in ("space", "asha")}
     return (
@@ -93,6 +96,10 @@ def split_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _parts(recipe: str) -> tuple[Composed, str, Pipeline]:
-    name, at, scale = recipe.partition("@")
+    name, separator, scale = recipe.partition("@")
     entry = COMPOSED[name]
-    return entry, f"{entry.search}{at}{scale}", pipeline_of(f"{entry.system}{at}{scale}", None).updated(name=name)
+    return (
+        entry,
+        f"{entry.search}{separator}{scale}",
+        pipeline_of(f"{entry.system}{separator}{scale}", None).updated(name=name),
+    )

@@ -1,4 +1,4 @@
-"""What the commands share that does work: where data, storage and models are, plans, and where nodes run."""
+"""Shared work of the commands: data, storage, models, plans, and the executor of nodes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,21 @@ DEFAULT_STORAGE = "./raysts-storage"
 JOB_COPIES = "working_dir_files"
 """Folder in which Ray unpacks the working directories of jobs."""
 IN_PROCESS = "none"
-"""``address`` that means: without Ray, in this process."""
+"""Value of ``address`` for work in this process, without Ray."""
 
 
 def corpus_of(
     data: str | Path | None, recipe: str | None = None, skip_bad: bool = False, own: UserData | None = None
 ) -> Corpus:
-    """The data: as given, else ``$RAYSTS_DATA``, else the embedded world (which ``quickstart`` always means).
+    """Return the data: ``data``, else ``$RAYSTS_DATA``, else the embedded world.
 
-    ``skip_bad``: without the files of training tables that cannot be read. ``own``: data of the user's own, which is never
-    mixed with the embedded world unasked.
+    ``quickstart`` ignores ``$RAYSTS_DATA``, unless there is user text.
+
+    Args:
+        data: folder or URI in the canonical layout.
+        recipe: name of the recipe.
+        skip_bad: omit unreadable files of training tables.
+        own: user data. Only ``quickstart`` mixes them with the embedded world.
     """
     pinned = recipe == "quickstart" and not (own and own.text)
     if data is None and not pinned:
@@ -60,10 +65,10 @@ def corpus_of(
 
 
 def store_of(storage: str | Path | None) -> Store:
-    """The storage, which need not exist yet; an object store must answer.
+    """Return the storage, which need not exist yet. An object store must answer.
 
-    The working directory of a Ray job is a copy that Ray removes later: there the default lies in the home folder, and a
-    relative path is refused.
+    The working directory of a Ray job is a copy that Ray removes later. In a job the default therefore lies in the home
+    folder, and a relative path is an error.
     """
     text = str(storage or DEFAULT_STORAGE)
     if "://" not in text and JOB_COPIES in Path.cwd().parts and not Path(text).is_absolute():
@@ -86,8 +91,11 @@ def _home_storage() -> Path:
 
 
 def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
-    """Folder of a MODEL: a run id in the storage, a directory, a Hugging Face name, or a file of word vectors. ``fetch``: from
-    the hub if it is not here."""
+    """Return the folder of a MODEL.
+
+    It is a run id in the storage, a directory, a Hugging Face name, or a file of word vectors. With ``fetch``, a missing
+    model is downloaded from the hub.
+    """
     text = str(model)
     if re.fullmatch(r"[0-9a-f]{1,16}", text):
         ids = [text] if len(text) == 16 else [run.name for run in store.list("runs") if run.name.startswith(text)]
@@ -103,21 +111,23 @@ def locate(model: str | Path, store: Store, fetch: bool = True) -> Path:
 
 
 def load(model: str | Path, storage: str | Path | None = None, **options: Any) -> SentenceModel:
-    """Load a MODEL (see :func:`locate`); options as :func:`raysts.models.pretrained.load`."""
+    """Load a MODEL (see :func:`locate`) with options of :func:`raysts.models.pretrained.load`."""
     return pretrained.load(locate(model, store_of(storage)), **options)
 
 
 def run_names(store: Store) -> list[str]:
-    """Names of the runs that the storage remembers."""
+    """Return the names of the runs in the storage."""
     return sorted(path.stem for path in store.list("pipelines") if path.suffix == ".json")
 
 
 def run_record(store: Store, name: str) -> dict[str, Any]:
-    """What the storage remembers of the run called ``name``."""
+    """Return the record of the run called ``name``."""
     record: dict[str, Any] | None = store.read_json(f"pipelines/{name}.json", fresh=True)
     if record is None:
-        held = run_names(store)
-        raise InputError(f"no run '{name}' in {store.uri}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}")
+        names = run_names(store)
+        raise InputError(
+            f"no run '{name}' in {store.uri}{nearest(name, names)}; it holds: {', '.join(names) or 'none'}"
+        )
     return record
 
 
@@ -125,7 +135,7 @@ def run_record(store: Store, name: str) -> dict[str, Any]:
 
 
 def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
-    """The plan of a pipeline, not yet checked."""
+    """Return the unchecked plan of a pipeline."""
     store = store_of(options.storage)
     return Plan(
         pipeline=pipeline,
@@ -136,7 +146,7 @@ def plan_of(pipeline: Pipeline, options: RunOptions) -> Plan:
 
 
 def checked_plan(pipeline: Pipeline, options: RunOptions) -> Plan:
-    """The plan of a pipeline with what is done; see :func:`raysts.plan`."""
+    """Return the checked plan of a pipeline (see :func:`raysts.plan`)."""
     plan = plan_of(pipeline, options)
     plan.check()
     if options.strict_contamination:
@@ -153,7 +163,7 @@ def check_name(name: str | None) -> None:
 
 
 def run_plan(plan: Plan, options: RunOptions) -> Result:
-    """Run what is left of a checked plan; see :func:`raysts.run`."""
+    """Run the remaining steps of a checked plan (see :func:`raysts.run`)."""
     check_name(options.name)
     Store.of(plan.storage).check(writes=True)
     with executor(options.address, plan) as chosen:
@@ -161,7 +171,7 @@ def run_plan(plan: Plan, options: RunOptions) -> Result:
 
 
 def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
-    """Run what is left of a checked plan on an executor that is there."""
+    """Run the remaining steps of a checked plan on an existing executor."""
     name = options.name or plan.pipeline.name
     command = options.command or f"raysts run {name}"
 
@@ -175,7 +185,7 @@ def run_on(executor: Executor, plan: Plan, options: RunOptions) -> Result:
 
 @contextlib.contextmanager
 def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
-    """Where the nodes of the plans run, for the length of the block. Ray is not started when nothing is left to do."""
+    """Yield the executor of the plans for the block. Ray starts only if work is left."""
     if address == IN_PROCESS or (plans and all({*plan.states().values()} == {"done"} for plan in plans)):
         yield LocalExecutor(threads=plans[0].pipeline.resources.cpus if plans else None)
         return
@@ -191,7 +201,7 @@ def executor(address: str | None, *plans: Plan) -> Iterator[Executor]:
 
 @contextlib.contextmanager
 def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
-    """Make sure that every node of a cluster that is not ours alone sees what the plans read and write."""
+    """Check that every node of a shared cluster sees the files that the plans read and write."""
     from raysts.cluster.capacity import may_grow, nodes
     from raysts.cluster.preflight import checked
 
@@ -211,7 +221,7 @@ def preflight(private: bool, *plans: Plan) -> Iterator[Requirements | None]:
 
 
 def on_ray(address: str | None) -> contextlib.AbstractContextManager[bool]:
-    """Return Ray for the length of a block; the value is True if it is started for the block alone."""
+    """Return a context with Ray. Its value is True if Ray runs for this block alone."""
     from raysts.cluster.connect import connected
 
     return connected(address)

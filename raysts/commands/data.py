@@ -1,4 +1,4 @@
-"""``raysts data``: fetch public sets, import files of one's own, prepare Wikipedia's sentences, check what is there."""
+"""``raysts data``: public sets, imports of user files, Wikipedia's sentences, and checks."""
 
 import contextlib
 from pathlib import Path
@@ -64,10 +64,10 @@ def prepare(
         input = files[0] if files[0].name == "articles.parquet" else files[0].parent
     if not on_this_machine(input, "--input").exists():
         raise InputError(f"--input '{input}' does not exist: it must be articles in Parquet")
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         options: dict[str, Any] = {}
         if address != IN_PROCESS:
-            held.enter_context(on_ray(address))
+            stack.enter_context(on_ray(address))
             from raysts.cluster.stream import over_ray
 
             options["spread"] = over_ray
@@ -122,9 +122,9 @@ def import_table(
     triplets: nli/triplets, which simcse-sup and gausscse train on (anchor, positive, negative); without negatives nli/pairs,
     which simcse-sup trains on.
     retrieval: retrieval/NAME/corpus (doc_id, text, title), queries (query_id, text) or qrels (query_id, doc_id, score):
-    whichever --columns name.
+    the one that --columns names.
 
-    Rows without a text, a label or an id are left out; one that cannot be used otherwise is refused.
+    Rows without a text, a label or an id are left out. Any other unusable row is an error.
 
     Returns:
         status, data, table, file, rows_read, rows_written, empty, left_out, exact_duplicates.
@@ -135,11 +135,11 @@ def import_table(
 
     root = on_this_machine(data, "--data").absolute()
     FolderStore(root).check(writes=True, option="--data")
-    wanted = Import(
+    table_import = Import(
         file=str(file), kind=kind, root=root, columns=columns or {}, name=name, labels=labels or {}, drop=drop,
         split=split, force=force, taken=TASKS,
     )  # fmt: skip
-    return {"status": "done", "data": str(root), **wanted.run()}
+    return {"status": "done", "data": str(root), **table_import.run()}
 
 
 def _import_text(result: Result) -> str:
@@ -151,20 +151,20 @@ def _import_text(result: Result) -> str:
 
 
 def check(data: opt.Data = None) -> Result:
-    """Say what is there, what is wrong, what nothing reads, and which training text is in which test set."""
+    """List tables, problems, unread files, and training texts that occur in test sets."""
     from raysts.commands.context import corpus_of
     from raysts.evaluation.contamination.text_overlap import check_folder
     from raysts.evaluation.harness import check_tasks, default_tasks, taken_names
 
     corpus = corpus_of(data)
-    found = check_folder(corpus)
-    problems = found["problems"] + taken_names(corpus)
+    report = check_folder(corpus)
+    problems = report["problems"] + taken_names(corpus)
     if not problems and (tasks := default_tasks(corpus)):
         try:
             check_tasks(corpus, tasks)
         except InputError as error:
             problems = error.problems
-    return {"status": "done", "data": corpus.where, **found, "problems": problems}
+    return {"status": "done", "data": corpus.where, **report, "problems": problems}
 
 
 def _check_text(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""``raysts distill``: a student from trained models, from the members of a run, or from the best of a study."""
+"""``raysts distill``: a student of trained models, of the members of a run, or of a study."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def distill(
     skip_bad: opt.SkipBad = False,
     say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Distil a student from trained models, the members of a run, or a study's best (SED section 4).
+    """Distil a student from trained models, a run's members, or a study's best (SED section 4).
 
-    Of a study by points (``lower-bound``) the members are the best point by its mean, with as many seeds as ``top``
-    (default: those of the study); what is missing is trained first. Of any other, the best ``top`` checkpoints that it
-    keeps. The student stops early on STS-B dev, whose labels have chosen its teachers already.
+    A study by points (``lower-bound``) gives ``top`` seeds of its point with the best mean as members (default: the seeds
+    of the study). Missing members are trained first. Any other study gives the best ``top`` checkpoints that it keeps. The
+    student stops early on STS-B dev. The labels of that set have already chosen its teachers.
 
     Args:
-        overrides: as :func:`raysts.run`; of models that are named, ``deliver`` is by default ``best`` where there is an STS-B
-            dev: a teacher, their weight average or the input itself may be better than the student. ``backbone``, what the
-            student starts from, is by default what the members started from, where that is on record. ``sed.target``, what the
-            teachers are combined to, is by default their mean where they began with one encoder and the student has their
-            width, else ``concat``, vectors of unit length one after the other. A student that starts elsewhere than its
-            teachers did learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
-        name: name of the run (default: distilled; of a run or study its name and -distilled).
+        overrides: as :func:`raysts.run`. ``deliver`` defaults to ``best`` for MODEL arguments if the data have STS-B dev,
+            because a teacher, their weight average or the starting model may be better than the student. ``backbone``, the
+            starting model of the student, defaults to that of the members, if their records name it. ``sed.target``
+            combines the teachers. It defaults to their mean if they have one starting model and the width of the student,
+            else to ``concat``, the concatenation of unit vectors. A student with another starting model than its teachers
+            learns directions (``sed.loss=cosine``) at 3e-4, of a target turned to its axes (``sed.axes=student``).
+        name: name of the run (default: distilled, or the name of the run or study and -distilled).
 
     Returns:
         as :func:`raysts.run`.
@@ -90,10 +90,10 @@ def distill(
     store, source = store_of(storage), from_run or from_study
     name = name or (f"{source}-distilled" if source else "distilled")
     line = command or f"raysts.distill({list(models)!r}, {dict(overrides or {})!r})"
-    chosen: list[str] = []  # said when nothing is refused any more
+    chosen: list[str] = []  # messages for after all checks
     options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=chosen.append, own=own)
     if from_study is not None:
-        pipeline, record = _of_study(from_study, top, overrides, options)
+        pipeline, record = _study_pipeline(from_study, top, overrides, options)
     elif bool(models) == bool(from_run):
         raise InputError(
             "distill needs teachers, from one place: MODEL arguments, --from-run NAME (the members of a run), or --from-study "
@@ -103,7 +103,7 @@ def distill(
         record = run_record(store, from_run) if from_run else {}
         models = record["pipeline"]["teachers"] or _finished_members(record, store) if record else models
         before = record.get("pipeline") or {"deliver": "best" if corpus_of(data, own=own).files(STSB_DEV) else "system"}
-        pipeline = _of_models(models, top, overrides, before, options)
+        pipeline = _models_pipeline(models, top, overrides, before, options)
     options = replace(options.after(record), say=say)
     plan = checked_plan(pipeline_of(pipeline, overrides), options)
     for line in chosen:
@@ -111,14 +111,17 @@ def distill(
     return run_plan(plan, options)
 
 
-def _of_models(
+def _models_pipeline(
     models: Sequence[str],
     top: int | None,
     overrides: Mapping[str, Any] | None,
     before: Mapping[str, Any],
     options: RunOptions,
 ) -> Pipeline:
-    """The pipeline that distils ``models``, with the settings of the run they are the members of, where there is one."""
+    """Return the pipeline that distils ``models``.
+
+    ``before`` is the pipeline of the run that trained them, which gives the settings. It is empty or partial without one.
+    """
     from raysts.commands.context import locate, store_of
     from raysts.ids import folder_id
     from raysts.models import pretrained
@@ -150,8 +153,8 @@ def _of_models(
     pipeline = built(Pipeline, plain)
     if "recipes" in before:
         return pipeline
-    asked = pipeline_of(pipeline, overrides)
-    start, recipe = asked.backbone, asked.sed
+    student_pipeline = pipeline_of(pipeline, overrides)
+    start, recipe = student_pipeline.backbone, student_pipeline.sed
     assert recipe is not None and isinstance(recipe.settings, DistillationSettings)
     target = recipe.settings.target
     if not {"sed.target", "sed.settings.target"} & set(overrides or {}):
@@ -163,8 +166,8 @@ def _of_models(
                 f"so that their mean would be none (--set sed.target=... takes another)"
             )
     elsewhere = (
-        start not in (TINY, backbone)  # by name; a copy of it is known by its content
-        and asked.student_start == "backbone"
+        start not in (TINY, backbone)  # by name; the ids below compare copies by content
+        and student_pipeline.student_start == "backbone"
         and recipe.train.init == "given"
         and starts_of(folders) != {folder_id(locate(start, store))}
     )
@@ -186,7 +189,7 @@ def _finished_members(record: Mapping[str, Any], store: Store) -> list[str]:
 
 
 def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
-    """What all of these models started from, where that is on record."""
+    """Return the starting model that all records of the models agree on, or None."""
     from raysts.pipeline.inputs import TINY
     from raysts.storage.runs import record_of
 
@@ -198,7 +201,7 @@ def _common_backbone(folders: Sequence[Path], store: Store) -> str | None:
     return str(store.path(f"backbones/tiny-{backbone_id}")) if backbone == TINY else backbone
 
 
-def _of_study(
+def _study_pipeline(
     study: str, top: int | None, overrides: Mapping[str, Any] | None, options: RunOptions
 ) -> tuple[Pipeline, dict[str, Any]]:
     from raysts.commands.context import store_of
@@ -209,7 +212,7 @@ def _of_study(
     record, trials = study_record(store, study)
     if record["by"] == "point":
         return best_point(record, trials, top).updated(name=str(options.name)), record
-    pipeline = _of_models(best_models(record, trials, store, top), None, overrides, {}, options)
+    pipeline = _models_pipeline(best_models(record, trials, store, top), None, overrides, {}, options)
     return pipeline_of(pipeline, {"sed.train.keep": "best", "sed.train.patience": 5}), record
 
 

@@ -42,23 +42,23 @@ def embed(
     address: opt.Address = None,
     say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Embed a column of texts into Parquet shards. A killed job goes on shard by shard.
+    """Embed a column of texts into Parquet shards. A killed job continues shard by shard.
 
     Args:
         output: folder of the shards: every input column and ``embedding``, a fixed-size list of float32.
         prompt: before every text: the name of a prompt that the model has, or a text; default: the model's default. A
             model that reads queries and passages differently embeds them by two calls.
-        dims: the first so many dimensions alone.
+        dims: number of leading dimensions to keep.
         dtype: ``float32``; ``int8``, each dimension in 255 steps of its range over a seeded draw of the input (``_manifest.json``
             has the ranges); ``binary``, the signs, eight to a byte: as sentence-transformers' ``quantize_embeddings`` has them.
-        data: where what ``dims`` and ``dtype`` cost is measured, on its development set: as :func:`raysts.run`, but the embedded
-            world is not asked.
-        dev: the same on scored pairs of one's own, files by their names.
+        data: data with the development set that measures the cost of ``dims`` and ``dtype``, as :func:`raysts.run`, but
+            never the embedded world.
+        dev: user files of scored pairs by name, for the same purpose.
         precision: ``auto`` (bf16 where the hardware multiplies it natively, else fp32), ``bf16``, ``fp16``, ``fp32``
             or ``tf32``; the vectors are float32 in any case.
 
     Returns:
-        status, output, rows, shards, dim; where it was measured also cost (on, before, after: rank correlations).
+        status, output, rows, shards, dim; if measured also cost (on, before, after: rank correlations).
     """
     from raysts.commands.context import executor, locate, store_of
     from raysts.commands.smaller import measuring
@@ -73,17 +73,17 @@ def embed(
         raise InputError(
             f"--precision {precision}: must be one of {', '.join(PRECISIONS)}{nearest(precision, PRECISIONS)}"
         )
-    source, target = (on_this_machine(*of).absolute() for of in ((input, "--input"), (output, "--output")))
+    source, target = (on_this_machine(*place).absolute() for place in ((input, "--input"), (output, "--output")))
     path = locate(model, store_of(storage))
     units = bulk.units(source, column, target)
     content = folder_id(path)
     loaded = pretrained.load(path, layers=layers, prompt=prompt, device="cpu", content=content)
     compression.check(loaded, dims, dtype)
-    whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
-    measured = measuring(loaded, whole, dtype, data, dev, say)
-    beside = FolderStore(target.parent)
-    beside.check(writes=True, option="--output")
-    with beside.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
+    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
+    measured = measuring(loaded, full_dims, dtype, data, dev, say)
+    parent_folder = FolderStore(target.parent)
+    parent_folder.check(writes=True, option="--output")
+    with parent_folder.lock(f".{target.name}.lock", f"raysts embed --output {target}"):
         spec = {"model": content, "input": str(source), "column": column, "layers": loaded.layers}
         if prefix := loaded.prompts.resolve():
             spec["prompt"] = prefix

@@ -80,22 +80,20 @@ def evaluate(
 ) -> Result:
     """Measure a model on tasks, or on a file of scored pairs.
 
-    What is measured on tasks becomes part of the storage's results, so that reports find it; measured again, it is
-    replaced.
+    Results on tasks are stored for reports. A repeated measurement replaces them.
 
     Args:
         data: as :func:`raysts.run`.
-        test: files of scored pairs, and folders of retrieval sets, by name, each a task of that name beside those of ``data``
-            (where none is given, alone).
-        layers: this choice of layers only: a number of last layers, ``first_last``, one alone, ``only-3``, or every one
-            alone, ``only-all``; default: 1, 2 and the model's own (of the task ``words`` every one alone).
-        layer: the number of a layer, which is pooled alone, or ``all``.
-        strict_contamination: refuse where training rows of the model occur in a test set; rows of ``pairs`` are not
-            searched.
+        test: files of scored pairs and folders of retrieval sets by name. Each is a task of that name, in addition to those
+            of ``data``, or alone without ``data``.
+        layers: this choice of layers only: a number of last layers, ``first_last``, a single layer (``only-3``), or every
+            single layer (``only-all``); default: 1, 2 and the model's own (for the task ``words`` every single layer).
+        layer: the number of a single layer, or ``all``.
+        strict_contamination: refuse test sets that hold training rows of the model. Rows of ``pairs`` are not searched.
 
     Returns:
         status, storage, model, results (rows), contamination (one per task, see
-        ``evaluation.contamination``), notes (the same in words); with ``mteb`` also mteb (paths of the files).
+        ``evaluation.contamination``), notes (the same as text); with ``mteb`` also mteb (paths of the files).
     """
     from raysts.commands.context import corpus_of, locate, store_of
     from raysts.data.user import UserData
@@ -129,51 +127,51 @@ def evaluate(
     if mteb is not None:
         FolderStore(on_this_machine(mteb, "--mteb").absolute()).check(writes=True, option="--mteb")
     record, content = record_of(path), folder_id(path)
-    at = None if layers == EVERY_LAYER else layers
-    loaded = pretrained.load(path, pooling=pooling, layers=at, prompt=prompt, content=content)
+    loaded_layers = None if layers == EVERY_LAYER else layers
+    loaded = pretrained.load(path, pooling=pooling, layers=loaded_layers, prompt=prompt, content=content)
     context = _context(record, str(model), content)
     chosen = None if layers is None else single_layers(loaded.depth) if layers == EVERY_LAYER else (layers,)
     measured: SentenceModel | retrieval.OfTwo = loaded
-    asked = [] if prompt is None else [loaded.prompts.resolve()]
-    by = _similarities(loaded, similarity)
+    id_parts = [] if prompt is None else [loaded.prompts.resolve()]
+    similarities = _similarities(loaded, similarity)
     if teacher is not None:
-        asked.append(folder_id(teacher))
-        measured = retrieval.OfTwo(loaded, pretrained.load(teacher, content=asked[-1]))
+        id_parts.append(folder_id(teacher))
+        measured = retrieval.OfTwo(loaded, pretrained.load(teacher, content=id_parts[-1]))
         if problems := measured.problems():
             raise InputError(problems)
-        by = by if similarity is not None else measured.similarities
+        similarities = similarities if similarity is not None else measured.similarities
         context["system"] = f"{context['system']}, documents by {documents_by}"
     if probe not in (None, PROBE):
-        asked.append(str(probe))
-    if mteb is not None and "cosine" not in by:
+        id_parts.append(str(probe))
+    if mteb is not None and "cosine" not in similarities:
         raise InputError(
-            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(by)}; leave --mteb out"
+            f"--mteb: MTEB's main score is by cosine, and this model has {', '.join(similarities)}; leave --mteb out"
         )
     result: Result = {"status": "done", "storage": store.uri, "model": str(path)}
-    how: dict[str, Any] = {"resamples": resamples, "similarities": by}
+    settings: dict[str, Any] = {"resamples": resamples, "similarities": similarities}
     if scored_pairs is not None:
-        return {**result, "results": harness.evaluate_pairs(loaded, scored_pairs, chosen, context, **how)}
+        return {**result, "results": harness.evaluate_pairs(loaded, scored_pairs, chosen, context, **settings)}
     assert corpus is not None
-    how |= {"contaminated": contamination, "probe": probe or PROBE}
-    rows = harness.evaluate(measured, corpus, tasks, chosen, context, **how)
+    settings |= {"contaminated": contamination, "probe": probe or PROBE}
+    rows = harness.evaluate(measured, corpus, tasks, chosen, context, **settings)
     sets = sorted({(row["dataset"], row["dataset_sha256"]) for row in rows})
-    part = content_id([content, sets, loaded.pooling, layers, list(by), resamples, *asked])
+    part = content_id([content, sets, loaded.pooling, layers, list(similarities), resamples, *id_parts])
     try:
         remove_drafts(store.path("results"))
         results.write(store.root, f"{results.EVALUATION}{part}", rows)
-    except OSError as error:  # what was measured is shown all the same
+    except OSError as error:  # show the results although they are not stored
         say_on_stderr(f"the results are not kept for reports: {store.uri} cannot be written to ({error.strerror})")
     result |= {"results": rows, "contamination": contamination.entries(str(model))}
     result["notes"] = contamination.lines(str(model)) + _silent(tasks, rows)
     if mteb is not None:
         revision = str(record.get("run_id") or content)
-        files = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(by)))
+        files = mteb_results.write(rows, Path(mteb), str(model), revision, loaded.layers, next(iter(similarities)))
         result["mteb"] = [str(file) for file in files]
     return result
 
 
-def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, others: Mapping[str, Any]) -> None:
-    """Check what needs no data, and that nothing is asked for which ``--pairs`` has no place."""
+def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, options: Mapping[str, Any]) -> None:
+    """Check the options that need no data, and refuse those that ``--pairs`` excludes."""
     from raysts.evaluation.transfer import PROBES
     from raysts.recipes.recipe import resamples_problem
 
@@ -187,21 +185,21 @@ def _check_options(resamples: int, probe: str | None, pairs: str | Path | None, 
         "documents_by": "--documents-by is of retrieval, and --pairs has no documents; leave one of the two out",
         "probe": "--probe is of transfer, and --pairs has no labels; leave one of the two out",
     }
-    if problems := [without[name] for name, value in others.items() if value and pairs is not None]:
+    if problems := [without[name] for name, value in options.items() if value and pairs is not None]:
         raise InputError(problems)
 
 
 def _tasks(
     corpus: Corpus, tasks: Sequence[str] | None, probe: str | None, documents_by: str | Path | None
 ) -> tuple[str, ...]:
-    """The tasks to measure, checked; what of them is left out is said."""
+    """Return the checked tasks to measure, and report those that are left out."""
     from raysts.evaluation import harness, retrieval
 
     if documents_by is not None:
         tasks = tasks or [retrieval.NAME]
-        if others := [name for name in tasks if name.partition(":")[0] != retrieval.NAME]:
+        if wrong_tasks := [name for name in tasks if name.partition(":")[0] != retrieval.NAME]:
             raise InputError(
-                f"--documents-by: {', '.join(others)} has no documents; name {retrieval.NAME} or {retrieval.NAME}:NAME"
+                f"--documents-by: {', '.join(wrong_tasks)} has no documents; name {retrieval.NAME} or {retrieval.NAME}:NAME"
             )
     checked = harness.check_tasks(corpus, tasks)
     if probe is not None and "transfer" not in checked:
@@ -212,7 +210,7 @@ def _tasks(
 
 
 def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, Any]:
-    """Columns of the results rows that say which model was measured; ``content``: its content id."""
+    """Return the columns of result rows that identify the model. ``content`` is its content id."""
     return {
         "run_id": record.get("run_id"),
         "parent_run_ids": record.get("parents") or [content],
@@ -228,18 +226,18 @@ def _context(record: Mapping[str, Any], model: str, content: str) -> dict[str, A
 
 
 def _silent(tasks: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Tasks on which the model itself has no value, with the reason."""
-    own = {row["dataset"] for row in rows if row["role"] != "baseline"}
+    """Return a note for each task without a value of the model itself."""
+    measured = {row["dataset"] for row in rows if row["role"] != "baseline"}
     return [
         f"{name}: the model has neither a variance nor a similarity that depends on the order of two sentences, so it says "
         f"nothing about the direction; the rows are those of the baseline"
         for name in tasks
-        if name not in own and any(row["dataset"] == name for row in rows)
+        if name not in measured and any(row["dataset"] == name for row in rows)
     ]
 
 
 def _similarities(model: SentenceModel, name: str | None) -> Mapping[str, Similarity]:
-    """What a model is measured by: all that it has, or the one called ``name``."""
+    """Return all similarities of a model, or the one called ``name``."""
     from raysts.ops.similarity import cosine_of_vectors, l2_of_vectors
 
     if name is None:

@@ -1,4 +1,4 @@
-"""Experiments of the papers: their pipelines one after the other, and the report of all."""
+"""Experiments of the papers: their pipelines, one after another, and one report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from raysts.search.study import Study
 from raysts.storage.store import Store
 
 ASSUMED = 12
-"""Layers of an encoder that is shown, of which nothing is known."""
+"""Assumed number of layers of an encoder that cannot be read."""
 
 
 def pipelines(
@@ -37,8 +37,15 @@ def pipelines(
     found: Mapping[str | None, Point] | None = None,
     unknown: list[str] | None = None,
 ) -> dict[str, Pipeline]:
-    """The pipelines of an experiment by point; the backbone may be a run id of the storage. ``found``: by its searches.
-    ``unknown``: takes up what is assumed of a backbone that is not on this machine, which is refused otherwise."""
+    """Return the pipelines of an experiment by point.
+
+    Args:
+        recipe: name of the experiment, perhaps at a scale.
+        overrides: overrides of its pipelines. The backbone may be a run id of the storage.
+        options: options of the command.
+        found: best points of the searches that it begins with, by backbone.
+        unknown: takes the assumptions about a backbone that is not on this machine. Without it such a backbone is an error.
+    """
 
     def depth(backbone: str) -> int:
         if backbone == TINY:
@@ -59,33 +66,40 @@ def pipelines(
         return int(config[family_of(config["model_type"]).depth])
 
     search = experiments.EXPERIMENTS[recipe.partition("@")[0]].search
-    # Where it begins with a search, some overrides are that one's own.
+    # Some overrides belong to the search that the experiment begins with.
     after = composed.split_overrides(overrides)[1] if search else overrides
     return experiments.pipelines(recipe, after, depth, found or {})
 
 
 def _studies(recipe: str, overrides: Mapping[str, Any], options: RunOptions) -> dict[str | None, Study]:
-    """The checked searches that an experiment begins with, by backbone."""
-    name, at, scale = recipe.partition("@")
+    """Return the checked searches that an experiment begins with, by backbone."""
+    name, separator, scale = recipe.partition("@")
     experiment = experiments.EXPERIMENTS[name]
     if experiment.search is None:
         return {}
-    search, several, found = f"{experiment.search}{at}{scale}", experiments.backbones(recipe, overrides), {}
-    trial, own = named.search(search).pipeline, composed.split_overrides({**experiment.usual, **overrides})[0]
-    own = {key: value for key, value in own.items() if key.split(".")[0] in OWN or has_option(trial, key)}
-    for backbone in several:
-        known = {**own, **({"backbone": backbone} if backbone else {})}
-        called = f"{options.name or name}.{experiments.prefix(backbone) if len(several) > 1 else ''}{experiment.search}"
-        found[backbone] = study.planned(search, known, replace(options, name=called))
-    return found
+    search, backbones, studies = f"{experiment.search}{separator}{scale}", experiments.backbones(recipe, overrides), {}
+    trial, search_overrides = (
+        named.search(search).pipeline,
+        composed.split_overrides({**experiment.usual, **overrides})[0],
+    )
+    search_overrides = {
+        key: value for key, value in search_overrides.items() if key.split(".")[0] in OWN or has_option(trial, key)
+    }
+    for backbone in backbones:
+        settings = {**search_overrides, **({"backbone": backbone} if backbone else {})}
+        called = (
+            f"{options.name or name}.{experiments.prefix(backbone) if len(backbones) > 1 else ''}{experiment.search}"
+        )
+        studies[backbone] = study.planned(search, settings, replace(options, name=called))
+    return studies
 
 
 class Planned(NamedTuple):
-    """An experiment, checked.
+    """Checked plans of an experiment.
 
     Attributes:
-        plans: by point; of an experiment about claims those alone that a claim which can be measured is about.
-        claims: of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
+        plans: plans by point. An experiment about claims has only those of measurable claims.
+        claims: claims of such an experiment, as :attr:`raysts.papers.verdicts.Agenda.claims`.
     """
 
     plans: Mapping[str, Plan]
@@ -96,20 +110,20 @@ class Planned(NamedTuple):
 def planned(
     recipe: str, overrides: Mapping[str, Any], options: RunOptions, found: Mapping[str | None, Point] | None = None
 ) -> Planned:
-    """The checked plans of an experiment by point.
+    """Return the checked plans of an experiment.
 
     Raises:
-        InputError: anything that would stop one of them later, in one message.
+        InputError: all problems that would stop a pipeline later, in one message.
     """
-    made: Mapping[str, Pipeline] = pipelines(recipe, overrides, options, found)
+    pipelines_by_point: Mapping[str, Pipeline] = pipelines(recipe, overrides, options, found)
     plans: dict[str, Plan] = {}
     claims: Mapping[Claim, str | None] = {}
     notes: Sequence[str] = ()
     if paper := experiments.EXPERIMENTS[recipe.partition("@")[0]].claims:
         corpus = corpus_of(options.data, skip_bad=options.skip_bad, own=options.own)
-        claims, made, notes = agenda(paper, made, corpus, options.stand_ins)
+        claims, pipelines_by_point, notes = agenda(paper, pipelines_by_point, corpus, options.stand_ins)
     problems: list[str] = []
-    for point, pipeline in made.items():
+    for point, pipeline in pipelines_by_point.items():
         try:
             plans[point] = checked_plan(pipeline, options)
         except InputError as error:
@@ -120,14 +134,14 @@ def planned(
 
 
 def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None) -> Result:
-    """Run the pipelines of an experiment in turn, and write the tables of the paper that they fill.
+    """Run the pipelines of an experiment in turn, and write the tables of the paper.
 
-    Each is a run of its own in the storage, ``<name>.<point>``, with its own report. One that fails does not stop the
-    others. ``checked``: what :func:`planned` has found, its notes said.
+    Each pipeline is a separate run in the storage, ``<name>.<point>``, with its report. A failed run does not stop the
+    others. ``checked`` is the result of :func:`planned`, with its notes already reported.
 
     Raises:
-        InputError: anything that would stop one of them later, in one message; nothing has started.
-        RunFailed: some of them failed.
+        InputError: all problems that would stop a pipeline later, in one message, before anything starts.
+        RunFailed: some pipelines failed.
     """
     if checked is None:
         checked = planned(recipe, overrides, options)
@@ -140,12 +154,12 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
         check_name(f"{name}.{point}")
     store = store_of(options.storage)
     if studies := _studies(recipe, overrides, options):
-        found = {}
-        for backbone, each in studies.items():
-            of_study = study.run_study(each, replace(options, name=each.name))
+        best_points = {}
+        for backbone, search_study in studies.items():
+            of_study = study.run_study(search_study, replace(options, name=search_study.name))
             options.say(of_study["table"])
-            found[backbone] = of_study["best"]["overrides"]
-        plans = planned(recipe, overrides, options, found).plans
+            best_points[backbone] = of_study["best"]["overrides"]
+        plans = planned(recipe, overrides, options, best_points).plans
     store.check(writes=True)
     rows: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
@@ -165,13 +179,13 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
         report = write_report(report_data(entry.paper, store.root, entry.tables), folder)
     if failures:
         raise RunFailed("\n".join(failures))
-    more = {}
+    claim_fields = {}
     if entry.claims:
         judged = claims_data(entry.claims, checked.claims, plans, name, options.command or f"raysts run {recipe}")
         report = claims_page.write_report(judged, folder)
-        more = {"claims": [each.as_plain() for each in judged.verdicts], "text": claims_page.text(judged)}
+        claim_fields = {"claims": [verdict.as_plain() for verdict in judged.verdicts], "text": claims_page.text(judged)}
     return {
-        **more,
+        **claim_fields,
         "status": "done",
         "storage": store.uri,
         "name": name,
@@ -179,38 +193,41 @@ def run(recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked:
         "report": str(report),
         "results": rows,
         "left_out": left_out,
-        "skipped": _skipped(plans),
+        "skipped": _skipped_files(plans),
     }
 
 
-def _skipped(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+def _skipped_files(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return list({shard["file"]: shard for plan in plans.values() for shard in plan.skipped}.values())
 
 
 def described(
     recipe: str, overrides: Mapping[str, Any], options: RunOptions, checked: Planned | None = None
 ) -> dict[str, Any]:
-    """The plan of an experiment as plain data: every node of its pipelines once. ``checked``: as in :func:`run`."""
+    """Return the plan of an experiment as plain data, with every node of its pipelines once.
+
+    ``checked`` is as in :func:`run`.
+    """
     nodes: dict[str, dict[str, Any]] = {}
-    found: dict[str | None, Point] = {}
-    for backbone, each in _studies(recipe, overrides, options).items():
-        of_study, best = composed.described_search(each)
-        nodes |= {node["id"]: {**node, "title": f"{each.name}: {node['title']}"} for node in of_study["nodes"]}
-        found |= {backbone: best} if best else {}
-    waits = bool(nodes) and len(found) < len(experiments.backbones(recipe, overrides))
-    plans, _, notes = checked or planned(recipe, overrides, options, found)
+    best_points: dict[str | None, Point] = {}
+    for backbone, search_study in _studies(recipe, overrides, options).items():
+        of_study, best = composed.described_search(search_study)
+        nodes |= {node["id"]: {**node, "title": f"{search_study.name}: {node['title']}"} for node in of_study["nodes"]}
+        best_points |= {backbone: best} if best else {}
+    waits = bool(nodes) and len(best_points) < len(experiments.backbones(recipe, overrides))
+    plans, _, notes = checked or planned(recipe, overrides, options, best_points)
     points: dict[str, dict[str, Any]] = {}
     for point, plan in plans.items():
         for node in describe(plan)["nodes"]:
             points.setdefault(node["id"], {**node, "title": f"{point}: {node['title']}"})
-    left = [node for node in points.values() if node["id"] not in nodes]
-    nodes |= {node["id"]: node for node in (composed.undecided(left) if waits else left)}
+    new_nodes = [node for node in points.values() if node["id"] not in nodes]
+    nodes |= {node["id"]: node for node in (composed.undecided(new_nodes) if waits else new_nodes)}
     first = next(iter(plans.values()))
     return {
         "storage": Store.of(first.storage).uri,
         **describe(first, []),
         "name": recipe.partition("@")[0],
-        "skipped": _skipped(plans),
+        "skipped": _skipped_files(plans),
         "nodes": list(nodes.values()),
         **({"notes": notes} if notes else {}),
     }

@@ -46,14 +46,14 @@ def export(
     Args:
         format: ``sentence-transformers``, or ``onnx`` for an encoder with its pooling and dense layers alone:
             ``model.onnx``, the tokenizer's files and sentence-transformers' modules.
-        dims: the model gives the first so many dimensions alone (``truncate_dim`` of its directory).
-        dtype: what the vectors are to be stored as. A directory has no place for it: its card says how whoever reads it asks
-            sentence-transformers for such numbers, and what they cost.
-        data: where what ``dims`` and ``dtype`` cost is measured; as :func:`raysts.embed`.
+        dims: number of leading dimensions that the model returns (``truncate_dim`` of its directory).
+        dtype: storage type of the vectors. A directory cannot store it: its card tells readers how to ask
+            sentence-transformers for this type, and its cost.
+        data: data that measure the cost of ``dims`` and ``dtype``, as :func:`raysts.embed`.
         dev: as :func:`raysts.embed`.
 
     Returns:
-        status, storage, model (path of the directory); where it was measured also cost, and with ``push`` pushed (address).
+        status, storage, model (path of the directory); if measured also cost, and with ``push`` pushed (address).
     """
     from raysts.commands.context import locate, store_of
     from raysts.commands.smaller import measuring, section
@@ -88,11 +88,11 @@ def export(
             f"others; leave --layers out, or export the model that the heads were fitted on"
         )
     compression.check(loaded, dims, dtype)
-    whole, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
+    full_dims, loaded.truncate_dim = loaded.truncate_dim, dims or loaded.truncate_dim
     if format == "onnx":
         onnx.check(loaded)
-    cost = measuring(loaded, whole, dtype, data, dev, say)(None)
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # whoever wrote it
+    cost = measuring(loaded, full_dims, dtype, data, dev, say)(None)
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else None  # of any encoding
     if dims or dtype != "float32":
         text = (text or f"# {target.name}\n") + section(loaded, dtype, cost)
     if format == "onnx":
@@ -113,7 +113,7 @@ def _check_push(repository: str) -> None:
     """Check what ``--push`` needs before anything is written.
 
     Raises:
-        InputError: no name of a repository, no token, or the hub is switched off.
+        InputError: invalid repository name, no token, or the hub is switched off.
     """
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import HFValidationError
@@ -134,15 +134,15 @@ def _push(folder: Path, repository: str, private: bool) -> str:
 
     api = HfApi()
     try:
-        made = api.create_repo(repository, private=private, exist_ok=True)
-        api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message="Export of raysts")
-    except Exception as error:  # of the hub's library, of the one that it sends with, and of the machine
+        created = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message="Export of raysts")
+    except Exception as error:  # of the hub's library, its transport, or the machine
         reason = " ".join(str(error).split())
         raise RunFailed(
             f"{folder} is written, and could not be sent to {repository} ({reason}); send it with "
             f"'hf upload {repository} {folder}'"
         ) from None
-    return str(made)
+    return str(created)
 
 
 def _text(result: Result) -> str:

@@ -1,8 +1,8 @@
-"""What commands share and what costs nothing to import: a command's record, shared options, ``RunOptions``.
+"""Shared options of the commands, the record of a command, and ``RunOptions``.
 
 A command is a function. Its annotated parameters and its docstring are the parser, the help, the Python signature and the
-reference. The files of commands import at their top what parameters need, and inside the functions what does the work, so that
-``raysts COMMAND --help`` answers at once.
+reference. This module is cheap to import. The files of commands import at their top only what parameters need, and the
+rest inside the functions, so that ``raysts COMMAND --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MAKE, MEASURE, USE, DATA = (
 
 
 class Command(NamedTuple):
-    """One command of ``raysts``.
+    """Command of ``raysts``.
 
     Attributes:
         name: one or two words.
-        function: the Python function of the same name. An option is a parameter of it.
-        text: gives the result for people; may take out of it what only they read.
+        function: the Python function of the command. Its parameters are the options.
+        text: returns the result as text. It may remove fields that only the text needs.
         example: a command line that works.
-        group: the heading that the command stands below.
+        group: heading of the command in the help.
         positional: parameters that are written without an option.
     """
 
@@ -54,13 +54,13 @@ class Command(NamedTuple):
 
 
 def say_on_stderr(text: str) -> None:
-    """Progress goes to stderr; stdout is for results."""
+    """Print progress to stderr, because stdout is for results."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a command runs what it runs; :func:`raysts.run` says what each option means."""
+    """Options of the execution of a command, as in :func:`raysts.run`."""
 
     data: str | Path | None = None
     storage: str | Path | None = None
@@ -75,32 +75,37 @@ class RunOptions:
     stand_ins: bool = False
 
     def after(self, record: Result) -> RunOptions:
-        """On the data of the run or study that ``record`` is of, where none is given; with its text go its judges, beside which
-        others may be given."""
+        """Return these options with the data of a recorded run or study, unless they name data.
+
+        User text of the record comes with its development and test sets. These options may replace or add some.
+        """
         from raysts.data.user import UserData
 
-        own = self.own or UserData()
-        if self.data is not None or own.text:
+        user_data = self.own or UserData()
+        if self.data is not None or user_data.text:
             return self
         before = UserData.from_plain(record.get("own"))
-        judges = replace(before, dev=own.dev or before.dev, test={**before.test, **own.test})
-        return replace(self, data=record.get("data"), own=judges)
+        combined = replace(before, dev=user_data.dev or before.dev, test={**before.test, **user_data.test})
+        return replace(self, data=record.get("data"), own=combined)
 
 
 def on_this_machine(path: str | Path, option: str) -> Path:
-    """A path; the URI of a store, of which a path would be made with that name, is refused."""
+    """Return a path. Raise InputError for a URI of a storage, which would become a folder name."""
     if "://" in str(path):
         raise InputError(f"{option} '{path}': must be a path on this machine; copy what is there from or to the store")
     return Path(path)
 
 
 def _names(hint: Any, tokens: Sequence[Token]) -> list[str] | None:
-    """Return the names in ``a, b``, or None where none is written."""
+    """Return the names in ``a, b``, or None if the text has no name."""
     return [name for token in tokens for name in map(str.strip, token.value.split(",")) if name] or None
 
 
 def _place(hint: Any, tokens: Sequence[Token]) -> str:
-    """Return a path or URI. A shell makes an empty one of a variable that is not set, which must not mean the default."""
+    """Return a path or URI that is not empty.
+
+    A shell replaces an unset variable by an empty text, which must not mean the default.
+    """
     if not tokens[0].value:
         raise ValueError("is empty; name a place, or leave the option out")
     return tokens[0].value
@@ -140,22 +145,22 @@ def _layers(hint: Any, tokens: Sequence[Token]) -> Layers:
     return as_layers(tokens[0].value)
 
 
-def option(help: str, metavar: str | None = None, **more: Any) -> Parameter:  # noqa: A002
-    """Return what the command line knows of a parameter: its help, the word for its value, and more of cyclopts' own."""
-    return Parameter(help=help, metavar=metavar, **more)
+def option(help: str, metavar: str | None = None, **settings: Any) -> Parameter:  # noqa: A002
+    """Return the description of a parameter: its help, the word for its value, and settings."""
+    return Parameter(help=help, metavar=metavar, **settings)
 
 
 HIDDEN = Parameter(parse=False)
-"""A parameter of the function that is no option."""
+"""Marker of a parameter that is not an option."""
 
 
 def one_of(*names: str) -> tuple[str, Group]:
-    """Return the groups of options of which one at most may be given; the help shows them among the others."""
+    """Return the groups of options that exclude each other. The help lists them with all others."""
     return "Parameters", Group(f"One of {', '.join(names)}", show=False, validator=MutuallyExclusive())
 
 
 Say = Annotated[Callable[[str], None], HIDDEN]
-"""Takes progress, a line at a time."""
+"""Function that takes one line of progress."""
 
 CommandLine = Annotated[str | None, HIDDEN]
 """The exact command, for records and reports."""
@@ -279,7 +284,7 @@ SkipBad = Annotated[
 Resamples = Annotated[int, option("bootstrap resamples of an interval; 0 for no intervals", "N")]
 
 
-def layers_option(default: str, of: str = "", **more: Any) -> Parameter:
+def layers_option(default: str, of: str = "", **settings: Any) -> Parameter:
     """Return ``--layers``."""
     help_text = f"pool the last K layers{of}, or 'first_last' (default: {default})"
-    return option(help_text, "K", converter=_layers, **more)
+    return option(help_text, "K", converter=_layers, **settings)

@@ -1,4 +1,4 @@
-"""The command line, made from the signatures and docstrings of the commands' functions."""
+"""Command line, built from the signatures and docstrings of the commands' functions."""
 
 import functools
 import inspect
@@ -51,19 +51,19 @@ COMMANDS: dict[str, Command] = {
     for command in module.COMMANDS
 }
 WORDS = {"data": "Fetch, import, prepare and check data."}
-"""The help of the first word of commands that have two."""
+"""Help of the first word of commands with two words."""
 
 JSON = Annotated[bool, option("print one JSON object as the last line of stdout", show_default=False)]
-"""An option of every command, and a parameter of none."""
+"""Option of every command that is not a parameter of its function."""
 
 
 def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], bool]:
-    """Return the command that is meant, the arguments of its function, and whether ``--json`` is among them.
+    """Return the command, the arguments of its function, and True if ``--json`` is set.
 
-    The command is None where help or the version is asked for, which is printed.
+    The command is None after printing the help or the version.
 
     Raises:
-        InputError: no command, an unknown one, or a value that its option does not take.
+        InputError: no command, an unknown command, or a wrong value of an option.
     """
     for argument in arguments:
         if argument.encode(errors="ignore").decode() != argument:  # records are UTF-8
@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command | None, dict[str, Any], boo
 
 
 def _problem(error: CycloptsError) -> str:
-    """Return the message for a command line that cannot be understood."""
+    """Return the message for a wrong command line."""
     error.verbose = False
     words = " ".join(["raysts", *(error.command_chain or ())])
     if isinstance(error, UnusedCliTokensError):
@@ -101,7 +101,7 @@ def _problem(error: CycloptsError) -> str:
 
 @functools.cache
 def parser() -> App:
-    """Return the command line: every command with its options, from the signature and the docstring of its function."""
+    """Return the command line with every command and its options."""
     shared: dict[str, Any] = {
         "help_format": "plaintext",
         "default_parameter": Parameter(negative=(), json_list=False, json_dict=False, accepts_keys=False, n_tokens=1),
@@ -130,9 +130,9 @@ def parser() -> App:
 
 
 def _entry(command: Command) -> Any:
-    """Return a function with the signature that the command line needs, and the docstring of the command's own.
+    """Return a function with the signature for the command line and the command's docstring.
 
-    Parameters that are not ``positional`` are options alone, and what maps names to values is a list of such pairs.
+    Parameters that are not ``positional`` are keyword-only, and a mapping becomes a list of pairs.
     """
     hints = typing.get_type_hints(command.function, include_extras=True)
     arguments = []

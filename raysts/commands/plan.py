@@ -1,4 +1,4 @@
-"""``raysts plan``: what a run would do, what that costs, and what is done already."""
+"""``raysts plan``: the steps of a run, their costs, and their states."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def plan(
     dev: opt.Dev = None,
     test: opt.Test = None,
 ) -> Plan:
-    """The checked plan of a pipeline: what there is to do and what is done. Starts nothing.
+    """Return the checked plan of a pipeline: its steps and their states. Start nothing.
 
-    Args are those of :func:`raysts.run`; with ``verify`` what is done is read through, and is not done where it is damaged.
+    The arguments are those of :func:`raysts.run`. With ``verify``, artifacts are read in full, and a step with a damaged
+    artifact is not done.
 
     Raises:
-        InputError: anything that would stop it later, in one message.
+        InputError: all problems that would stop the pipeline later, in one message.
     """
     from raysts.commands.context import checked_plan
     from raysts.data.user import UserData
     from raysts.recipes.names import pipeline_of
 
-    own = UserData.of(text, column, dev, test)
+    user_data = UserData.of(text, column, dev, test)
     return checked_plan(
-        pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=own, verify=verify)
+        pipeline_of(recipe, overrides), RunOptions(data, storage, skip_bad=skip_bad, own=user_data, verify=verify)
     )
 
 
@@ -56,31 +57,31 @@ def described(
 ) -> Result:
     """Print every step, its cost and what is done. Starts nothing.
 
-    Of a recipe that begins with a search that is planned, and once it is done what follows.
+    A recipe that begins with a search shows the search, and after its end also the steps that follow.
 
     Args:
-        verify: read through what is done; what is not as it was written is set aside, and waits to be made again.
+        verify: read the finished artifacts in full. Quarantine damaged ones, which wait to be made again.
 
     Returns:
         status, storage, name, backbone (name, id), text (what a text of your own holds), skipped, nodes (id, kind, title,
-        status, resources, sentences, needs); of an experiment about claims notes: what cannot be measured, and is not run.
+        status, resources, sentences, needs); of an experiment about claims notes: claims that cannot be measured and are not run.
     """
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 
-    given = overrides or {}
+    settings = overrides or {}
     options = RunOptions(data, storage, skip_bad=skip_bad, own=UserData.of(text, column, dev, test), verify=verify)
     if is_experiment(recipe):
         from raysts.commands import experiment
 
-        return {"status": "done", **experiment.described(recipe, given, options)}
+        return {"status": "done", **experiment.described(recipe, settings, options)}
     if is_composed(recipe):
         from raysts.commands import composed
 
-        return {"status": "done", **composed.described(recipe, given, options)}
-    pipeline = pipeline_of(recipe, given)  # a wrong name is told before torch is imported
+        return {"status": "done", **composed.described(recipe, settings, options)}
+    pipeline = pipeline_of(recipe, settings)  # reports a wrong name before torch is imported
     from raysts.commands.context import checked_plan
     from raysts.pipeline.plan import describe
     from raysts.storage.store import Store
@@ -90,7 +91,7 @@ def described(
 
 
 def plan_text(result: Result) -> str:
-    """The nodes for people."""
+    """Return the plan as text."""
     from raysts.data.parquet import skipped_line
 
     lines = [f"{result['name']}: backbone {result['backbone']['name']} ({result['backbone']['id']})"]

@@ -1,4 +1,4 @@
-"""``raysts recipes``: the recipes that have a name."""
+"""``raysts recipes``: the named recipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def recipes() -> Result:
-    """List the named recipes: source, what they show, cost; and the command of every table of the papers.
+    """List the named recipes (source, purpose, cost) and the commands of the papers' tables.
 
     Returns:
         status, recipes, tables (paper, table and the command that fills it).
@@ -30,8 +30,8 @@ def _entries() -> dict[str, Entry]:
     from raysts.recipes.names import RECIPES
     from raysts.search.composed import COMPOSED
 
-    several = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
-    return RECIPES | several
+    more_entries = {name: recipe.entry for name, recipe in (COMPOSED | EXPERIMENTS).items()}
+    return RECIPES | more_entries
 
 
 def _text(result: Result) -> str:
@@ -39,7 +39,7 @@ def _text(result: Result) -> str:
 
     entries = _entries()
     names = max(map(len, entries)) + 2
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # what is piped has a line each
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize  # a pipe gets a line per recipe
     lines = [
         textwrap.fill(
             f"{name:<{names}}{e.source}; shows: {e.shows}; cost: {e.cost}", width, subsequent_indent=" " * names

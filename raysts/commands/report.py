@@ -1,4 +1,4 @@
-"""``raysts report``: the HTML reports of a storage again, or a paper's tables with what was measured."""
+"""``raysts report``: HTML reports of a storage, or the tables of a paper with measured values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(
     """Write the HTML reports of a storage again, or a paper's tables.
 
     Returns:
-        status, reports (paths); for a paper also text, and what :meth:`raysts.papers.measured.PaperData.as_plain` says.
+        status, reports (paths); for a paper also text and the fields of :meth:`raysts.papers.measured.PaperData.as_plain`.
     """
     from raysts.commands.context import run_names, store_of
     from raysts.papers import measured, tables
@@ -41,14 +41,18 @@ def report(
     runs = [name] if name else run_names(store)
     if not runs:
         raise InputError(f"no run in {store.uri}: there is nothing to report; 'raysts run quickstart' makes one")
-    plans = {run: _planned_again(run, store) for run in runs}
+    plans = {run: _restore_plan(run, store) for run in runs}
     store.check(writes=True)
-    reports = [_written_again(run, *planned, store) for run, planned in plans.items()]
+    reports = [_rewrite_report(run, *planned, store) for run, planned in plans.items()]
     return {"status": "done", "storage": store.uri, "reports": reports}
 
 
-def _planned_again(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
-    """The plan of a run that the storage remembers, which is as it was, and what is remembered."""
+def _restore_plan(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan of a recorded run and its record.
+
+    Raises:
+        InputError: the plan is not the recorded one.
+    """
     from raysts.commands.context import plan_of, run_record
     from raysts.recipes.recipe import Pipeline
     from raysts.recipes.tree import built
@@ -64,8 +68,8 @@ def _planned_again(name: str, store: Store) -> tuple[Plan, dict[str, Any]]:
     return plan, record
 
 
-def _written_again(name: str, plan: Plan, record: dict[str, Any], store: Store) -> str:
-    """Path of a run's report, which is written from what the storage holds."""
+def _rewrite_report(name: str, plan: Plan, record: dict[str, Any], store: Store) -> str:
+    """Write the report of a run from the storage and return its path."""
     from raysts.report.run.data import report_data
     from raysts.report.run.page import write_report
 

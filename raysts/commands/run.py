@@ -1,4 +1,4 @@
-"""``raysts run``: a pipeline, a search with what follows from it, or an experiment, to its end."""
+"""``raysts run``: a pipeline, a search with its system, or an experiment, to its end."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ def run(
     skip_bad: opt.SkipBad = False,
     say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Run a pipeline to its end. What is done already is not done again.
+    """Run a pipeline to its end. Finished steps are not repeated.
 
     Args:
-        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search
-            with what follows from it (``sts-grid-sed``) or of an experiment (``sed-stability``).
+        recipe: a system's name (``nli-ct-sed``), ``quickstart``, a YAML file, or a pipeline; or the name of a search with
+            its system (``sts-grid-sed``) or of an experiment (``sed-stability``).
         name: name of the run in the storage (default: the recipe's name).
 
     Returns:
-        status, storage, name, model (path or None), delivered (what ``model`` is, and how it compares with the backbone as it
-        was distributed: :class:`raysts.pipeline.deliver.Delivered`), report (path), results (rows), contamination (one per
-        model and task, see ``evaluation.contamination``), notes (that and what else to know, in words: texts that were cut,
-        stages that ended below their start), left_out (members that failed where
-        ``min_members`` allows it: number and reason), skipped (files that ``skip_bad`` left out: table, file, rows,
-        reason), and of a distillation teachers: what tables call those that were not trained here, by their run ids in the
-        rows. After a search also study, best, best_run and points, as :func:`raysts.tune`; of an experiment ``report``
-        is the page of the tables that it fills, ``model`` is None, and rows and members ``left_out`` name their point.
+        status, storage, name, model (path or None), delivered (what ``model`` is, compared with the backbone as distributed:
+        :class:`raysts.pipeline.deliver.Delivered`), report (path), results (rows), contamination (one per model and task,
+        see ``evaluation.contamination``), notes (contamination and other facts as text: texts that were cut, stages that
+        ended below their start), left_out (failed members that ``min_members`` allows: number and reason), skipped (files
+        that ``skip_bad`` left out: table, file, rows, reason), and of a distillation teachers: names in tables of teachers
+        that were not trained here, by their run ids in the rows. After a search also study, best, best_run and points, as
+        :func:`raysts.tune`. An experiment has the page of its tables as ``report`` and None as ``model``, and its rows and
+        ``left_out`` members name their point.
     """
     from raysts.data.user import UserData
     from raysts.papers.experiments import is_experiment
     from raysts.recipes.names import pipeline_of
     from raysts.search.composed import is_composed
 
-    given, own = dict(overrides or {}), UserData.of(text, column, dev, test)
+    settings, user_data = dict(overrides or {}), UserData.of(text, column, dev, test)
     called = str(recipe) if isinstance(recipe, Path) else getattr(recipe, "name", recipe)
-    line = command or f"raysts.run({called!r}, {given!r})"
-    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, own)
+    line = command or f"raysts.run({called!r}, {settings!r})"
+    options = RunOptions(data, storage, name, address, line, strict_contamination, skip_bad, say, user_data)
     if is_experiment(recipe):
         from raysts.commands import experiment
 
-        return experiment.run(recipe, given, options)
+        return experiment.run(recipe, settings, options)
     if is_composed(recipe):
         from raysts.commands import composed
 
-        return composed.run(recipe, given, options)
-    pipeline = pipeline_of(recipe, given)  # a wrong name is told before torch is imported
+        return composed.run(recipe, settings, options)
+    pipeline = pipeline_of(recipe, settings)  # reports a wrong name before torch is imported
     from raysts.commands.context import checked_plan, run_plan
 
     return run_plan(checked_plan(pipeline, options), options)
 
 
 def text_of(result: Result) -> str:
-    """What came of a run, for people."""
+    """Return the result of a run as text."""
     from raysts.data.parquet import skipped_line
     from raysts.evaluation.standings import format_results, named_teachers
     from raysts.pipeline.deliver import Delivered

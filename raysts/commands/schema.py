@@ -1,4 +1,4 @@
-"""``raysts schema``: what a recipe file may hold."""
+"""``raysts schema``: the JSON schema of recipe files."""
 
 import json
 
@@ -6,7 +6,9 @@ from raysts.commands.options import MAKE, Command, Result
 
 
 def schema() -> Result:
-    """Print the JSON schema of a recipe file: every option with its type, bounds, default and description.
+    """Print the JSON schema of a recipe file.
+
+    It has every option with its type, bounds, default and description.
 
     Returns:
         status, schema.

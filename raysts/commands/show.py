@@ -7,25 +7,25 @@ def show(recipe: RecipeName, overrides: Overrides = None) -> Result:
     """Print the resolved recipe tree as YAML.
 
     Returns:
-        status, recipe: of a recipe that begins with a search that and the system that follows, of an experiment every
-        pipeline by its point; notes: what is assumed of a backbone that is not on this machine.
+        status, recipe (of a recipe with a search: the search and its system; of an experiment: every pipeline by point),
+        notes (assumptions about a backbone that is not on this machine).
     """
     from raysts.papers.experiments import is_experiment
     from raysts.recipes import names
     from raysts.recipes.tree import to_plain
     from raysts.search.composed import is_composed
 
-    given, notes = overrides or {}, list[str]()
-    if is_experiment(recipe):  # what runs something imports for longer than a tree takes
+    settings, notes = overrides or {}, list[str]()
+    if is_experiment(recipe):  # imported late, because a tree needs no such imports
         from raysts.commands import experiment
 
-        tree = to_plain(experiment.pipelines(recipe, given, RunOptions(), unknown=notes))
+        tree = to_plain(experiment.pipelines(recipe, settings, RunOptions(), unknown=notes))
     elif is_composed(recipe):
         from raysts.commands import composed
 
-        tree = composed.shown(recipe, given)
+        tree = composed.shown(recipe, settings)
     else:
-        tree = to_plain(names.pipeline_of(recipe, given))
+        tree = to_plain(names.pipeline_of(recipe, settings))
     return {"status": "done", "recipe": tree, "notes": notes}
 
 

@@ -1,4 +1,4 @@
-"""What ``export`` and ``embed`` say of smaller vectors."""
+"""Smaller vectors of ``export`` and ``embed``: their cost, and the card's section on them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,32 +20,33 @@ def measuring(
     dev: Mapping[str, str | Path] | None,
     say: Callable[[str], None],
 ) -> Callable[[np.ndarray | None], Cost | None]:
-    """What says what the chosen dimensions and type cost on a development set, which is opened and checked here; it gives None,
-    and says so, where none is given.
+    """Return a function that measures the cost of fewer dimensions or a smaller type.
 
-    Arguments as :func:`raysts.evaluation.compression.cost`; nothing is measured where nothing is made smaller.
+    The development set is opened and checked here. The function reports the cost with ``say`` and returns it. Without a
+    development set it reports that and returns None. It returns None at once if the vectors stay as they are. For the
+    arguments see :func:`raysts.evaluation.compression.cost`.
     """
     if dtype == "float32" and model.truncate_dim == whole:
         return lambda _: None
-    own = UserData.of(dev=dev)
+    user_data = UserData.of(dev=dev)
     data = data or os.environ.get("RAYSTS_DATA") or None
-    judged = judge(corpus_of(data, own=own)) if data or own else None
+    judged = judge(corpus_of(data, own=user_data)) if data or user_data else None
 
-    def measured(ranges: np.ndarray | None) -> Cost | None:
-        found = cost(model, whole, judged, dtype, ranges) if judged else None
-        what = f"{model.dim} dimensions as {dtype}"
+    def measure_cost(ranges: np.ndarray | None) -> Cost | None:
+        result = cost(model, whole, judged, dtype, ranges) if judged else None
+        vectors = f"{model.dim} dimensions as {dtype}"
         say(
-            f"{what}: {found.text}"
-            if found
-            else f"{what}: what that costs was not measured; name a development set with --data PATH or --dev NAME=FILE"
+            f"{vectors}: {result.text}"
+            if result
+            else f"{vectors}: what that costs was not measured; name a development set with --data PATH or --dev NAME=FILE"
         )
-        return found
+        return result
 
-    return measured
+    return measure_cost
 
 
 def section(model: SentenceModel, dtype: Dtype, cost: Cost | None) -> str:
-    """What the card of an exported directory says of smaller vectors: its own part, and its reader's."""
+    """Return the section on smaller vectors of the card of an exported directory."""
     lines = (
         [f"The model gives the first {model.dim} of its {model.encoder.dim} dimensions."] if model.truncate_dim else []
     )

@@ -1,4 +1,4 @@
-"""What commands do with a study: plan it, run its trials, and read what the storage remembers of it."""
+"""Work of the commands with a study: its plan, its trials, and its records."""
 
 import contextlib
 import importlib.util
@@ -35,14 +35,14 @@ from raysts.training.tensorboard import write_scalars
 
 RunTrials = Callable[[TrialQueue, SearchProgress], None]
 Place = Callable[[Say], RunTrials]
-"""Makes the data and the backbone ready where trials train, and gives what trains them."""
+"""Function that prepares the data and the backbone for the trials, and returns their trainer."""
 
 
 def planned(search: str | Search, overrides: Mapping[str, Any], options: RunOptions) -> Study:
-    """The checked study of a search: what there is to do. Starts nothing and writes nothing.
+    """Return the checked study of a search. Start nothing and write nothing.
 
     Raises:
-        InputError: anything that would stop it later.
+        InputError: a problem that would stop the search later.
     """
     chosen = named.search(search, overrides) if isinstance(search, str) else configured(search, overrides)
     check_name(options.name)
@@ -76,15 +76,15 @@ def run_study(
     mlflow: str | None = None,
     wandb: str | None = None,
 ) -> Result:
-    """Run a planned study to its end; arguments and result as :func:`raysts.tune`."""
-    earlier = _earlier(study, warm_start) if warm_start else []
+    """Run a planned study to its end, with arguments and result of :func:`raysts.tune`."""
+    earlier = _earlier_points(study, warm_start) if warm_start else []
     if options.address == IN_PROCESS and study.search.asha is not None:
         raise InputError("asha: needs trials that train at once, and --address none trains them one after the other")
     _check_tools(options.address, mlflow, wandb)
     place_of = partial(_place, study, options, mlflow, wandb)
     study.store.check(writes=True)
     study.read()
-    # Where there is something to train: what a cluster refuses is refused before anything is written.
+    # Connect to the cluster before anything is written, because it may refuse the trials.
     with (
         contextlib.nullcontext() if study.complete else place_of() as place,
         study.store.lock(f"locks/study-{study.name}.lock", f"raysts tune {study.name}", of=study.folder),
@@ -117,14 +117,14 @@ def _run(
         progress.say(f"{study.name}: {progress.total} trials, {len(study.records)} have ended; study: {study.folder}")
         if not study.complete:
 
-            def ended(record: Record) -> None:
+            def record_end(record: Record) -> None:
                 view.add(record)
                 _write_scalars(study, record)
                 progress.ended(record)
 
             with contextlib.nullcontext(place) if place else place_of() as made_ready:
                 run = made_ready(progress.say)
-                queue = TrialQueue(study, earlier, ended)
+                queue = TrialQueue(study, earlier, record_end)
                 run(queue, progress)
                 failures = queue.failures
     best = scores.by_mean(study.scores(), study.search.objective.mode)
@@ -142,14 +142,14 @@ def _run(
 
 
 def _check_tools(address: str | None, mlflow: str | None, wandb: str | None) -> None:
-    for tool, value, what in (
+    for tool, value, rule in (
         ("mlflow", mlflow, "a tracking URI, such as sqlite:///runs.db"),
         ("wandb", wandb, "the name of a project"),
     ):
         if value is None:
             continue
         if not value.strip():
-            raise InputError(f"--{tool} '': is empty and must be {what}")
+            raise InputError(f"--{tool} '': is empty and must be {rule}")
         if address == IN_PROCESS:
             raise InputError(
                 f"--{tool}: Ray Tune sends the trials there, and --address none trains without Ray; leave out the one or the "
@@ -167,33 +167,33 @@ def _write_scalars(study: Study, record: Record) -> None:
     folder = study.folder / "tensorboard" / name
     if study.store.exists(folder):
         return
-    kept = None if record.value is None else (record.step or 0, record.value)
+    selected = None if record.value is None else (record.step or 0, record.value)
     point = {key: value if isinstance(value, int | float) else str(value) for key, value in record.point.items()}
     start = datetime.fromisoformat(record.finished_at).timestamp() - (record.seconds or 0.0)
-    write_scalars(folder, study.metrics(record), start, {**point, "seed": record.seed}, kept)
+    write_scalars(folder, study.metrics(record), start, {**point, "seed": record.seed}, selected)
 
 
 @contextlib.contextmanager
 def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | None) -> Iterator[Place]:
-    """Where trials train, for the length of the block, and which tools get them."""
-    asked = study.search.pipeline.resources
+    """Yield the place where trials train, for the block. Tools receive the trials from it."""
+    trial_resources = study.search.pipeline.resources
     if options.address == IN_PROCESS:
 
-        def here(say: Say) -> RunTrials:
-            _prepare(study, LocalExecutor(threads=asked.cpus), 1, say)
-            return lambda queue, progress: run_locally(queue, progress, asked)
+        def train_locally(say: Say) -> RunTrials:
+            _prepare(study, LocalExecutor(threads=trial_resources.cpus), 1, say)
+            return lambda queue, progress: run_locally(queue, progress, trial_resources)
 
-        yield here
+        yield train_locally
         return
     with on_ray(options.address) as private, preflight(private, study.plan) as seen:
         from raysts.cluster import capacity
         from raysts.cluster import tune as on_tune
         from raysts.cluster.executor import RayExecutor
 
-        capacity.check_resources(asked, private)
+        capacity.check_resources(trial_resources, private)
         loggers = on_tune.loggers(study, mlflow, wandb, options.say)
 
-        def on_cluster(say: Say) -> RunTrials:
+        def train_on_cluster(say: Say) -> RunTrials:
             study.plan.write_backbone()
             resources = on_tune.per_trial(study)
             capacity.announce(resources, say)
@@ -201,7 +201,7 @@ def _place(study: Study, options: RunOptions, mlflow: str | None, wandb: str | N
             _prepare(study, RayExecutor(seen), min(at_once, study.search.concurrency or at_once), say)
             return lambda queue, progress: on_tune.run_on_ray(queue, progress, resources, loggers)
 
-        yield on_cluster
+        yield train_on_cluster
 
 
 def _prepare(study: Study, executor: Executor, concurrent: int, say: Say) -> None:
@@ -238,18 +238,18 @@ def _result(study: Study, report: Path) -> Result:
 
 
 def study_record(store: Store, name: str) -> tuple[dict[str, Any], list[Record]]:
-    """What the storage remembers of the study called ``name``: its ``study.json`` and its trials."""
+    """Return the record of the study called ``name`` and the records of its trials."""
     record = store.read_json(f"studies/{name}/study.json", fresh=True)
     if record is None:
-        held = [path.parent.name for path in store.get_all("studies", "study.json")]
+        studies = [path.parent.name for path in store.get_all("studies", "study.json")]
         raise InputError(
-            f"no study '{name}' in {store.uri}{nearest(name, held)}; it holds: {', '.join(held) or 'none'}"
+            f"no study '{name}' in {store.uri}{nearest(name, studies)}; it holds: {', '.join(studies) or 'none'}"
         )
     return record, read_records(store.path(f"studies/{name}"))
 
 
 def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | None) -> Pipeline:
-    """The system that distils a student from the best point of a study."""
+    """Return the system that distils a student from the best point of a study."""
     best = scores.by_mean(scores.grouped(trials, record["seeds"]), record.get("mode", "max"))
     if best is None or not best.whole:
         raise InputError(
@@ -270,9 +270,11 @@ def best_point(record: Mapping[str, Any], trials: Sequence[Record], top: int | N
 
 
 def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Store, top: int | None) -> list[str]:
-    """Run ids of the best trials of a study that it keeps."""
+    """Return the run ids of the trials with kept models, best first."""
     finished = [trial for trial in trials if trial.status == "finished"]
-    finished.sort(key=lambda trial: (-rank(trial.value, record.get("mode", "max")), trial.id))  # as a study's best run
+    finished.sort(
+        key=lambda trial: (-rank(trial.value, record.get("mode", "max")), trial.id)
+    )  # the order of a study's best run
     models = [trial.id for trial in finished if store.exists(f"runs/{trial.id}/model")]
     if not models:
         raise InputError(f"--from-study {record['name']}: it keeps no model; go on with it: {record['command']}")
@@ -283,8 +285,8 @@ def best_models(record: Mapping[str, Any], trials: Sequence[Record], store: Stor
     return models[:top]
 
 
-def _earlier(study: Study, name: str) -> list[tuple[Point, float]]:
-    """Points of another study that lie in this one's space, with their mean scores."""
+def _earlier_points(study: Study, name: str) -> list[tuple[Point, float]]:
+    """Return the points of another study in the space of this one, with their mean scores."""
     if study.search.num_samples is None:
         raise InputError("--warm-start: a search of every point of a grid learns nothing; set num_samples to sample it")
     if name == study.name:

@@ -1,4 +1,4 @@
-"""What a comparison compares: the models that a name means, and what they make of the rows."""
+"""Systems of a comparison: the models behind a name, and their scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,16 +23,21 @@ from raysts.recipes.recipe import SOUPS
 from raysts.storage.store import Store
 
 ROLES = ("student", *SOUPS, "ensemble", "members")
-"""What of a run can be compared: ``NAME:ROLE``; without a role the best where that was delivered, else what the system's name
-says: where nothing combines the members all of them."""
+"""Roles of the models of a run that can be compared: ``NAME:ROLE``.
+
+Without a role it is the delivered model if the run delivers the best, else the role that the system's name names. That is
+all members if nothing combines them."""
 
 COMMON = 1
-"""Pooled layers where the models do not agree on their own."""
+"""Pooled layers of models that have different layers by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One system: the folders of its models; as an ensemble they are one system, the mean of their vectors."""
+    """System of a comparison: the folders of its models.
+
+    The models of an ensemble are one system, the mean of their vectors.
+    """
 
     name: str
     folders: tuple[Path, ...]
@@ -47,7 +52,7 @@ class System:
 
 
 def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the tasks to compare on, and those that are left out, with the reason."""
+    """Return the tasks to compare on, and the omitted tasks with the reason."""
     checked, by_name = harness.check_tasks(corpus, tasks), harness.tasks_of(corpus)
     unnamed = [name for name in checked if by_name[name].heavy and not tasks]
     left_out = dict.fromkeys(unnamed, "it takes minutes a model; name it in --tasks")
@@ -60,11 +65,11 @@ def comparable_tasks(corpus: Corpus, tasks: Sequence[str] | None) -> tuple[tuple
     return chosen, left_out
 
 
-# -- what A and B are ----------------------------------------------------------------------------------------------------
+# -- models of A and B ----------------------------------------------------------------------------------------------------
 
 
 def system_of(name: str, store: Store) -> System:
-    """The models behind a name: a run, the runs of a system, or a MODEL."""
+    """Return the models behind a name: a run, the runs of a system, or a MODEL."""
     plain, _, role = name.rpartition(":")
     if role not in ROLES:
         plain, role = name, ""
@@ -73,28 +78,28 @@ def system_of(name: str, store: Store) -> System:
     runs = runs or [record for record in records if record.get("pipeline", {}).get("name") == plain]
     if not runs or (not role and (Path(name) / "config.json").is_file()):
         if role:
-            held = sorted({str(record.get("name")) for record in records})
+            run_names = sorted({str(record.get("name")) for record in records})
             raise InputError(
-                f"'{name}': the storage {store.uri} has no run and no system '{plain}'{nearest(plain, held)}; it has: "
-                f"{', '.join(held) or 'none'}"
+                f"'{name}': the storage {store.uri} has no run and no system '{plain}'{nearest(plain, run_names)}; it has: "
+                f"{', '.join(run_names) or 'none'}"
             )
         return System(name, (locate(name, store),))
-    models = [_of_run(record, role, store) for record in runs]
+    models = [_run_models(record, role, store) for record in runs]
     if len(models) == 1:
         return System(name, *models[0])
     if any(ensemble for _, ensemble in models):
-        several = ", ".join(record["name"] for record in runs)
-        raise InputError(f"'{name}': several runs of this system are ensembles ({several}); name one of them")
+        ensembles = ", ".join(record["name"] for record in runs)
+        raise InputError(f"'{name}': several runs of this system are ensembles ({ensembles}); name one of them")
     return System(name, tuple(dict.fromkeys(folder for folders, _ in models for folder in folders)))
 
 
-def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[Path, ...], bool]:
-    """Model folders of one role of a run, and whether they are an ensemble."""
+def _run_models(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[Path, ...], bool]:
+    """Return the model folders of one role of a run, and True if they are an ensemble."""
     name, pipeline = record["name"], record["pipeline"]
-    held, by_name = _roles(record), {"sed": "student", None: "members"}
+    roles, by_name = _roles(record), {"sed": "student", None: "members"}
     role_of_name = by_name.get(pipeline["combine"], pipeline["combine"])
-    if (role or role_of_name) not in held:
-        raise InputError(f"run '{name}' has no {role}; it has: {', '.join(held)}")
+    if (role or role_of_name) not in roles:
+        raise InputError(f"run '{name}' has no {role}; it has: {', '.join(roles)}")
     teachers = dict(zip(record["members"], pipeline["teachers"], strict=False))
 
     def folder_of(model: str) -> Path | None:
@@ -127,16 +132,16 @@ def _of_run(record: Mapping[str, Any], role: str, store: Store) -> tuple[tuple[P
 
 def _roles(record: Mapping[str, Any]) -> list[str]:
     combine = record["pipeline"]["combine"]
-    held = {"student"} if combine == "sed" else {combine, *(record.get("outcome") or {}).get("soups", ())}
-    return [role for role in ROLES if role in held or (role == "ensemble" and combine) or role == "members"]
+    names = {"student"} if combine == "sed" else {combine, *(record.get("outcome") or {}).get("soups", ())}
+    return [role for role in ROLES if role in names or (role == "ensemble" and combine) or role == "members"]
 
 
-# -- what they make of the rows ------------------------------------------------------------------------------------------
+# -- scores of rows ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The scores of one model by choice of layers, its own among them."""
+    """Scores of one model by choice of layers, which include its default (``own``)."""
 
     own: Layers
     by_layers: dict[Layers, ModelScores]
@@ -151,10 +156,10 @@ def measure(
     prompt: str | None,
     say: Say,
 ) -> list[Measured]:
-    """The scores of a system's models, or of their mean, by choice of layers."""
+    """Return the scores of a system's models, or of their mean, by choice of layers."""
     measured: list[Measured] = []
     sums: dict[Layers, np.ndarray] = {}
-    own: list[Layers] = []
+    default_layers: list[Layers] = []
     sets = harness.sets_of(corpus, tasks)
     for number, folder in enumerate(system.folders, start=1):
         model = pretrained.load(folder, layers=layers, prompt=prompt)
@@ -167,28 +172,31 @@ def measure(
         representations = model.represent_layers(texts, choices)
         say(f"compare: {system.name}: model {number} of {len(system.folders)} embedded {len(texts):,} sentences")
         if system.ensemble:
-            own.append(model.layers)
+            default_layers.append(model.layers)
             for k, representation in representations.items():
                 sums[k] = sums.get(k, np.float32(0)) + representation["vectors"]
             continue
-        by = dict([next(iter(model.similarities.items()))])
-        scores = {k: harness.compared_scores(sets, texts, of_k, by) for k, of_k in representations.items()}
+        similarity = dict([next(iter(model.similarities.items()))])
+        scores = {k: harness.compared_scores(sets, texts, of_k, similarity) for k, of_k in representations.items()}
         measured.append(Measured(model.layers, scores))
     if system.ensemble:
         count = np.float32(len(system.folders))
-        vectors, by = {k: {"vectors": total / count} for k, total in sums.items()}, {"cosine": cosine_of_vectors}
-        means = {k: harness.compared_scores(sets, texts, vectors[k], by) for k in vectors}
-        measured.append(Measured(own[0] if len(set(own)) == 1 else COMMON, means))
+        vectors, similarity = (
+            {k: {"vectors": total / count} for k, total in sums.items()},
+            {"cosine": cosine_of_vectors},
+        )
+        means = {k: harness.compared_scores(sets, texts, vectors[k], similarity) for k in vectors}
+        measured.append(Measured(default_layers[0] if len(set(default_layers)) == 1 else COMMON, means))
     return measured
 
 
 def equal_layers(systems: Sequence[System], measured: Sequence[Sequence[Measured]]) -> Layers:
-    """The choice of layers at which every model was measured."""
-    every = [model for models in measured for model in models]
-    own = {model.own for model in every}
-    for at in (*(own if len(own) == 1 else ()), COMMON):
-        if all(at in model.by_layers for model in every):
-            return at
+    """Return the choice of layers at which every model was measured."""
+    models_of_both = [model for models in measured for model in models]
+    default_layers = {model.own for model in models_of_both}
+    for layers in (*(default_layers if len(default_layers) == 1 else ()), COMMON):
+        if all(layers in model.by_layers for model in models_of_both):
+            return layers
     pools = "; ".join(
         f"{system.name} pools '{', '.join(dict.fromkeys(str(model.own) for model in models))}'"
         for system, models in zip(systems, measured, strict=True)

@@ -1,4 +1,4 @@
-"""``raysts tune``: a search to its end."""
+"""``raysts tune``: a search, to its end."""
 
 from __future__ import annotations
 
@@ -46,36 +46,36 @@ def tune(
     skip_bad: opt.SkipBad = False,
     say: opt.Say = say_on_stderr,
 ) -> Result:
-    """Search what matters, on Ray Tune with Optuna. The same command again goes on where it stopped.
+    """Search options on Ray Tune with Optuna. The same command continues a stopped search.
 
     Options of the search itself, by --set: seeds=3, num_samples=40, concurrency=2, keep=5, resources.gpus=0.25,
     metric=pearson (what trials are compared by: a dev score, or loss), asha=true or asha.grace=0.3, and its space:
-    space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5. A system has no space but what is given: raysts tune
+    space.optim.lr='log(1e-6,1e-4)', space.lower_bound=0,0.25,0.5. A system has only the space in the options: raysts tune
     simcse-sup --set space.batch=32,64 --set space.optim.lr='log(1e-6,1e-4)' --set num_samples=20
 
     Args:
-        search: a name (``raysts.search.named.SEARCHES``), that of a system of one training stage, whose space the overrides
-            give, or a Search.
+        search: a name (``raysts.search.named.SEARCHES``), the name of a system of one training stage with its space in the
+            overrides, or a Search.
         name: name of the study in the storage (default: the search's name).
 
     Returns:
         status, storage, name, study (path), report (path), metric, mode (``max`` or ``min``), trials (number that
         finished), best (overrides, value: the point with the best mean over its seeds), best_run (overrides, seed,
         value), points (overrides, seed, value, status, run: one per trial that has ended), untrained (the value of the
-        backbone as it is, where there is one), table (text), skipped (as :func:`raysts.run`).
+        untrained backbone, if measured), table (text), skipped (as :func:`raysts.run`).
 
     Raises:
-        InputError: anything that would stop it later, or a study of this name that is of another search.
-        RunFailed: trials failed for reasons that are not their points', or none finished.
+        InputError: a problem that would stop the search later, or a study of this name from another search.
+        RunFailed: trials failed for reasons outside their points, or none finished.
     """
     from raysts.commands.study import planned, run_study
     from raysts.data.user import UserData
 
-    given = dict(overrides or {})
-    line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {given!r})"
-    own = UserData.of(text, column, dev)
-    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=own)
-    return run_study(planned(search, given, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
+    settings = dict(overrides or {})
+    line = command or f"raysts.tune({getattr(search, 'name', search)!r}, {settings!r})"
+    user_data = UserData.of(text, column, dev)
+    options = RunOptions(data, storage, name, address, line, skip_bad=skip_bad, say=say, own=user_data)
+    return run_study(planned(search, settings, options), options, warm_start=warm_start, mlflow=mlflow, wandb=wandb)
 
 
 def _text(result: Result) -> str:

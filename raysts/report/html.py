@@ -1,6 +1,7 @@
-"""The HTML pages of the reports: one skeleton, one style sheet, templates in which every value is escaped.
+"""HTML pages of the reports.
 
-A page is one self-contained file that needs neither network nor scripts.
+They share one skeleton and one style sheet, and their templates escape every value. A page is one self-contained file
+that needs neither network nor scripts.
 """
 
 import math
@@ -13,17 +14,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from raysts.storage.store import Store
 from raysts.training.monitor import duration
 
-# Not allowed in XML 1.0: control characters (a failed run's reason may hold terminal colours) and lone surrogates.
+# XML 1.0 forbids control characters (the error of a failed run may hold terminal colours) and lone surrogates.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def render(template: str, **values: object) -> str:
-    """Fill ``template``, a path below this folder or below the package, with ``values``; a missing value is an error."""
+    """Fill ``template`` with ``values``. A missing value is an error.
+
+    The template is a path relative to this folder or to the package.
+    """
     return _NOT_TEXT.sub("\ufffd", _TEMPLATES.get_template(template).render(values))
 
 
 def write_page(html: str, folder: Path) -> Path:
-    """Write a page as ``folder/index.html``, in place of the one that is there, and return that path."""
+    """Write a page as ``folder/index.html``, replacing an earlier one, and return its path."""
     path = folder.absolute() / "index.html"
     with Store.of(folder).put(path) as draft:
         draft.write_text(html, encoding="utf-8")
@@ -31,18 +35,21 @@ def write_page(html: str, folder: Path) -> Path:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text, the head first, as a table to be pasted."""
+    """Return rows of text, the head first, as a Markdown table."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]) + "\n"
 
 
 def hundredfold(value: float) -> str:
-    """A score as the tables show it: times 100, two decimals."""
+    """Return a score as the tables show it: times 100, two decimals."""
     return f"{100 * value:.2f}"
 
 
 def quantity(value: float | None) -> str:
-    """A number with about three significant digits and thousands apart; a dash where there is none."""
+    """Return a number with about three significant digits and separated thousands.
+
+    A value that is None or not finite becomes a dash.
+    """
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,1 +1,1 @@
-"""Searches: which points are tried, what came of them, and what is kept."""
+"""Searches: the choice of points, their trials, and the models that are kept."""

@@ -1,5 +1,7 @@
-"""The recipes that begin with a search. They stand apart from the searches, which import what evaluates, since whoever looks for
-a recipe's name asks here."""
+"""Recipes that begin with a search.
+
+This module does not import the searches, which import the evaluation, so that looking up a recipe name stays cheap.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeGuard
@@ -9,8 +11,12 @@ from raysts.search.space import Point
 
 
 class Composed(NamedTuple):
-    """A recipe that is a search, and the system that is made with its best point. ``system``: name of the pipeline that
-    follows; it has the stage that is searched. ``overrides``: the best point as overrides of the system."""
+    """A recipe of a search and of the system that uses its best point.
+
+    Attributes:
+        system: name of the pipeline that follows. It has the stage that the search varies.
+        overrides: converts the best point to overrides of the system.
+    """
 
     entry: Entry
     search: str
@@ -31,9 +37,9 @@ COMPOSED: dict[str, Composed] = {
         then="the ensemble and its student",
     )
 }
-"""Every one is a name for ``raysts run``, ``plan`` and ``show``."""
+"""Names for ``raysts run``, ``plan`` and ``show``."""
 
 
 def is_composed(recipe: object) -> TypeGuard[str]:
-    """Whether this is the name of a recipe that begins with a search, perhaps at a scale."""
+    """Return True if ``recipe`` names a recipe that begins with a search, at any scale."""
     return isinstance(recipe, str) and recipe.partition("@")[0] in COMPOSED

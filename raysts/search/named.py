@@ -1,7 +1,8 @@
-"""The searches that have a name.
+"""The named searches.
 
 Sources: lower-bound: SED 5.5; latte-mix: Latte-Mix, appendix A.5 and Table 4, its rates "where the paper is silent";
-gausscse: GaussCSE, appendix A and Table 3, whose best values lie on the edge of its grid, so this one is wider.
+gausscse: GaussCSE, appendix A and Table 3. The best values of that table lie on the edge of its grid, so this grid is
+wider.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from raysts.search.space import Dimension
 
 
 def lower_bound(scale: str = "") -> Search:
-    """Lower bounds 0, 0.05, ..., 0.95 of the regression target, ten seeds each: 200 runs."""
+    """Search lower bounds 0, 0.05, ..., 0.95 of the regression target, ten seeds each: 200 runs."""
     bounds = tuple(round(0.05 * i, 2) for i in range(20))
     return Search(
         name="lower-bound",
@@ -28,8 +29,11 @@ def lower_bound(scale: str = "") -> Search:
 
 
 def latte_mix(scale: str = "") -> Search:
-    """Classes, variables, temperature, peak rate, and what the paper does not say: the weight of the reconstruction, how
-    vectors are read, the decoder's variance, free bits, beta, layout; the paper's settings first."""
+    """Search the settings of Latte-Mix, beginning with those of the paper.
+
+    The paper gives classes, variables, temperature and peak rate. It leaves open the weight of the reconstruction, how
+    vectors are read, the variance of the decoder, free bits, beta and layout.
+    """
     paper = {
         "latte.settings.classes": 100,
         "latte.settings.dims": 64,
@@ -58,13 +62,16 @@ def latte_mix(scale: str = "") -> Search:
             "latte.settings.layout": Dimension(choices=("factorised", "single")),
             "latte.optim.lr": Dimension(low=1e-4, high=1e-2, log=True),
         },
-        first=(paper, *(paper | one for one in varied)),
+        first=(paper, *(paper | variation for variation in varied)),
         num_samples=50,
     )
 
 
 def gausscse(scale: str = "") -> Search:
-    """Batch size times learning rate, beyond the corner of the paper's grid; a batch that does not fit is infeasible."""
+    """Search batch size times learning rate, beyond the corner of the paper's grid.
+
+    A batch that does not fit into memory is infeasible.
+    """
     return Search(
         name="gausscse",
         pipeline=names.pipeline(f"gausscse-ent+con{scale}"),
@@ -80,30 +87,32 @@ SEARCHES: dict[str, Callable[[str], Search]] = {
     "latte-mix": latte_mix,
     "gausscse": gausscse,
 }
-"""A search is its line here: commands, help and jobs take its name from it."""
+"""Commands, help and jobs take the names of searches from here."""
 
 
 def search(name: str, overrides: Mapping[str, Any] | None = None) -> Search:
-    """The search called ``name``, perhaps at a scale (``lower-bound@small``), with overrides applied; of a system of one
-    training stage (``simcse-sup``, a YAML file) the search of the space that the overrides give.
+    """Return the search called ``name``, with overrides applied.
+
+    The name may have a scale (``lower-bound@small``). A system of one training stage (``simcse-sup``, a YAML file) gives
+    the search of the space in the overrides.
 
     Raises:
-        InputError: there is none of that name or scale; unknown or wrong overrides.
+        InputError: unknown name or scale, unknown or wrong overrides.
     """
-    plain, at, scale = name.partition("@")
-    unscaled = SEARCHES[plain](f"{at}{scale}") if plain in SEARCHES else _of_system(name)
+    plain, separator, scale = name.partition("@")
+    unscaled = SEARCHES[plain](f"{separator}{scale}") if plain in SEARCHES else _search_system(name)
     most = names.SCALES.get(scale, {}).get("members", unscaled.seeds)
     return configured(replace(unscaled, seeds=min(unscaled.seeds, most)), overrides or {})
 
 
-def _of_system(name: str) -> Search:
+def _search_system(name: str) -> Search:
     try:
         system = names.pipeline(name)
     except InputError as error:
-        known = f"{', '.join(SEARCHES)}, and any system of one training stage with a space that you give"
+        options = f"{', '.join(SEARCHES)}, and any system of one training stage with a space that you give"
         near = nearest(name.partition("@")[0], SEARCHES)
         why = "" if near else f": {error.problems[0]}"
-        raise InputError(f"unknown search '{name}'{near}; searches are {known}{why}") from None
+        raise InputError(f"unknown search '{name}'{near}; searches are {options}{why}") from None
     try:
         return Search(name=system.name, pipeline=system, space={})
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""SearchProgress of a search: one line per trial that has ended, and on a terminal a live table of those that train."""
+"""Progress of a search: a line per ended trial, and a live table on a terminal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from raysts.training.metrics import last_metrics
 from raysts.training.monitor import duration
 
 EVERY = 1.0
-"""Seconds between looks at the files of running trials."""
+"""Seconds between reads of the files of running trials."""
 
 
 class SearchProgress:
-    """Says what has ended, of how many, what is best so far, and about how long the rest will take."""
+    """Messages about ended trials, the best point so far, and an estimate of the remaining time."""
 
     def __init__(self, study: Study, say: Callable[[str], None]) -> None:
         self.study, self.total = study, study.search.points * study.search.seeds
@@ -36,7 +36,7 @@ class SearchProgress:
             from rich.live import Live
 
             console = Console(stderr=True)
-            if console.is_dumb_terminal:  # it cannot draw over what is there
+            if console.is_dumb_terminal:  # it cannot overwrite lines
                 return self
             self.live = Live(console=console, transient=True, auto_refresh=False)
             self.live.start()
@@ -49,18 +49,18 @@ class SearchProgress:
 
     def ended(self, record: Record) -> None:
         metric = self.study.search.objective
-        what = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
+        seed = f"seed {record.seed}" if self.study.search.seeds > 1 else ""
         result = {
             "finished": f"{metric.label} {metric.text(record.value)}",
             "stopped": f"stopped early at step {record.step} of {record.steps}",
             "infeasible": f"infeasible: {record.reason}",
         }[record.status]
         took = f" in {duration(record.seconds)}" if record.seconds else ""
-        point = " ".join(part for part in (text_of(record.point), what) if part)
+        point = " ".join(part for part in (text_of(record.point), seed) if part)
         self.say(f"{len(self.study.records)}/{self.total}  {point}: {result}{took}{self._outlook()}")
 
     def running(self, trials: Iterable[Trial]) -> None:
-        """Draw the live table of the trials that train, at most once a second."""
+        """Draw the live table of running trials, at most once a second."""
         if self.began is None:
             self.began = time.monotonic()
         if self.live is None or time.monotonic() - self.looked < EVERY:

@@ -1,4 +1,7 @@
-"""Which trial is next: points as a sampler proposes them, each with all of its seeds, none twice."""
+"""Queue of the trials of a search.
+
+A sampler proposes points. The queue tries no point twice, and each point with all of its seeds.
+"""
 
 import random
 from collections import deque
@@ -12,15 +15,18 @@ from raysts.search.study import Study
 from raysts.search.trial import Trial, TrialOutcome
 
 REPEATS = 20
-"""Proposals in a row that were tried already, after which a point is drawn from those that are left."""
+"""Number of repeated proposals in a row, after which a point is drawn from the untried ones."""
 
 
 class TrialQueue:
-    """Hands out the trials of a study that are left, and takes their outcomes.
+    """Queue of the remaining trials of a study, which takes their outcomes.
 
-    First come the points of earlier sessions that lack seeds, then the grid or the search's first points, then, up to
-    ``num_samples``, what the sampler makes of everything that has ended so far. ``earlier``: points and scores of another study
-    that the sampler learns from. ``said``: takes the record of a trial that has ended.
+    Points of earlier sessions that lack seeds come first, then the grid or the first points of the search. Up to
+    ``num_samples``, the sampler then proposes points from all scores so far.
+
+    Args:
+        earlier: points and scores of another study that the sampler learns from.
+        said: takes the record of a trial that has ended.
     """
 
     def __init__(
@@ -34,7 +40,7 @@ class TrialQueue:
         self.running: dict[str, Trial] = {}
         self.failures: list[str] = []
         self._asked = {key_of(point) for point in study.asked}
-        self._names: dict[str, str | None] = {}  # points that are being tried, by what the sampler calls them
+        self._names: dict[str, str | None] = {}  # the sampler's names of the points on trial
         self._seeds_left: dict[str, int] = {}
 
         scored = study.scores()
@@ -48,7 +54,7 @@ class TrialQueue:
             first = first[: max(0, self.search.points - len(done))]
         self._first = len(first)
         self._new = 0 if planned is not None else max(0, self.search.points - len(done) - len(first))
-        # Another seed each time, for the same one would propose the same points again.
+        # The seed differs between sessions, because an equal seed would propose the same points again.
         self.sampler = Sampler(self.search, first, derive_seed(study.plan.pipeline.seed, "sampler", len(done)))
         for point, value in earlier:
             self.sampler.add(point, value)
@@ -68,7 +74,10 @@ class TrialQueue:
         return trial
 
     def report(self, trial_id: str, value: float, step: int) -> None:
-        """A value on the way; where a point is one trial, the sampler sees how far a stopped one came."""
+        """Pass an intermediate value to the sampler.
+
+        Only a point of one trial has such values: the sampler learns how far a stopped trial came.
+        """
         name = self._names.get(key_of(self.running[trial_id].point))
         if name is not None and self.search.seeds == 1:
             self.sampler.report(name, value, step)
@@ -82,10 +91,10 @@ class TrialQueue:
                 self.sampler.forget(name)
             return
         self.said(self.study.finish(trial, outcome))
-        self._ended(trial.point)
+        self._count_end(trial.point)
 
     def requeue(self) -> None:
-        """Trials that were handed out and have not ended are handed out again."""
+        """Put running trials back into the queue, in their order."""
         self.ready.extendleft(reversed(self.running.values()))
         self.running.clear()
 
@@ -116,11 +125,14 @@ class TrialQueue:
                 self.ready.append(trial)
             else:
                 self.said(record)
-                self._ended(point)
+                self._count_end(point)
         return True
 
     def _propose(self) -> tuple[str | None, Point | None]:
-        """A point that was not tried, and what the sampler calls it; none is left where the space is exhausted."""
+        """Return an untried point and the sampler's name for it.
+
+        The point is None if the space is exhausted. A point that the sampler did not propose has no name.
+        """
         for repeat in range(REPEATS):
             name = f"{len(self._tried)}.{repeat}"
             suggested = self.sampler.suggest(name)
@@ -132,8 +144,8 @@ class TrialQueue:
         dice = random.Random(derive_seed(self.study.plan.pipeline.seed, "rest", len(rest)))
         return None, dice.choice(rest) if rest else None
 
-    def _ended(self, point: Point) -> None:
-        """One more trial of a point has ended; with the last one the sampler learns its score."""
+    def _count_end(self, point: Point) -> None:
+        """Count an ended trial of a point. After the last one, the sampler learns the score."""
         key = key_of(point)
         self._seeds_left[key] -= 1
         if self._seeds_left[key] or key not in self._names:

@@ -1,4 +1,4 @@
-"""What a study remembers of a trial."""
+"""Record of a trial in a study."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ from raysts.storage.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is remembered of a trial that has ended.
+    """Record of a trial that has ended.
 
     Attributes:
         status: ``finished``, ``stopped`` (early, by ASHA) or ``infeasible``.
-        value: what the search goes by (``Search.metric``); of a stopped trial, the last one it reported.
-        step: step of the kept model, or at which it was stopped.
-        steps: steps of the whole run.
+        value: value of ``Search.metric``. A stopped trial has the last value that it reported.
+        step: step of the kept model, or the step at which the trial was stopped.
+        steps: number of steps of the complete run.
         curve: step and value of every evaluation.
     """
 
@@ -38,20 +38,20 @@ class Record:
 
 
 def read_records(study: Path) -> list[Record]:
-    """The records in a study's folder, in the order in which the trials ended.
+    """Return the records in the folder of a study, in the order in which the trials ended.
 
     Raises:
-        InputError: one of them does not name a run.
+        InputError: a record does not name a run.
     """
     store, records = Store.of(study), []
     for path in store.get_all(study / "trials", "*.json"):
         try:
             if (plain := store.read_json(path)) is not None:
                 records.append(Record(**plain))
-        except TypeError:  # fields are missing, or others are there
+        except TypeError:  # missing or additional fields
             set_aside(path)
     for record in records:
-        check_inside(record.id, f"{study}: a trial", folders=False)  # it names a folder that may be removed
+        check_inside(record.id, f"{study}: a trial", folders=False)  # the id names a folder that may be removed
     return sorted(records, key=lambda record: (record.finished_at, record.id))
 
 
@@ -69,7 +69,7 @@ COLUMNS = {
 
 
 def as_table(records: list[Record]) -> pa.Table:
-    """One row per trial; a column per searched option, named by its path."""
+    """Return a table of one row per trial, with a column per searched option, named by its path."""
     keys = dict.fromkeys(key for record in records for key in record.point)
     columns = {key: _column([record.point.get(key) for record in records]) for key in keys}
     return pa.table(
@@ -81,5 +81,5 @@ def as_table(records: list[Record]) -> pa.Table:
 def _column(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except pa.ArrowException:  # of several types: pooled layers are numbers and words
+    except pa.ArrowException:  # mixed types: pooled layers are numbers and words
         return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -1,4 +1,4 @@
-"""Optuna: proposes the points of a search, says how much its options matter, and shows the study in its dashboard."""
+"""Optuna: proposals of points, importance of options, and the export to its dashboard."""
 
 import contextlib
 import datetime
@@ -22,15 +22,15 @@ def _optuna() -> Any:
 
 
 def direction(search: Search) -> Literal["maximize", "minimize"]:
-    """Which way a search goes, as Optuna calls it."""
+    """Return the direction of a search as Optuna names it."""
     return "maximize" if search.objective.mode == "max" else "minimize"
 
 
 class Sampler:
-    """Proposes points by TPE, those of ``first`` before its own, and learns what came of them.
+    """TPE sampler that proposes the points of ``first`` before its own.
 
-    It draws at random until there are ten points beside those that were set. A point that it has proposed goes by a name,
-    whatever number of trials it has.
+    It draws at random until ten points beyond the preset ones have scores. A proposed point has one name, regardless of
+    its number of trials.
     """
 
     def __init__(self, search: Search, first: Sequence[Point], seed: int) -> None:
@@ -50,47 +50,56 @@ class Sampler:
         self.trials[name].report(value, step)
 
     def complete(self, name: str, value: float | None) -> None:
-        """The score of a point; none, or one that is not a number: it is as bad as can be."""
-        self.study.tell(self.trials.pop(name), **_ended(value))
+        """Give a proposed point its score. None or NaN ranks below every number."""
+        self.study.tell(self.trials.pop(name), **_trial_state(value))
 
     def forget(self, name: str) -> None:
-        """Nothing was learnt of a point."""
+        """Drop a proposed point without a score."""
         self.study.tell(self.trials.pop(name), state=_optuna().trial.TrialState.FAIL)
 
     def add(self, point: Point, value: float | None) -> None:
-        """A point that was not proposed; its score as in :meth:`complete`."""
-        trial = _optuna().trial.create_trial(**_ended(value, "value"), params=dict(point), distributions=self.space)
+        """Add a point that was not proposed, with its score as in :meth:`complete`."""
+        trial = _optuna().trial.create_trial(
+            **_trial_state(value, "value"), params=dict(point), distributions=self.space
+        )
         self.study.add_trial(trial)
 
 
-def _ended(value: float | None, name: str = "values") -> dict[str, Any]:
+def _trial_state(value: float | None, name: str = "values") -> dict[str, Any]:
     states = _optuna().trial.TrialState
     bad = value is None or math.isnan(value)
     return {name: None if bad else value, "state": states.PRUNED if bad else states.COMPLETE}
 
 
 def importance(search: Search, scores: Sequence[PointScores]) -> dict[str, float]:
-    """Share of each option in how the mean scores differ (PED-ANOVA, Watanabe et al. 2023), largest first.
+    """Return the share of each option in the variance of the mean scores, largest first.
 
-    Empty for a single option, and where there are too few points or all scores are the same.
+    The method is PED-ANOVA (Watanabe et al. 2023). The result is empty for a single option, for too few points, and for
+    equal scores.
     """
-    whole = [point for point in scores if point.whole]
-    if len(search.space) < 2 or len(whole) < 4 * len(search.space) or len({point.mean for point in whole}) < 2:
+    complete_points = [point for point in scores if point.whole]
+    if (
+        len(search.space) < 2
+        or len(complete_points) < 4 * len(search.space)
+        or len({point.mean for point in complete_points}) < 2
+    ):
         return {}
     optuna = _optuna()
     study = optuna.create_study(direction=direction(search))
     axes = {key: dimension.axis() for key, dimension in search.space.items()}
-    for point in whole:
+    for point in complete_points:
         study.add_trial(optuna.trial.create_trial(value=point.mean, params=point.point, distributions=axes))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     return optuna.importance.get_param_importances(study, evaluator=evaluator)
 
 
 class View:
-    """``optuna.db``: the records of a study for Optuna's dashboard. It is never read: what is wrong with it harms nothing.
+    """Export of the records of a study to ``optuna.db``, for Optuna's dashboard.
+
+    No code reads the file, so errors in it are harmless.
 
     Args:
-        search: what is searched; with more than one seed a point, the seed is shown as one more parameter.
+        search: the search. With more than one seed per point, the seed is an additional parameter.
     """
 
     def __init__(self, path: Path, name: str, search: Search, say: Callable[[str], None]) -> None:
@@ -104,11 +113,11 @@ class View:
         self.study: Any = None
 
     def rebuild(self, records: Iterable[Record]) -> None:
-        """Make it anew from the records; what it held is dropped."""
+        """Replace the content by the records."""
         with self._tolerant():
             try:
                 self.study = self._empty()
-            except Exception:  # torn by a kill, or no database at all
+            except Exception:  # damaged by a kill, or no database
                 for path in self.path.parent.glob(f"{self.path.name}*"):
                     path.unlink()
                 self.study = self._empty()

@@ -1,4 +1,4 @@
-"""Scores of points over their seeds, the two ways to choose among them, and the table that shows both."""
+"""Scores of points over their seeds, two ways to choose a point, and the table of both."""
 
 import math
 import statistics
@@ -13,7 +13,12 @@ from raysts.search.space import Point, key_of, text_of
 
 @dataclass(frozen=True, slots=True)
 class PointScores:
-    """The trials of one point. ``seeds``: how many it is to have; ``records``: those that have ended, by seed."""
+    """Trials of one point.
+
+    Attributes:
+        seeds: planned number of trials.
+        records: records of ended trials, by seed.
+    """
 
     seeds: int
     records: Sequence[Record]
@@ -32,7 +37,7 @@ class PointScores:
 
     @property
     def whole(self) -> bool:
-        """Whether every seed trained to its end, so that its mean compares with another whole point's."""
+        """True if every seed finished, so that the mean compares with that of another whole point."""
         return len(self.finished) == self.seeds
 
     @property
@@ -45,7 +50,7 @@ class PointScores:
 
     @property
     def score(self) -> float | None:
-        """What a sampler learns: the mean of a whole point."""
+        """The score that a sampler learns: the mean of a whole point."""
         return self.mean if self.whole else None
 
     @property
@@ -68,7 +73,10 @@ class PointScores:
 
 
 def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
-    """Records by point, in the order in which the points came first; those of seeds from ``seeds`` on are left out."""
+    """Group records by point, in the order in which the points first ended.
+
+    Records with a seed number of ``seeds`` or more are omitted.
+    """
     by_point: dict[str, list[Record]] = {}
     for record in records:
         if record.seed < seeds:
@@ -77,23 +85,27 @@ def grouped(records: Iterable[Record], seeds: int) -> list[PointScores]:
 
 
 def by_mean(scores: Sequence[PointScores], mode: Mode) -> PointScores | None:
-    """The point with the best mean over its seeds, of those that have all; where none has, of all. Of equals it is the same
-    whichever ended first."""
-    whole = [point for point in scores if point.whole] or [point for point in scores if point.values]
-    return min(whole, key=lambda point: (-rank(point.mean, mode), key_of(point.point)), default=None)
+    """Return the point with the best mean over its seeds.
+
+    Points that lack seeds count only if no point has all of its seeds. Ties do not depend on the order of the trials.
+    """
+    candidates = [point for point in scores if point.whole] or [point for point in scores if point.values]
+    return min(candidates, key=lambda point: (-rank(point.mean, mode), key_of(point.point)), default=None)
 
 
 def by_best_run(scores: Sequence[PointScores], mode: Mode) -> Record | None:
-    """The single best trial."""
+    """Return the single best trial."""
     finished = [record for point in scores for record in point.finished]
     return min(finished, key=lambda record: (-rank(record.value, mode), record.id), default=None)
 
 
 def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
-    """Whether the 95 % t interval of the difference over the seeds that both have lies on the better side of 0; of fewer than
-    two seeds nothing is shown."""
-    theirs = {record.seed: record.value for record in other.finished}
-    pairs = [(record.value, theirs.get(record.seed)) for record in point.finished]
+    """Return True if the 95 % t interval of the paired difference lies on the better side of 0.
+
+    The pairs are the seeds that both points have. Fewer than two pairs give False.
+    """
+    other_values = {record.seed: record.value for record in other.finished}
+    pairs = [(record.value, other_values.get(record.seed)) for record in point.finished]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     if len(differences) < 2:
         return False
@@ -105,49 +117,53 @@ def is_better(point: PointScores, other: PointScores, mode: Mode) -> bool:
 
 
 def verdict(scores: Sequence[PointScores], mode: Mode, usual: Point) -> str:
-    """What the scores show of the chosen point, in a sentence: it may be within noise of others, and not the simplest.
-    ``usual``: the recipe's own values of the options: the simplest point changes the fewest of them."""
+    """Return a sentence that compares the chosen point with the other points.
+
+    It names the simplest of the points within noise of the best: the one that changes the fewest of ``usual``, the
+    recipe's default values of the options.
+    """
     best = by_mean(scores, mode)
-    others = [point for point in scores if point.values and point is not best]
-    if best is None or not others:
+    rivals = [point for point in scores if point.values and point is not best]
+    if best is None or not rivals:
         return ""
     n = len(best.values)
-    how = f"95 % intervals over seeds, paired; n = {n}" if n > 1 else "one seed a point tests nothing"
-    equal = [point for point in others if not is_better(best, point, mode)]
+    test = f"95 % intervals over seeds, paired; n = {n}" if n > 1 else "one seed a point tests nothing"
+    equal = [point for point in rivals if not is_better(best, point, mode)]
     if not equal:
-        return f"On this development set it is better than each of the {len(others)} other points ({how})."
-    simplest = min([best, *equal], key=lambda point: (_changed(point.point, usual), _order(point)))
+        return f"On this development set it is better than each of the {len(rivals)} other points ({test})."
+    simplest = min([best, *equal], key=lambda point: (_count_changes(point.point, usual), _order(point)))
     named = (
         "it is itself the simplest of them"
         if simplest is best
         else f"the simplest of them is {text_of(simplest.point)}"
     )
-    return f"It is within noise of {len(equal)} of the {len(others)} other points ({how}): no difference is shown; {named}."
+    return f"It is within noise of {len(equal)} of the {len(rivals)} other points ({test}): no difference is shown; {named}."
 
 
-def _changed(point: Point, usual: Point) -> int:
+def _count_changes(point: Point, usual: Point) -> int:
     return sum(value != usual.get(key) for key, value in point.items())
 
 
 def table(
     scores: Sequence[PointScores], metric: RunMetric, usual: Point, untrained: float | None = None, most: int = 60
 ) -> str:
-    """One line per point, best first beyond ``most`` lines, else in the space's order; what is chosen, and what that shows.
+    """Return a table of one line per point, the chosen point, and the verdict on it.
 
-    ``untrained``: what the backbone itself scores.
+    The order is that of the space. Beyond ``most`` points, the table shows the best ones, best first.
+    ``untrained`` is the score of the backbone without training.
     """
     mean, best = by_mean(scores, metric.mode), by_best_run(scores, metric.mode)
     shown = sorted(scores, key=_order)
     if len(shown) > most:
         shown = sorted(scores, key=lambda point: -rank(point.mean, metric.mode))[:most]
-    several = any(point.seeds > 1 for point in scores)
-    head = ["point", metric.label, "std", "best run", "seeds", ""] if several else ["point", metric.label, ""]
+    has_seeds = any(point.seeds > 1 for point in scores)
+    head = ["point", metric.label, "std", "best run", "seeds", ""] if has_seeds else ["point", metric.label, ""]
     lines = [head]
     for point in shown:
         note = "; ".join(part for part in ("<- chosen" if point is mean else "", point.remark) if part)
         top = max(point.values, key=lambda value: rank(value, metric.mode), default=None)
         cells = [text_of(point.point), metric.text(point.mean)]
-        cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if several else []
+        cells += [metric.text(point.std), metric.text(top), f"{len(point.values)}"] if has_seeds else []
         lines.append([*cells, note])
     text = aligned(lines, (0, len(head) - 1))
     if len(scores) > len(shown):
@@ -156,9 +172,9 @@ def table(
         text.append(f"the backbone, before any training: {metric.text(untrained)}")
     if mean is not None:
         text.append(f"by mean over seeds: {text_of(mean.point)} ({metric.text(mean.mean)})")
-    if best is not None and several:
+    if best is not None and has_seeds:
         text.append(f"by best run:        {text_of(best.point)} ({metric.text(best.value)}, seed {best.seed})")
-    text += [said] if (said := verdict(scores, metric.mode, usual)) else []
+    text += [conclusion] if (conclusion := verdict(scores, metric.mode, usual)) else []
     return "\n".join(text)
 
 

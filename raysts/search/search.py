@@ -1,4 +1,4 @@
-"""A Search: a pipeline of one training stage, the space of what varies, and how it is gone through."""
+"""Description of a search: a pipeline of one training stage, a space, and the sampling."""
 
 import math
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from raysts.recipes.tree import Misfit, Tree, built, get_path, has_path, leaves,
 from raysts.search.space import Dimension, Point, corners, grid
 
 MOST_TRIALS = 100_000
-"""Each is a record of its own; the points of a grid are all made before the first is tried."""
+"""Each trial has a record, and all points of a grid are in memory before the first trial."""
 
 
 class Asha(Tree):
     """Asynchronous successive halving on the metric at dev evaluations (Li et al. 2020).
 
-    At the end of the grace period, and after ``reduction`` times as many steps each time, a trial goes on only if it is among
-    the best 1 / ``reduction`` of those that came so far.
+    At the end of the grace period, and after each further ``reduction`` times as many steps, a trial continues only if it
+    is among the best 1 / ``reduction`` of the trials that have reached that step.
     """
 
     grace: float = Field(0.25, gt=0, lt=1, description="fraction of its steps that every trial may train")
@@ -31,20 +31,20 @@ class Asha(Tree):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is searched and how. What is optimised is the mean of a metric over the seeds of a point.
+    """A search over the options of a pipeline. It optimises the mean of a metric over seeds.
 
     Attributes:
-        pipeline: what a trial trains: its one stage, from its backbone; its resources are those of a trial.
-        space: options of the pipeline by dotted path, and the values they may take.
-        metric: what trials are compared by: a dev score of the model that each keeps, to maximise, or ``loss``, the
-            training loss at its end, to minimise; empty: the dev score that selects checkpoints.
-        first: points that are tried first.
-        seeds: trials of every point; they differ in their seeds as the members of an ensemble do.
-        num_samples: so many points, drawn by TPE after the first ones; none: every point of a space of choices.
-        concurrency: trials that train at once; none: as many as the cluster has room for.
-        keep: how many points (or trials) keep their models: the best so far.
-        by: what is best and kept: a ``point`` with all its seeds, by its mean, or single ``trial``s.
-        asha: early stopping; none: every trial trains to its end.
+        pipeline: the pipeline of a trial, with one stage. Its resources are those of a trial.
+        space: options of the pipeline by dotted path, and the values that they may take.
+        metric: what trials are compared by: a dev score of the kept model, to maximise, or ``loss``, the training loss at
+            the end, to minimise. Empty: the dev score that selects checkpoints.
+        first: points to try first.
+        seeds: number of trials of every point. Their seeds differ as those of the members of an ensemble do.
+        num_samples: number of points, drawn by TPE after the first ones. None: every point of a space of choices.
+        concurrency: number of trials that train at once. None: as many as the cluster has room for.
+        keep: number of points (or trials) that keep their models, best first.
+        by: unit that is compared and kept: a ``point`` with all its seeds, by its mean, or a single ``trial``.
+        asha: early stopping. None: every trial trains to its end.
     """
 
     name: str
@@ -103,8 +103,8 @@ class Search:
 
     @property
     def usual(self) -> Point:
-        known = leaves(to_plain(self.pipeline.stages))
-        return {key: known.get(key, known.get(f"{self.stage}.{key}")) for key in self.space}
+        defaults = leaves(to_plain(self.pipeline.stages))
+        return {key: defaults.get(key, defaults.get(f"{self.stage}.{key}")) for key in self.space}
 
     @property
     def objective(self) -> RunMetric:
@@ -112,32 +112,33 @@ class Search:
 
     @property
     def points(self) -> int:
-        every = grid(self.space)
-        if every is None:
+        grid_points = grid(self.space)
+        if grid_points is None:
             assert self.num_samples is not None
             return self.num_samples
-        return min(len(every), self.num_samples or len(every))
+        return min(len(grid_points), self.num_samples or len(grid_points))
 
     def recipe(self, point: Point) -> Recipe:
-        """The recipe of a point.
+        """Return the recipe of a point.
 
         Raises:
-            InputError: the point has a value that the recipe refuses.
+            InputError: the recipe refuses a value of the point.
         """
         return apply_overrides(self.pipeline, point).stages[self.stage]
 
 
 OWN = ("seeds", "num_samples", "concurrency", "keep", "metric")
-"""Options of a search itself; every other one is an option of its pipeline."""
+"""Options of a search itself. Every other option belongs to its pipeline."""
 
 
 def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
-    """A search with values replaced: its own (``seeds``, ``asha.grace``), its space's (``space.optim.lr``), its pipeline's.
+    """Return a copy of a search with overrides applied.
 
-    ``space.KEY=none`` takes an option out of the space; a fixed value for an option that is searched is refused.
+    They change options of the search (``seeds``, ``asha.grace``), its space (``space.optim.lr``) or its pipeline.
+    ``space.KEY=none`` removes an option from the space. An option of the space cannot have a fixed value.
 
     Raises:
-        InputError: unknown options, values that are wrong; all in one message.
+        InputError: unknown options and wrong values, all in one message.
     """
     if not isinstance(search, Search):
         raise InputError(
@@ -145,17 +146,17 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
         )
     problems: list[str] = []
     overrides = {key: value if isinstance(value, Dimension) else to_plain(value) for key, value in overrides.items()}
-    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     asha: dict[str, Any] | None = to_plain(search.asha)
     inner: dict[str, Any] = {}
     space = dict(search.space)
     for key, value in overrides.items():
         if key == "metric":
-            own[key] = str(value)
+            changes[key] = str(value)
         elif key in OWN:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if whole or (value is None and key in ("num_samples", "concurrency")):
-                own[key] = value
+            is_integer = isinstance(value, int) and not isinstance(value, bool)
+            if is_integer or (value is None and key in ("num_samples", "concurrency")):
+                changes[key] = value
             else:
                 problems.append(f"{key}={'none' if value is None else repr(value)}: must be a whole number")
         elif key == "asha":
@@ -190,7 +191,7 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
     first = tuple(point for point in search.first if point.keys() == space.keys())
     first = tuple(point for point in first if all(space[key].holds(value) for key, value in point.items()))
     try:
-        changed = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **own)
+        changed = replace(search, pipeline=pipeline, space=space, first=first, asha=stop, **changes)
     except ValueError as error:
         raise InputError(str(error)) from None
     check_space(changed)
@@ -198,7 +199,7 @@ def configured(search: Search, overrides: Mapping[str, Any]) -> Search:
 
 
 def check_space(search: Search) -> None:
-    """Raise one InputError with every value of the space that the recipe refuses, or one that it is empty."""
+    """Raise InputError if the space is empty, or with every value that the recipe refuses."""
     if not search.space:
         raise InputError(
             "space: is empty, there is nothing to search; say what varies, as --set space.optim.lr=1e-5,3e-5 does"
@@ -225,14 +226,19 @@ def _set_dimension(space: dict[str, Dimension], pipeline: Pipeline, key: str, va
         return []
     try:
         dimension = Dimension.of(value)
-        space[full] = replace(dimension, choices=tuple(_typed(pipeline, full, choice) for choice in dimension.choices))
+        space[full] = replace(
+            dimension, choices=tuple(_as_stored(pipeline, full, choice) for choice in dimension.choices)
+        )
     except ValueError as error:
         return [f"space.{key}: {error}"]
     return []
 
 
-def _typed(pipeline: Pipeline, key: str, value: Any) -> Any:
-    """A value as the recipe holds it (0 is 0.0 where a float is wanted); as it is where the recipe refuses it."""
+def _as_stored(pipeline: Pipeline, key: str, value: Any) -> Any:
+    """Return a value as the recipe stores it: 0 becomes 0.0 for a float.
+
+    A value that the recipe refuses stays as it is.
+    """
     try:
         plain: Any = {name: to_plain(recipe) for name, recipe in apply_overrides(pipeline, {key: value}).stages.items()}
     except InputError:
@@ -241,7 +247,7 @@ def _typed(pipeline: Pipeline, key: str, value: Any) -> Any:
 
 
 def _full_path(pipeline: Pipeline, key: str) -> str | None:
-    """``STAGE.path`` of an option of the stage's recipe, or of its settings; None when it is none."""
+    """Return ``STAGE.path`` of an option of the stage's recipe or settings, or None if unknown."""
     stage, recipe = next(iter(pipeline.stages.items()))
     plain = to_plain(recipe)
     for path in (key.removeprefix(f"{stage}."), key, f"settings.{key}"):

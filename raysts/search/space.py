@@ -1,4 +1,4 @@
-"""The space of a search: per option its choices, or a range."""
+"""Space of a search: the choices or the range of each option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysts.ids import content_id
 from raysts.recipes.tree import parse_value
 
 Point = dict[str, Any]
-"""A point of a space: a value per option, in the space's order."""
+"""Point of a space: a value per option, in the order of the space."""
 
 RANGE = re.compile(r"(uniform|log|int|logint)\(([^,()]+),([^,()]+)\)")
 FORMS = "a list of choices (0.1,0.2), uniform(low,high), log(low,high), int(low,high) or logint(low,high)"
@@ -22,8 +22,10 @@ FORMS = "a list of choices (0.1,0.2), uniform(low,high), log(low,high), int(low,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """The values that one option may take: ``choices``, or the range from ``low`` to ``high``. ``choices``: the values, each
-    once; empty for a range."""
+    """Values that one option may take: ``choices``, or the range from ``low`` to ``high``.
+
+    ``choices`` has every value once, and is empty for a range.
+    """
 
     choices: tuple[Any, ...] = ()
     low: float = 0.0
@@ -44,10 +46,10 @@ class Dimension:
 
     @classmethod
     def of(cls, value: Any) -> Dimension:
-        """The dimension in a list of choices, a single value, or text such as ``log(1e-5,1e-2)``.
+        """Return the dimension of a list of choices, a single value, or text (``log(1e-5,1e-2)``).
 
         Raises:
-            ValueError: it is none, or an empty one.
+            ValueError: the value describes no dimension, or an empty one.
         """
         if isinstance(value, Dimension):
             return value
@@ -81,7 +83,7 @@ class Dimension:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that stand for all when the space is checked: the choices, or both ends of a range."""
+        """The values that a check of the space tries: the choices, or both ends of a range."""
         if self.choices:
             return self.choices
         return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
@@ -101,7 +103,7 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def axis(self) -> Any:
-        """As Optuna's plots show it: choices that are numbers on a scale."""
+        """Return the dimension for Optuna's plots, with numeric choices on a scale."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if not self.choices or not numeric(self.choices):
@@ -117,7 +119,10 @@ Space = Mapping[str, Dimension]
 
 
 def grid(space: Space) -> list[Point] | None:
-    """Every point of a space of choices, the last option varying fastest; None where a range has no end of points."""
+    """Return every point of a space of choices, or None if an option has a range.
+
+    The last option varies fastest.
+    """
     if not all(dimension.choices for dimension in space.values()):
         return None
     values = itertools.product(*(dimension.choices for dimension in space.values()))
@@ -125,23 +130,26 @@ def grid(space: Space) -> list[Point] | None:
 
 
 def corners(space: Space) -> list[Point]:
-    """Points that between them have every choice and both ends of every range, each with the others' first value."""
+    """Return points that cover every choice and both ends of every range.
+
+    They vary one option at a time. The other options have their first value.
+    """
     first = {key: dimension.ends[0] for key, dimension in space.items()}
     return [first] + [{**first, key: value} for key, d in space.items() for value in d.ends[1:]]
 
 
 def key_of(point: Point) -> str:
-    """A name for a point by its content."""
+    """Return the id of a point, a hash of its values."""
     return content_id(point)
 
 
 def text_of(point: Point) -> str:
-    """A point as people read it: the options' last names and values."""
+    """Return a point as text: the last names of its options, and their values."""
     return " ".join(f"{key.rsplit('.', 1)[-1]}={_short(value)}" for key, value in point.items())
 
 
 def numeric(values: Sequence[Any]) -> bool:
-    """Whether all values are numbers."""
+    """Return True if all values are numbers."""
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
@@ -151,7 +159,7 @@ def _short(value: Any) -> str:
 
 def _scalar(text: str) -> Any:
     value = parse_value(text.strip())
-    if isinstance(value, str):  # YAML 1.1 reads 2e-5 as one
+    if isinstance(value, str):  # YAML 1.1 reads 2e-5 as text
         with contextlib.suppress(ValueError):
             return float(value)
     return value

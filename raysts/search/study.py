@@ -1,8 +1,8 @@
-"""A study: the folder in which a search remembers its trials, and the models that it keeps.
+"""Study: the folder of a search, with the records of its trials and the kept models.
 
-``studies/<name>/study.json`` says what is searched; ``trials/`` holds one record per trial that has ended, written by
-the driver alone: the truth. ``optuna.db`` and ``trials.parquet`` are views of it. A trial is a training run like any
-other: its folder is ``runs/<id>/``, and one that is there already is not trained again.
+``studies/<name>/study.json`` describes the search. ``trials/`` holds one record per trial that has ended. Only the driver
+writes these records, and they decide everything. ``optuna.db`` and ``trials.parquet`` are exports of them. A trial is a
+training run like any other: its folder is ``runs/<id>/``, and a finished run is not trained again.
 """
 
 import itertools
@@ -42,23 +42,31 @@ from raysts.training.metrics import read_metrics
 
 
 class ScoreBackbone:
-    """The scores of a backbone on a development set, as a recipe pools it; the unit is its folder and its content id."""
+    """Worker that scores a backbone on a development set, with the pooling of a recipe.
+
+    The unit is the folder of the backbone and its content id.
+    """
 
     def __init__(self, device: str | None, dev: Dev, recipe: Recipe, prompt: str | None) -> None:
         self.device, self.dev, self.recipe, self.prompt = device, dev, recipe, prompt
 
     def __call__(self, unit: tuple[Path, str | None]) -> dict[str, float | None]:
-        """None of one that has no such score."""
+        """Return the scores by metric. A score that is undefined is None."""
         folder, content = unit
-        how = {"pooling": self.recipe.pooling, "layers": self.recipe.layers, "prompt": self.prompt, "content": content}
+        options = {
+            "pooling": self.recipe.pooling,
+            "layers": self.recipe.layers,
+            "prompt": self.prompt,
+            "content": content,
+        }
         try:
-            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **how)))  # type: ignore[arg-type]
+            return dict(self.dev.scores(pretrained.load(folder, device=self.device, **options)))  # type: ignore[arg-type]
         except UndefinedCorrelationError:
             return dict.fromkeys(self.dev.metrics)
 
 
 class Study:
-    """The trials of a search in a storage folder. Making one reads and writes nothing."""
+    """Trials of a search in a storage folder. The constructor reads and writes nothing."""
 
     def __init__(self, search: Search, plan: Plan, name: str) -> None:
         self.search, self.plan, self.name = search, plan, name
@@ -71,7 +79,7 @@ class Study:
     # -- what is searched --------------------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for trials to be of one study, as flat names and values."""
+        """Return the flat names and values that are equal for all trials of one study."""
         search, plan = self.search, self.plan
         recipe = plan.resolved(search.pipeline.stages[search.stage])
         spec = self.spec
@@ -92,20 +100,20 @@ class Study:
         }
 
     def check(self) -> None:
-        """Refuse to go on with another search under the name of this study; the difference is in the message.
+        """Refuse to continue a study of this name with another search.
 
         Raises:
-            InputError: the study that is there was made with another space, recipe, backbone or data.
+            InputError: the stored study has another space, recipe, backbone or data. The message names the difference.
         """
-        known = self._status()
-        if not known:
+        status = self._status()
+        if not status:
             return
-        before = {"metric": reported(self.spec.dev)[0], **known["identity"]}  # older ones knew no other
-        now = self.identity()
+        before = {"metric": reported(self.spec.dev)[0], **status["identity"]}  # older studies have no other metric
+        identity = self.identity()
         changed = [
-            f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}"
-            for key in dict.fromkeys([*before, *now])
-            if before.get(key) != now.get(key)
+            f"{key} was {before.get(key, 'not there')}, is {identity.get(key, 'not there')}"
+            for key in dict.fromkeys([*before, *identity])
+            if before.get(key) != identity.get(key)
         ]
         if changed:
             raise InputError(
@@ -114,7 +122,7 @@ class Study:
             )
 
     def open(self, command: str) -> None:
-        """Read what is there and say in ``study.json`` what is searched. The caller holds the study's lock."""
+        """Read the stored trials and write ``study.json``. The caller holds the lock of the study."""
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(self.folder)
         self.write_status("running", command)
@@ -125,7 +133,7 @@ class Study:
         self.records = {r.id: r for r in read_records(self.folder) if r.seed < self.search.seeds}
 
     def cleanup(self) -> None:
-        """Remove what a killed session, or a trial that was stopped in the middle of a step, has left."""
+        """Remove the leftovers of a killed session and of trials that were stopped within a step."""
         records = list(self.records.values())
         have_checkpoints = at_once(
             lambda record: self.store.exists(self.run_folder(record.id) / "checkpoints"), records
@@ -136,11 +144,11 @@ class Study:
         self.retain()
 
     def close(self, status: str) -> None:
-        """Write ``trials.parquet``, and how it ended into ``study.json``."""
+        """Write ``trials.parquet``, and the final status to ``study.json``."""
         self.cleanup()
         with self.store.put(self.folder / "trials.parquet") as draft:
             pq.write_table(as_table(list(self.records.values())), draft)
-        self.store.upload(self.folder)  # the views too, which their libraries write in place
+        self.store.upload(self.folder)  # also the exports, which their libraries write in place
         self.write_status(status)
 
     @property
@@ -148,7 +156,7 @@ class Study:
         return sum(not scores.missing for scores in self.scores()) >= self.search.points
 
     def reuse_grid(self) -> None:
-        """Take up the points of a grid that something else has trained."""
+        """Record the points of a grid that other pipelines or searches have trained."""
         if self.search.num_samples is None:
             for point in grid(self.search.space) or []:
                 for seed in range(self.search.seeds):
@@ -157,13 +165,13 @@ class Study:
                         self.reuse_finished(trial)
 
     def write_status(self, status: str, command: str | None = None) -> None:
-        """Bring ``study.json`` up to date; ``command``: how to go on, none: as before."""
-        search, metric, known = self.search, self.search.objective, self._status()
-        now = {
+        """Update ``study.json``. ``command`` continues the study, and None keeps the stored one."""
+        search, metric, before = self.search, self.search.objective, self._status()
+        status_record = {
             "name": self.name,
             "search": search.name,
-            "created_at": known.get("created_at") or _now(),
-            "command": command or known.get("command"),
+            "created_at": before.get("created_at") or _timestamp(),
+            "command": command or before.get("command"),
             "status": status,
             "raysts": __version__,
             "data": self.plan.corpus.uri,
@@ -176,26 +184,26 @@ class Study:
             "num_samples": search.num_samples,
             "keep": search.keep,
             "by": search.by,
-            "untrained": known.get("untrained"),
+            "untrained": before.get("untrained"),
             "identity": self.identity(),
             "pipeline": to_plain(search.pipeline),
         }
-        self.store.write_json(self.folder / "study.json", now)
+        self.store.write_json(self.folder / "study.json", status_record)
 
     def score_backbone(self, executor: Executor, say: Say) -> None:
-        """Measure, once, what the trials start from: without it their scores say nothing of what training brings."""
+        """Score the starting model of the trials once, which shows the gain of training."""
         search, plan = self.search, self.plan
         if self.dev is None or search.metric == LOSS or self.untrained is not None:
             return
         args = (self.dev, plan.resolved(search.pipeline.stages[search.stage]), search.pipeline.prompt)
-        (found,) = executor.map(
+        (scores,) = executor.map(
             ScoreBackbone, args, [(plan.start, plan.contents.get(plan.start))], search.pipeline.resources, say
         )
-        self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": found[search.metric]})
+        self.store.write_json(self.folder / "study.json", {**self._status(), "untrained": scores[search.metric]})
 
     @property
     def untrained(self) -> float | None:
-        """The backbone's own score, as the trials pool it; None where it was not measured."""
+        """The score of the backbone with the pooling of the trials, or None if it was not measured."""
         return self._status().get("untrained")
 
     def _status(self) -> dict[str, Any]:
@@ -212,10 +220,10 @@ class Study:
     # -- what trials read --------------------------------------------------------------------------------------------
 
     def token_stores(self) -> list[StoreSpec]:
-        """Every token store that a point of the space reads.
+        """Return the token shards that the points of the space read.
 
         Raises:
-            InputError: an option that decides what is tokenised has a range, or no token store would hold a whole batch.
+            InputError: an option that decides what is tokenised has a range, or no table fills a batch.
         """
         search = self.search
         tokenised = (f"{search.stage}.data.", f"{search.stage}.train.max_length")
@@ -230,7 +238,10 @@ class Study:
         return list({spec.id: spec for spec in map(self.plan.store_spec, recipes)}.values())
 
     def check_data(self) -> None:
-        """Raise an InputError when there is nothing to train on; a single batch that is too large is an infeasible point."""
+        """Raise InputError if no point has enough rows for a batch.
+
+        A point with too few rows for its batch is infeasible if another point has enough.
+        """
         self.token_stores()
         recipes = [self.search.recipe(point) for point in corners(self.search.space)]
         if all(self.plan.optimiser_steps(recipe) == 0 for recipe in recipes):
@@ -247,7 +258,10 @@ class Study:
     # -- trials ------------------------------------------------------------------------------------------------------
 
     def step(self, point: Point, seed: int) -> Step:
-        """Return the training run of a point with its seed number ``seed``: that of a pipeline with this recipe."""
+        """Return the training step of a point with its seed number ``seed``.
+
+        It equals the step of a pipeline with the recipe of the point.
+        """
         plan, stage = self.plan, self.search.stage
         recipe, of_seed = self.search.recipe(point), derive_seed(plan.pipeline.seed, stage, seed)
         return train_step(plan, stage, recipe, of_seed, plan.backbone_model, member=seed)
@@ -257,35 +271,35 @@ class Study:
         return Trial(point=point, seed=seed, job=replace(job, facts={**job.facts, "study": self.name}))
 
     def ask(self, point: Point) -> None:
-        """Remember a point that is about to be tried: a killed search goes on with it."""
+        """Store a point before its trials start, so that a killed search continues with it."""
         self.asked.append(point)
         self.store.write_json(self.folder / "asked.json", self.asked)
 
     def reuse_finished(self, trial: Trial) -> Record | None:
-        """The record of a trial that was trained already, by this study or for something else; None if it was not."""
+        """Return the record of a trial with a trained run, by this study or another, or None."""
         run, lines = self._run(trial.id)
         value = self.search.objective.of_run(run, lines) if run.get("status") in ("done", "pruned") else None
         return None if value is None else self.finish(trial, TrialOutcome("finished", value))
 
     def finish(self, trial: Trial, outcome: TrialOutcome) -> Record:
-        """Record how a trial ended, and remove the models that are beaten."""
+        """Write the record of a trial that has ended, and remove the models of worse trials."""
         assert outcome.status != "failed"
         run, lines = self._run(trial.id)
         values = [(line["step"], self.search.objective.of_line(line)) for line in lines]
         curve = tuple((step, value) for step, value in values if value is not None)
-        kept = run.get("kept") or {}
+        selection = run.get("kept") or {}
         record = Record(
             id=trial.id,
             point=trial.point,
             seed=trial.seed,
             status=outcome.status,
             value=outcome.value if outcome.status != "stopped" else (curve[-1][1] if curve else None),
-            step=kept.get("step") if outcome.status == "finished" else (lines[-1]["step"] if lines else None),
+            step=selection.get("step") if outcome.status == "finished" else (lines[-1]["step"] if lines else None),
             steps=lines[-1]["steps"] if lines else run.get("steps"),
             seconds=lines[-1].get("seconds") if lines else None,
             reason=outcome.reason,
             curve=curve,
-            finished_at=_now(),
+            finished_at=_timestamp(),
         )
         self.store.write_json(self.folder / "trials" / f"{trial.id}.json", asdict(record))
         self.records[record.id] = record
@@ -294,7 +308,10 @@ class Study:
         return record
 
     def clear(self, record: Record) -> None:
-        """Nothing goes on from a trial that did not finish; another pipeline that wants its run trains it from the start."""
+        """Remove the checkpoints of a trial that did not finish, so that no run resumes from them.
+
+        A pipeline that needs the same run trains it from the start.
+        """
         folder = self.run_folder(record.id)
         run = RunFolder(folder).record() if record.status != "finished" else None
         if run and run["status"] != "done":
@@ -314,40 +331,45 @@ class Study:
     # -- which models are kept ---------------------------------------------------------------------------------------
 
     def best(self) -> list[Record]:
-        """The trials whose models are kept, best first; of a study by points, those of the best points."""
+        """Return the trials that keep their models, best first.
+
+        With ``by="point"`` they are the trials of the best points.
+        """
         mode, keep = self.search.objective.mode, self.search.keep
         if self.search.by == "trial":
             finished = [record for record in self.records.values() if record.status == "finished"]
             return sorted(finished, key=lambda record: (-rank(record.value, mode), record.id))[:keep]
-        whole = [scores for scores in self.scores() if scores.whole]
-        ranked = sorted(whole, key=lambda scores: (-rank(scores.mean, mode), key_of(scores.point)))
+        complete = [scores for scores in self.scores() if scores.whole]
+        ranked = sorted(complete, key=lambda scores: (-rank(scores.mean, mode), key_of(scores.point)))
         return [record for scores in ranked[:keep] for record in scores.finished]
 
     def take_back(self) -> list[Record]:
-        """Forget the trials whose models are to be kept and are gone or damaged, so that they are trained again; which. Those
-        that another search has removed stay as they are."""
+        """Drop the best trials if their models are missing or damaged, and return those trials.
+
+        The search trains them again. Models that another search has removed do not count.
+        """
         runs = {record.id: RunFolder(self.run_folder(record.id)).record() for record in self.best()}
         best = [record for record in self.best() if runs[record.id].get("status") != "pruned"]
         models = [self.run_folder(record.id) / "model" for record in best]
         gone = at_once(lambda model: not self.store.exists(model) or not self.store.whole(model, deep=True), models)
         lost = list(itertools.compress(best, gone))
         for record in lost:
-            # First the record of the run, whose value would be taken up again.
+            # The record of the run changes first, because `reuse_finished` would take its value again.
             RunFolder(self.run_folder(record.id)).change(RunState.FAILED)
             self.store.delete(self.folder / "trials" / f"{record.id}.json")
             del self.records[record.id]
         return lost
 
     def retain(self) -> None:
-        """Remove the models that are beaten.
+        """Remove the models of worse trials.
 
-        Those of a point that lacks seeds stay, for it may become the best; so do runs that a pipeline of this storage
-        uses, and those that were not trained for this study.
+        A point that lacks seeds keeps its models, because it may become the best. Runs that a pipeline of this storage
+        uses, and runs that were not trained for this study, keep theirs too.
         """
         keep = {record.id for record in self.best()}
         if self.search.by == "point":
             keep |= {record.id for scores in self.scores() if scores.missing for record in scores.records}
-        # An object store is asked once about a run: this is called after every trial.
+        # This runs after every trial, so an object store gets one request per run.
         beaten = [run_id for run_id in self.records if run_id not in keep | self._without_model]
         self._without_model.update(beaten)
         models = [self.run_folder(run_id) / "model" for run_id in beaten]
@@ -360,19 +382,19 @@ class Study:
         for model in models:
             run = RunFolder(model.parent).record()
             if run.get("study") == self.name and model.parent.name not in used:
-                # First the record: a run without a model must not count as done.
+                # The record changes first: a run without a model must not count as done.
                 RunFolder(model.parent).change(RunState.PRUNED)
                 self.store.delete(model)
 
     # -- what came of them -------------------------------------------------------------------------------------------
 
     def scores(self) -> list[PointScores]:
-        """Every point that has a trial, in the order in which they were tried."""
+        """Return every point that has an ended trial, in the order of the trials."""
         return grouped(self.records.values(), self.search.seeds)
 
     def scores_of(self, point: Point) -> PointScores | None:
         return next(iter(grouped((r for r in self.records.values() if r.point == point), self.search.seeds)), None)
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""One trial: a training run whose end, however it comes, is a result."""
+"""Trial of a search: a training run with a result for every way in which it can end."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Status = Literal["finished", "stopped", "infeasible", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One training run of a search: a point with one of its seeds."""
+    """Training run of a search: a point with one of its seeds."""
 
     point: Point
     seed: int
@@ -36,11 +36,11 @@ class Trial:
 
 
 class TrialOutcome(NamedTuple):
-    """How a trial ended.
+    """Outcome of a trial.
 
-    ``finished``: with the ``value`` of the metric. ``stopped``: by early stopping. ``infeasible``: it ran
-    out of memory or its loss was not finite, which the same point would again. ``failed``: for a reason outside the point
-    (a full disk, a file that cannot be read): it is tried again by the next run of the command.
+    ``finished``: it has the ``value`` of the metric. ``stopped``: early stopping ended it. ``infeasible``: it ran out of
+    memory or its loss was not finite, as it would again at the same point. ``failed``: the reason lies outside the point
+    (a full disk, an unreadable file), and the next run of the command repeats the trial.
     """
 
     status: Status
@@ -49,19 +49,19 @@ class TrialOutcome(NamedTuple):
 
 
 class Stopped(Exception):  # noqa: N818
-    """Raised inside a training run that is to end early."""
+    """Signal that ends a training run early."""
 
 
 class TrialRuntime(Runtime):
-    """Where a trial trains: in this process, with a look at every step whether it is to stop.
+    """Runtime of a trial in this process, which checks for an early stop at every step.
 
-    It writes no checkpoint at its end: three times the weights, for the moment in which the model is written. A kill in that
-    moment costs the steps since the last one.
+    It writes no checkpoint at its end, which would take three times the size of the weights and protect only the moment
+    of writing the model. A kill in that moment costs the steps since the last checkpoint.
 
     Args:
-        metric: what is reported.
-        report: takes the metric's value and the metrics line of every evaluation but the last.
-        stopped: whether to stop.
+        metric: the metric to report.
+        report: takes the value of the metric and the metrics line of every evaluation but the last.
+        stopped: returns True if the trial must stop.
     """
 
     saves_end = False
@@ -88,21 +88,24 @@ class TrialRuntime(Runtime):
             yield share
 
     def report(self, line: dict[str, Any]) -> None:
-        """Hand on a value; at the last step there is nothing left to stop."""
+        """Report a value, except at the last step, where an early stop saves nothing."""
         value = self._metric.of_line(line)
         if value is not None and line["step"] < line["steps"]:
             self._report(value, line)
 
 
 def run_trial(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> TrialOutcome:
-    """Train a trial, from its last checkpoint if it has one. Never raises; what it held in memory is returned."""
+    """Train a trial from its last checkpoint, if any, and free its memory.
+
+    Return the outcome of a run that raises an Exception too.
+    """
     outcome = None
     try:
         outcome = _train(job, metric, runtime)
     finally:
         if outcome is None or outcome.status != "finished":
-            # An exception's traceback holds the tensors of the frames it came through until it is collected. A run that
-            # has come to its end holds nothing, and to look at every object of the process takes 0.2 s.
+            # The traceback of an exception keeps the tensors of its frames alive until it is collected. A finished run
+            # keeps none, and a collection takes 0.2 s.
             gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -128,13 +131,13 @@ def _train(job: Job, metric: RunMetric, runtime: Callable[[], Runtime]) -> Trial
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was not enough."""
+    """Return True if an error reports a lack of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = str(error)
     # On CPU torch says "DefaultCPUAllocator: can't allocate memory", or "not enough memory"; cuBLAS says ALLOC_FAILED.
     return isinstance(error, RuntimeError) and any(
-        said in text for said in ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+        phrase in text for phrase in ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
     )
 
 

@@ -16,7 +16,7 @@ import scipy.stats
 from run_commands import EVALUATION, overrides, raysts, result
 from small_runs import write_backbone
 
-from raysts.commands.distill import _of_models
+from raysts.commands.distill import _models_pipeline
 from raysts.commands.options import RunOptions
 from raysts.data.corpora import Corpus
 from raysts.errors import InputError, RunFailed
@@ -167,7 +167,9 @@ def test_a_student_that_starts_elsewhere_learns_directions(
 ) -> None:
     def learnt(teacher: Path, **asked: Any) -> tuple[str, float, str]:
         options = RunOptions(None, finished.storage, "student", say=lambda text: None)
-        sed = _of_models([str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options).sed
+        sed = _models_pipeline(
+            [str(teacher)], None, {key.replace("__", "."): v for key, v in asked.items()}, {}, options
+        ).sed
         assert sed is not None
         assert isinstance(sed.settings, DistillationSettings)
         return sed.settings.matched, sed.optim.lr, sed.settings.axes

@@ -1,4 +1,4 @@
-"""Axes of the charts: scales with round ticks, and the frame around what is drawn."""
+"""Axes of the charts: scales with round ticks, and the frame around the data."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from raysts.report.charts.svg import tag
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, WIDTH - 14, 12, HEIGHT - 42
-"""Pixels of a chart, and the edges of what is drawn inside its axes."""
+"""Pixels of a chart, and the edges of the area inside its axes."""
 
 Marks = Sequence[tuple[float, str]]
 """Pixel and label of an axis' ticks."""
@@ -18,7 +18,10 @@ Marks = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values in [low, high] -> pixels from ``start`` to ``end``; on a log scale, low is positive."""
+    """A map from values in [low, high] to pixels from ``start`` to ``end``.
+
+    On a log scale, ``low`` is positive.
+    """
 
     low: float
     high: float
@@ -30,52 +33,55 @@ class Scale:
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
-    def ticks(self, wanted: int) -> list[float]:
-        return _log_ticks(self.low, self.high, wanted) if self.log else _linear_ticks(self.low, self.high, wanted)
+    def ticks(self, count: int) -> list[float]:
+        return _log_ticks(self.low, self.high, count) if self.log else _linear_ticks(self.low, self.high, count)
 
-    def marks(self, wanted: int) -> Marks:
-        return [(self(value), tick_text(value)) for value in self.ticks(wanted)]
+    def marks(self, count: int) -> Marks:
+        return [(self(value), tick_text(value)) for value in self.ticks(count)]
 
 
 def fitted(values: Sequence[float], start: float, end: float, pad: float = 0.06, log: bool = False) -> Scale:
-    """A scale that shows all (finite) ``values`` with some room; constant or no values get a range around them."""
+    """Return a scale that shows all (finite) ``values`` with a margin.
+
+    Constant values get a range around them, no values the range of 0 to 1.
+    """
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if log:
         room = max((high / low) ** pad, 1.05)
         return Scale(low / room, high * room, start, end, True)
-    # A range far below the values' precision would make ticks that all read the same.
+    # A range far below the precision of the values would give equal tick labels.
     room = max(pad * (high - low), 1e-9 * max(abs(low), abs(high)))
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
         room = max(abs(low) * 0.1, 0.5 if low == 0 else abs(low) * 0.1)
     return Scale(low - room, high + room, start, end)
 
 
-def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
-    rough = (high - low) / max(1, wanted)
+def _linear_ticks(low: float, high: float, count: int) -> list[float]:
+    rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def _log_ticks(low: float, high: float, wanted: int) -> list[float]:
+def _log_ticks(low: float, high: float, count: int) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-        if len(ticks) <= wanted + 2:
+        if len(ticks) <= count + 2:
             return ticks
-    return ticks[:: math.ceil(len(ticks) / wanted)]
+    return ticks[:: math.ceil(len(ticks) / count)]
 
 
 def tick_text(value: float) -> str:
-    """A tick's label: short, never wrong."""
+    """Return the label of a tick: short, never wrong."""
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:,.6g}"
 
 
 def across(scale: Scale, top: float, low: float) -> list[Markup]:
-    """A horizontal axis at ``low``, and the lines above it up to ``top``."""
+    """Draw a horizontal axis at ``low``, and its grid lines up to ``top``."""
     parts = [tag("line", x1=scale.start, x2=scale.end, y1=low, y2=low, class_="axis")]
     for x, text in scale.marks(5):
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=low, class_="grid"))
@@ -84,7 +90,7 @@ def across(scale: Scale, top: float, low: float) -> list[Markup]:
 
 
 def frame(x: Marks, y: Marks, label: str) -> list[Markup]:
-    """Both axes of a chart, the lines across it, and what goes to the right."""
+    """Draw both axes of a chart, its horizontal grid lines, and the label of the x axis."""
     parts = [tag("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="axis")]
     for pixel, text in y:
         parts.append(tag("line", x1=LEFT, x2=RIGHT, y1=pixel, y2=pixel, class_="grid"))

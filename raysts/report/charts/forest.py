@@ -1,4 +1,4 @@
-"""Forest plot: differences with their intervals beside each other, and the line where there is none."""
+"""Forest plot: differences with their intervals, and the line of no difference."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _WIDTH, _LEFT, _RIGHT, _ROW, _TOP, _BOTTOM = 760, 400.0, 618.0, 20.0, 8.0, 24.0
 
 
 class Estimate(NamedTuple):
-    """A difference, its interval, what it is of, and what is concluded."""
+    """A difference with its label, its interval and its conclusion."""
 
     label: str
     value: float
@@ -22,28 +22,28 @@ class Estimate(NamedTuple):
 
 
 def forest_plot(name: str, title: str, estimates: Sequence[Estimate]) -> Markup:
-    """The estimates, a row each, from above; ``name`` is unique in the page."""
-    ends = [0.0, *(end for each in estimates for end in (each.value, each.low, each.high))]
+    """Draw the estimates, a row each, first on top. ``name`` is unique in the page."""
+    ends = [0.0, *(end for estimate in estimates for end in (estimate.value, estimate.low, estimate.high))]
     scale = fitted(ends, _LEFT, _RIGHT)
     low = _TOP + _ROW * len(estimates)
     parts = across(scale, _TOP, low)
     parts.append(tag("line", x1=scale(0.0), x2=scale(0.0), y1=_TOP, y2=low, class_="axis"))
-    for index, each in enumerate(estimates):
+    for index, estimate in enumerate(estimates):
         y = _TOP + _ROW * (index + 0.5)
         parts.append(
             tag(
                 "g",
-                tag("title", f"{each.label}: {_words(each)}"),
-                tag("text", each.label, x=_LEFT - 10, y=y + 4, text_anchor="end", class_="label"),
-                tag("line", x1=scale(each.low), x2=scale(each.high), y1=y, y2=y, class_="interval"),
-                tag("circle", cx=scale(each.value), cy=y, r=4, class_="mark"),
-                tag("text", each.said, x=_RIGHT + 12, y=y + 4, class_="number"),
+                tag("title", f"{estimate.label}: {_words(estimate)}"),
+                tag("text", estimate.label, x=_LEFT - 10, y=y + 4, text_anchor="end", class_="label"),
+                tag("line", x1=scale(estimate.low), x2=scale(estimate.high), y1=y, y2=y, class_="interval"),
+                tag("circle", cx=scale(estimate.value), cy=y, r=4, class_="mark"),
+                tag("text", estimate.said, x=_RIGHT + 12, y=y + 4, class_="number"),
                 class_="role-student",
             )
         )
-    said = "; ".join(f"{each.label}: {_words(each)}" for each in estimates)
-    return drawing(name, title, said, parts, _WIDTH, low + _BOTTOM)
+    text = "; ".join(f"{estimate.label}: {_words(estimate)}" for estimate in estimates)
+    return drawing(name, title, text, parts, _WIDTH, low + _BOTTOM)
 
 
-def _words(each: Estimate) -> str:
-    return f"{each.value:+.2f} [{each.low:+.2f}, {each.high:+.2f}], {each.said}"
+def _words(estimate: Estimate) -> str:
+    return f"{estimate.value:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}], {estimate.said}"

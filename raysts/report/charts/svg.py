@@ -1,33 +1,37 @@
-"""Elements of SVG drawings from Python values; every text and attribute is escaped."""
+"""Elements of SVG drawings from Python values. Every text and attribute is escaped."""
 
 from markupsafe import Markup
 
 
 def tag(name: str, /, *children: Markup | str | None, **attributes: object) -> Markup:
-    """One element.
+    """Return one element.
 
-    ``class_`` is written ``class``, other underscores as hyphens; an attribute or a child that is None is left out.
+    The attribute ``class_`` becomes ``class``, other underscores become hyphens. Attributes and children that are None
+    are omitted.
     """
-    written = Markup().join(
+    markup = Markup().join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _plain(value))
         for key, value in attributes.items()
         if value is not None
     )
     if not children:
-        return Markup(f"<{name}{written}/>")
-    return Markup(f"<{name}{written}>{Markup().join(child for child in children if child is not None)}</{name}>")
+        return Markup(f"<{name}{markup}/>")
+    return Markup(f"<{name}{markup}>{Markup().join(child for child in children if child is not None)}</{name}>")
 
 
 def _plain(value: object) -> object:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-def drawing(name: str, title: str, described: str, parts: list[Markup], width: float, height: float) -> Markup:
-    """A drawing of so many pixels, whose title and description say in words what it shows; ``name`` is unique in the page."""
+def drawing(name: str, title: str, description: str, parts: list[Markup], width: float, height: float) -> Markup:
+    """Return a drawing of ``width`` by ``height`` pixels, with title and description as text.
+
+    ``name`` is unique in the page.
+    """
     return tag(
         "svg",
         tag("title", title, id=f"{name}-t"),
-        tag("desc", described, id=f"{name}-d"),
+        tag("desc", description, id=f"{name}-d"),
         *parts,
         viewBox=f"0 0 {width:g} {height:g}",
         width=f"{width:g}",
@@ -39,10 +43,10 @@ def drawing(name: str, title: str, described: str, parts: list[Markup], width: f
 
 
 def figure(caption: str, content: Markup) -> Markup:
-    """A drawing, or a table, with its caption."""
+    """Return a drawing, or a table, with its caption."""
     return tag("figure", tag("figcaption", caption), content)
 
 
 def polyline(points: list[tuple[float, float]], class_: str | None = None) -> Markup:
-    """A line through pixels."""
+    """Draw a line through pixels."""
     return tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)

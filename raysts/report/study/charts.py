@@ -1,4 +1,7 @@
-"""Charts of a study: its scores by options, and the best so far; axes of scores span the interval of the best (``reach``)."""
+"""Charts of a study: its scores by options, and the best score so far.
+
+Axes of scores span the interval of the best score (``reach``).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +22,7 @@ _LOG_ABOVE = 9.0
 def score_chart(
     name: str, option: str, points: Sequence[PointResult], metric: RunMetric, reach: Sequence[float] = ()
 ) -> Markup:
-    """Draw the metric against one option: a dot per trial, the mean with one deviation to both sides."""
+    """Draw the metric against one option: a dot per trial, the mean with one standard deviation."""
     values = [point.values[option] for point in points]
     names = [] if numeric(values) else sorted(set(map(str, values)))
 
@@ -46,16 +49,16 @@ def score_chart(
         x = fitted([dot.x for dot in dots], LEFT, RIGHT, pad=0.03, log=log)
         marks = x.marks(6)
     y = fitted([*(end for dot in dots for end in dot.ends), *(metric.factor * end for end in reach)], BOTTOM, TOP)
-    # No line goes through names, or through single trials at scattered values.
+    # Names, and single trials at scattered values, have no order that a line could show.
     joined = not names and any(len(point.scores) > 1 for point in points)
     best = max(points, key=lambda point: rank(point.mean, metric.mode))
-    said = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
+    description = f"{metric.title} against {option}; best {metric.text(best.mean)} at {best.values[option]}."
     parts = [*frame(marks, y.marks(5), option), *line(dots, x, y, joined)]
-    return _figure(name, f"{metric.title} against {option}", said, parts)
+    return _figure(name, f"{metric.title} against {option}", description, parts)
 
 
 def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Sequence[float] = ()) -> Markup:
-    """The trials in the order in which they ended, and the best of them so far."""
+    """Draw the trials in the order in which they ended, and the best score so far."""
     x = fitted([1, max(2, len(scores))], LEFT, RIGHT, pad=0.0)
     y = fitted([metric.factor * score for score in (*scores, *reach)], BOTTOM, TOP)
     best: float | None = None
@@ -66,14 +69,14 @@ def best_so_far(name: str, scores: Sequence[float], metric: RunMetric, reach: Se
             steps.append((x(number), y(metric.factor * best)))
         best = max(score, score if best is None else best, key=lambda value: rank(value, metric.mode))
         steps.append((x(number), y(metric.factor * best)))
-        said = tag("title", f"trial {number}: {metric.text(score)}")
-        parts.append(tag("circle", said, cx=x(number), cy=y(metric.factor * score), r=2.2, class_="faint"))
+        tooltip = tag("title", f"trial {number}: {metric.text(score)}")
+        parts.append(tag("circle", tooltip, cx=x(number), cy=y(metric.factor * score), r=2.2, class_="faint"))
     parts.append(polyline(steps, class_="line"))
     return _figure(name, f"{metric.title}: the best so far", f"{len(scores)} trials, best {metric.text(best)}.", parts)
 
 
-def _figure(name: str, title: str, described: str, parts: list[Markup]) -> Markup:
-    return figure(title, drawing(name, title, described, [tag("g", *parts, class_="s0")], WIDTH, HEIGHT))
+def _figure(name: str, title: str, description: str, parts: list[Markup]) -> Markup:
+    return figure(title, drawing(name, title, description, [tag("g", *parts, class_="s0")], WIDTH, HEIGHT))
 
 
 def _label(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the report of a study shows, from its records."""
+"""Content of the report of a study, from its records."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ from raysts.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """One point of a study: values by option, scores of its finished trials, their mean and standard deviation."""
+    """Point of a study: values by option, scores of its finished trials, mean and deviation."""
 
     values: Point
     scores: Sequence[float]
@@ -34,14 +34,14 @@ class PointResult:
 
 @dataclass(frozen=True, slots=True)
 class StudyData:
-    """Everything the report of a study shows.
+    """Content of the report of a study.
 
     Attributes:
         winning: the command that trains the chosen point.
         ended: values of finished trials in the order in which they ended.
-        importance: share of each option in how the scores differ; empty where it cannot be told.
-        reach: ends of about the 95 % interval of the best score by the rows of the development set, not times 100; empty
-            where there is none.
+        importance: share of each option in the variance of the scores. Empty if it cannot be estimated.
+        reach: ends of the approximate 95 % interval of the best score over the rows of the development set, not times
+            100. Empty if the score has no interval.
     """
 
     name: str
@@ -66,7 +66,7 @@ _ENDINGS = {"finished": "finished", "stopped": "stopped early", "infeasible": "i
 
 
 def report_data(study: Study) -> StudyData:
-    """Everything the report of a study shows."""
+    """Read the content of the report of a study."""
     store, scores = Store.of(study.plan.storage), study.scores()
     about = store.read_json(study.folder / "study.json", fresh=True) or {}
     metric, space, records = study.search.objective, study.search.space, list(study.records.values())
@@ -113,15 +113,15 @@ def _headline(study: Study, scores: Sequence[PointScores], untrained: float | No
     score = mean_text(metric, best.mean, best.std, len(best.values), " seeds")
     sentences = [f"Chosen by mean over seeds: {text_of(best.point)}, {metric.described}: {score}."]
     sentences += [f"The backbone, before any training: {metric.text(untrained)}."] if untrained is not None else []
-    sentences += [said] if (said := verdict(scores, metric.mode, study.search.usual)) else []
+    sentences += [conclusion] if (conclusion := verdict(scores, metric.mode, study.search.usual)) else []
     if study.search.seeds > 1 and run.value is not None:
         sentences.append(f"The best single run: {text_of(run.point)} with seed {run.seed}: {metric.text(run.value)}.")
     return sentences
 
 
-def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, what: str = "") -> str:
-    """``71.20 ± 0.31 over 10``; of one value that alone."""
-    return metric.text(mean) + (f" ± {metric.text(std)} over {n}{what}" if std is not None else "")
+def mean_text(metric: RunMetric, mean: float, std: float | None, n: int, unit: str = "") -> str:
+    """Return ``71.20 ± 0.31 over 10``, or only the mean if ``std`` is None."""
+    return metric.text(mean) + (f" ± {metric.text(std)} over {n}{unit}" if std is not None else "")
 
 
 def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
@@ -131,17 +131,20 @@ def _reach(study: Study, best: PointScores | None) -> Sequence[float]:
 
 
 def winning_command(study: Study, best: PointScores) -> str:
-    """The command that trains the chosen point as its trials were: every option that is not the system's own, data, storage."""
+    """Return the command that trains the chosen point as its trials did.
+
+    It names data, storage, and every option that differs from the default of the system.
+    """
     search, plan = study.search, study.plan
-    wanted = leaves(to_plain(apply_overrides(search.pipeline, best.point).updated(members=search.seeds)))
+    point_settings = leaves(to_plain(apply_overrides(search.pipeline, best.point).updated(members=search.seeds)))
     usual = leaves(to_plain(names.pipeline(search.pipeline.name)))
-    options = {path: value for path, value in wanted.items() if path not in usual or usual[path] != value}
+    options = {path: value for path, value in point_settings.items() if path not in usual or usual[path] != value}
     texts = [f"{path.removeprefix('recipes.')}={_as_option(value)}" for path, value in options.items()]
     settings = [part for text in texts for part in ("--set", text)]
-    where = ["--data", plan.corpus.uri] if plan.corpus.uri else []
-    where += [*plan.corpus.user.arguments(), "--storage", Store.of(plan.storage).uri]
+    places = ["--data", plan.corpus.uri] if plan.corpus.uri else []
+    places += [*plan.corpus.user.arguments(), "--storage", Store.of(plan.storage).uri]
     skip = ["--skip-bad"] if plan.corpus.skip_bad else []
-    return shlex.join(["raysts", "run", search.pipeline.name, *settings, *where, *skip])
+    return shlex.join(["raysts", "run", search.pipeline.name, *settings, *places, *skip])
 
 
 def _as_option(value: Any) -> str:

@@ -10,12 +10,12 @@ from raysts.report.study.data import StudyData
 
 
 def write_report(data: StudyData, folder: Path) -> Path:
-    """Write the page into ``folder``; its path."""
+    """Write the page into ``folder`` and return its path."""
     return html.write_page(render(data), folder)
 
 
 def render(data: StudyData) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     return html.render("study/page.html", data=data, charts=_charts(data), trials=sum(data.outcomes.values()))
 
 
