@@ -1,4 +1,4 @@
-"""Main memory that a worker takes, estimated before it is there."""
+"""Estimates of the main memory of a worker."""
 
 import math
 from contextlib import suppress
@@ -16,7 +16,7 @@ ON_GPU = 3
 
 
 def weights(model: Path) -> int:
-    """Bytes of a model's weights in float32, whatever they are stored in; of pickled ones as they are stored."""
+    """Return the bytes of a model's weights in float32, of pickled ones as they are stored."""
     from safetensors import SafetensorError, safe_open
 
     total = 0
@@ -29,6 +29,6 @@ def weights(model: Path) -> int:
 
 
 def worker_gigabytes(model: Path, on_gpu: bool) -> float:
-    """Return the GB of main memory that a worker takes which trains the model, to a tenth."""
+    """Return the GB of main memory of a worker that trains the model, to a tenth."""
     copies = ON_GPU if on_gpu else ON_CPU
     return math.ceil((PROCESS + copies * weights(model)) / 1e8) / 10
