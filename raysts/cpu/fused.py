@@ -46,10 +46,10 @@ class _Parts(NamedTuple):
     """Modules of a layer, in the order in which they compute."""
 
     linear: tuple[Any, ...]
-    """Of queries, keys, values, what attention mixed, and the two of the feed-forward part."""
+    """Layers of queries, keys, values, attention's output, and the two of the feed-forward part."""
     norms: tuple[Any, ...]
     drops: tuple[float, ...]
-    """Of weights of attention, and of what is added to each residual."""
+    """Dropout of attention's weights, and of both additions to the residual."""
     heads: int
     scaling: float
 

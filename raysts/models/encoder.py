@@ -184,10 +184,7 @@ class Encoder(nn.Module):
         return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())
 
     def tokens(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
-        """Return token vectors [B, T, H] in float32 of the chosen layers, with padding.
-
-        Rows come in the batch's order.
-        """
+        """Return token vectors [B, T, H] in float32 of the chosen layers, in the batch's order."""
         return self.token_layers(ids_BT, lengths_B, (self.layers,), host_lengths)[0]
 
     def token_layers(
@@ -273,7 +270,7 @@ class Encoder(nn.Module):
                 results[name] = self._pool(packed, values_N, "mean")
                 continue
             rows = [row for part_RT in packed.unpack(values_N) for row in part_RT]
-            # Nothing was sorted where the batch's own lengths are host_lengths.
+            # Rows are in the order of ``host_lengths`` unless packing sorted them.
             lengths = packed.lengths_B if host_lengths is None or packed.order_B is not None else host_lengths
             rows = [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
             order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()

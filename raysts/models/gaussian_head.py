@@ -18,10 +18,10 @@ from raysts.ops.gaussian import KINDS, Gaussians, Kind
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 
 LOG_VAR = "log_var.safetensors"
-"""What lies beside the weights of mu: the weights of log_var; its metadata names the similarity."""
+"""File with the weights of log_var, beside those of mu. Its metadata names the similarity."""
 
 NAMES: dict[Kind, str] = {"per_dimension": "gauss", "paper": "gauss-paper"}
-"""What the results table calls the two similarities."""
+"""Names of the two similarities in the results table."""
 
 _PAIRS = 1024  # pairs compared together: [1024, 768] float64 stays in the cache
 

@@ -85,10 +85,7 @@ ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn
 
 
 def _activation(path: str) -> nn.Module:
-    """Return the activation function that a Dense module names, from torch alone.
-
-    No other code is run.
-    """
+    """Return the activation function that a Dense module names, from torch and no other code."""
     name = path.rsplit(".", 1)[-1]
     kind = getattr(torch.nn, name, None) if path.startswith("torch.nn.") else None
     if not (isinstance(kind, type) and kind.__module__ in {path.rpartition(".")[0] for path in ACTIVATIONS.values()}):

@@ -12,7 +12,7 @@ Layer 0 is the embedding layer.
 """
 
 PoolingMode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-"""As sentence-transformers names them."""
+"""Names of sentence-transformers."""
 
 EVERY_LAYER = "only-all"
 """Stands for every layer alone, where an option takes several choices."""

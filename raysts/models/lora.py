@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # what only asks whether it is installed needs no torch
     from raysts.models.encoder import Encoder
 
 SCALE = 2
-"""By which the product of the two matrices is multiplied, peft's alpha / r."""
+"""Factor of the product of the two matrices, peft's alpha / r."""
 
 
 def missing() -> str | None:

@@ -204,10 +204,8 @@ def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
         weights: Sequence[float] = [1.0] * (depth + 1 - start)
         for path in (folder / "model.safetensors", folder / "pytorch_model.bin"):
             if path.is_file():
-                tensors = (
-                    load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-                )
-                weights = tensors["layer_weights"].tolist()
+                state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+                weights = state["layer_weights"].tolist()
                 break
         if len(weights) != depth + 1 - start:
             raise ValueError(f"{len(weights)} layer weights for {depth + 1 - start} layers")

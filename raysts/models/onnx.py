@@ -65,10 +65,7 @@ class Graph(nn.Module):
 
 
 def _plain(backbone: Any) -> nn.Module:
-    """Return the backbone with transformers' layers.
-
-    ONNX has neither packed attention nor oneDNN's products.
-    """
+    """Return the backbone without packed attention and oneDNN's products, which ONNX lacks."""
     if isinstance(backbone, WordVectors):
         return backbone
     config = copy.deepcopy(backbone.config)  # the constructor changes the attention that it names
@@ -157,10 +154,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
 
 
 def _save_modules(model: SentenceModel, draft: Path, card: str | None) -> None:
-    """Write the model's directory without its weights and without its choice of layers.
-
-    The graph has the chosen layers.
-    """
+    """Write the model's directory without weights and choice of layers, which the graph has."""
     model.save(draft, card)
     (draft / "model.safetensors").unlink()
     listed = read_json(draft / "modules.json", list)

@@ -194,10 +194,7 @@ def attend(
     attention_dropout: bool = True,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention within each text of a packed row [1, A, N, E] -> [1, N, A, E].
-
-    A transformers attention function.
-    """
+    """Return attention within each text of a packed row [1, A, N, E] -> [1, N, A, E]."""
     dropout = dropout if attention_dropout else 0.0
     if isinstance(groups, Row):
         return _attend_row(groups, query[0], key[0], value[0], scaling, dropout)[None], None
@@ -208,10 +205,7 @@ def attend(
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if a kernel for attention without padding exists.
-
-    It is flash attention, for numbers of two bytes and no dropout.
-    """
+    """Return True if flash attention exists, which needs two-byte numbers and no dropout."""
     if dtype not in (torch.float16, torch.bfloat16) or not unpadded(device):
         return False
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
@@ -243,7 +237,7 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     q_ARTE, k_ARTE, v_ARTE = (x.unflatten(1, (group.rows, group.longest)) for x in (q, k, v))
     long = group.longest >= LONG and not torch.is_grad_enabled()
     if q.device.type != "cpu" or long:
-        return _fused_attention(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
+        return _fused_call(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
     # On CPUs torch's fused attention is no faster for short texts, and its backward in bf16 is 5 to 10 times slower than
     # these three products; so small ones are in float32 no slower than in bf16, where oneDNN compiles for every shape.
     at_least_float32 = torch.promote_types(q.dtype, torch.float32)
@@ -256,9 +250,7 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     return mixed_ARTE.flatten(1, 2).to(q.dtype)
 
 
-def _fused_attention(
-    group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float
-) -> Tensor:
+def _fused_call(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
     mask = None if group.mask_RT is None else group.mask_RT[:, None, None]
     q_RATE, k_RATE, v_RATE = (x.transpose(0, 1) for x in (q_ARTE, k_ARTE, v_ARTE))
     mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
@@ -267,10 +259,7 @@ def _fused_attention(
 
 @lru_cache(maxsize=4096)
 def cut(lengths: tuple[int, ...], overhead: int) -> list[tuple[int, int]]:
-    """Cut ascending ``lengths`` into runs with the least sum of (rows x longest + overhead).
-
-    By dynamic programming.
-    """
+    """Cut ascending ``lengths`` into runs of least total (rows x longest + overhead)."""
     ends = [i + 1 for i in range(len(lengths)) if i + 1 == len(lengths) or lengths[i] != lengths[i + 1]]
     starts = [0, *ends]
     cost, origin = [0.0], [0]
@@ -304,7 +293,5 @@ def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
     for name, view in views(buffer).items():
         view.copy_(tensors[name])
-    host_lengths = {
-        f"{name.removesuffix(_LENGTH)}_known": x.numpy() for name, x in tensors.items() if name.endswith(_LENGTH)
-    }
-    return batch | views(buffer.to(device, non_blocking=True)) | host_lengths
+    lengths = {f"{n.removesuffix(_LENGTH)}_known": x.numpy() for n, x in tensors.items() if n.endswith(_LENGTH)}
+    return batch | views(buffer.to(device, non_blocking=True)) | lengths

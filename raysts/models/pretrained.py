@@ -36,13 +36,13 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "s
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
 
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*_Dense/*.bin", "*_WeightedLayerPooling/*.bin")
-"""What is taken of a hub model: weights of the small modules may be pickled tensors, which are unpickled as such."""
+"""Files to fetch of a hub model. Weights of the small modules may be pickled tensors, which are unpickled as such."""
 
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Types of numbers in safetensors that may be no number, as numpy reads them."""
 
 HUGE = 1e18
-"""Of larger weights not even the square is a float32 number."""
+"""Limit of weights: float32 cannot hold the square of larger ones."""
 
 BLOCK = 1 << 24
 """Bytes of weights that are looked at at once."""
@@ -82,7 +82,7 @@ def load(
         device: default: the first GPU, or the CPU without one.
         heads: with the heads of the directory. False: its encoder and pooling alone.
         precision: of embedding. With bf16 the backbone's weights are bf16 too, and the model cannot be saved.
-        content: content id that its files must have. None: not checked.
+        content: content id that its files must have. None: any.
 
     Raises:
         RunFailed: its files have another content id, or change while they are read.
@@ -152,10 +152,7 @@ def randomise(encoder: Encoder, seed: int) -> None:
 
 
 def similarities(folder: Path) -> dict[str, Similarity]:
-    """Return the similarities of the model in ``folder``, its default first.
-
-    The encoder's weights are not read.
-    """
+    """Return the similarities of the model in ``folder``, its default first, without weights."""
     from raysts.models.head import similarities_of
 
     description = describe(folder)
@@ -165,11 +162,10 @@ def similarities(folder: Path) -> dict[str, Similarity]:
 def dim(folder: Path) -> int:
     """Return D, the dimensions of the vectors of the model in ``folder``, without its weights."""
     description = describe(folder)
-    full = (
-        head_of(*description.heads[-1]).dim
-        if description.heads
-        else width(folder) * len(pooling_modes(description.pooling))
-    )
+    if description.heads:
+        full = head_of(*description.heads[-1]).dim
+    else:
+        full = width(folder) * len(pooling_modes(description.pooling))
     return min(full, description.truncate_dim or full)
 
 
@@ -290,10 +286,7 @@ def refuse_code(folder: Path) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    """Return the message that refuses pickled weights.
-
-    It omits the unpickler's advice to run them.
-    """
+    """Return the refusal of pickled weights, without the unpickler's advice to run them."""
     reason = " ".join(str(error).split())
     start = reason.find("Trying to load")
     shown = reason[start:].partition(". ")[0] if start >= 0 else type(error).__name__

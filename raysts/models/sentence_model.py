@@ -191,10 +191,8 @@ class SentenceModel:
             parts = self.represent_layers([str(texts[row]) for row in rows], layers, prompt, **options)
             for choice, part in parts.items():
                 for name, values in part.items():
-                    rows_of_all = results[choice].setdefault(
-                        name, np.empty((len(texts), *values.shape[1:]), values.dtype)
-                    )
-                    rows_of_all[rows] = values
+                    array = results[choice].setdefault(name, np.empty((len(texts), *values.shape[1:]), values.dtype))
+                    array[rows] = values
         return results
 
     def finished(self, representation: Representation) -> Representation:

@@ -15,7 +15,7 @@ from raysts.storage.atomic import write_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
-"""Where a model directory has its vectors and its tokenizer."""
+"""Folder of the vectors and the tokenizer in a model directory."""
 
 SETTINGS = "wordembedding_config.json"
 

@@ -68,19 +68,19 @@ class LocalBatch(NamedTuple):
     """Part of a global batch that one process trains on."""
 
     rows: Mapping[str, Any]
-    """Of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+    """Columns of a training table: ``Tokens`` for text, otherwise an array with the row as first axis."""
     examples: list[tuple[int, ...]]
     """Per example, positions in ``rows``."""
     weight: np.ndarray
     """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
     seeds: np.ndarray
-    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
+    """[examples] int64: seed of each example's noise, a function of (run seed, step, place in the global batch)."""
     ids: np.ndarray
     """Row ids (``row`` of the token store) in the order of ``rows``."""
     size: int
     """Examples in the global batch."""
     progress: float = 0.0
-    """How much of the run is done, 0 to 1."""
+    """Completed share of the run, 0 to 1."""
 
 
 def lowers(backend: Any, also: bool = False) -> bool:

@@ -27,7 +27,7 @@ class Flow(Objective):
     def __init__(self, settings: FlowSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
         self.fitted = False
-        """Whether the actnorms are known to be: what the module says lies on the device."""
+        """True once the actnorms are fitted. The module's flag is on the device."""
         self.head = FlowHead(Glow(encoder.dim, settings.levels, settings.depth, settings.width)).double()
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -167,10 +167,7 @@ class LatentObjective(Objective):
         return (u_NH.double() - mean_H) / deviation_H
 
     def _likelihood_loss(self, error_N: Tensor) -> Tensor:
-        """Return the negative log-likelihood of a Gaussian with this squared error.
-
-        The constant terms are omitted.
-        """
+        """Return the Gaussian negative log-likelihood of a squared error, without constants."""
         if self.settings.variance is not None:
             return error_N / (2 * self.settings.variance)
         width = self._without_head[0].width if self.settings.reconstruction == "sum" else 1

@@ -13,7 +13,7 @@ from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch, Tokens
 
 Batch = dict[str, Any]
-"""Tensors by name; values that the host needs are arrays (``raysts.models.packing.to_device``)."""
+"""Tensors by name. Values that the host needs are arrays (``raysts.models.packing.to_device``)."""
 
 
 class Objective(nn.Module):

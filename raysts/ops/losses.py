@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def nli_features(u_BD: Tensor, v_BD: Tensor) -> Tensor:
-    """Return [u; v; |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
+    """Return [u, v, |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 Ragged = Sequence[np.ndarray] | np.ndarray
-"""An array per row; as one array it is of objects."""
+"""An array per row. A single array has dtype object."""
 
 BLOCK = 2**22
 """Numbers of one side that are held in float64 at once."""
@@ -136,4 +136,4 @@ SIMILARITIES: dict[str, tuple[str, Similarity]] = {
     "euclidean": ("l2", l2_of_vectors),
     "manhattan": ("manhattan", manhattan_of_vectors),
 }
-"""What sentence-transformers calls the similarities of vectors: their name in results, and the function."""
+"""Similarities of vectors by their sentence-transformers name: name in results and function."""

@@ -167,8 +167,8 @@ def test_long_texts_attend_by_torchs_kernel_where_nothing_is_trained(monkeypatch
     whole, fused = encoder(ids, lengths).detach(), []
     monkeypatch.setattr(
         packing,
-        "_fused_attention",
-        lambda *given, kernel=packing._fused_attention: fused.append(given) or kernel(*given),
+        "_fused_call",
+        lambda *given, kernel=packing._fused_call: fused.append(given) or kernel(*given),
     )
     monkeypatch.setattr(packing, "LONG", int(lengths.max()))
     encoder(ids, lengths)
