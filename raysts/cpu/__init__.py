@@ -1,1 +1,1 @@
-"""What makes CPUs fast."""
+"""Faster layers and optimisers for CPUs."""

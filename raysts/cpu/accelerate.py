@@ -1,4 +1,4 @@
-"""The way into this room: let an encoder compute by its faster parts."""
+"""Entry point of the room: put the faster layers into an encoder."""
 
 from __future__ import annotations
 

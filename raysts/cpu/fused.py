@@ -1,10 +1,11 @@
-"""A post-norm layer (BERT's, RoBERTa's, DistilBERT's) on CPUs as one step of autograd over texts without padding.
+"""Post-norm layers (BERT, RoBERTa, DistilBERT) on CPUs as one autograd step without padding.
 
-Torch multiplies the matrices; what is between them (attention with its dropout, dropout with residual and norm, GELU, and the
-sums of biases in their backwards) is ``native.cpp``. Without a compiler, on GPUs, in float64 and wherever a module
-is not what it computes, the layer is transformers' own.
+Torch multiplies the matrices. ``native.cpp`` computes the rest: attention with its dropout, dropout with residual and
+norm, GELU, and the sums of biases in their backward passes. The layer of transformers runs without a compiler, on GPUs,
+in float64 and where a module has another form.
 
-Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B texts.
+Shapes: N tokens of all texts, H hidden dimensions, A heads, E values a head, F values of the feed-forward part, B
+texts.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from raysts.cpu import kernels, native
 
 
 def install(layers: Iterable[Any]) -> None:
-    """Let layers of this form compute as here where they can; parameters and their names stay."""
+    """Let layers of this form compute as one step. Parameters and their names stay."""
     for layer in layers:
-        if not isinstance(layer, _Fused):  # a backbone may be given to a second encoder
+        if not isinstance(layer, _FusedLayer):  # a backbone may be given to a second encoder
             layer.__class__ = _class_of(type(layer))  # type: ignore[arg-type]
 
 
 @cache
 def _class_of(kind: type) -> type:
-    return type(kind.__name__, (_Fused, kind), {"__module__": kind.__module__})
+    return type(kind.__name__, (_FusedLayer, kind), {"__module__": kind.__module__})
 
 
 def can(layers: Iterable[Any], dtype: torch.dtype) -> bool:
-    """Whether these layers are computed here on a CPU whose matrices are multiplied in ``dtype``."""
+    """Return True if this module computes these layers on a CPU with products in ``dtype``."""
     return _can_in(dtype) and all(map(_parts, layers))
 
 
@@ -42,19 +43,19 @@ def _can_in(dtype: torch.dtype) -> bool:
 
 
 class _Parts(NamedTuple):
-    """A layer's modules, in the order in which they compute."""
+    """Modules of a layer, in the order in which they compute."""
 
     linear: tuple[Any, ...]
-    """Of queries, keys, values, what attention mixed, and the two of the feed-forward part."""
+    """Layers of queries, keys, values, attention's output, and the two of the feed-forward part."""
     norms: tuple[Any, ...]
     drops: tuple[float, ...]
-    """Of weights of attention, and of what is added to each residual."""
+    """Dropout of attention's weights, and of both additions to the residual."""
     heads: int
     scaling: float
 
 
 def _parts(layer: Any) -> _Parts | None:
-    """None: it has another form, or one of its modules is not what is computed here."""
+    """Return the modules of a layer, or None if its form or one of its modules is another."""
     attention: Any = getattr(layer, "attention", None)
     if hasattr(attention, "self") and hasattr(layer, "intermediate"):
         part, mixed, output = attention.self, attention.output, layer.output
@@ -68,31 +69,34 @@ def _parts(layer: Any) -> _Parts | None:
         heads, activation = part.n_heads, part.config.activation
     else:
         return None
-    known = (
+    supported = (
         all(type(module) in (nn.Linear, kernels.Linear) for module in linear)
         and all(type(module) is nn.LayerNorm for module in norms)
         and activation == "gelu"
         and norms[0].weight.dtype in native.NAMES
         and not any(width % native.LANES for width in (part.attention_head_size, linear[4].out_features))
     )
-    return _Parts(linear, norms, drops, heads, part.scaling) if known else None
+    return _Parts(linear, norms, drops, heads, part.scaling) if supported else None
 
 
-class _Fused:
-    """What a layer's class is made a child of: a function of the layer's own would hold it in a cycle."""
+class _FusedLayer:
+    """Parent that a layer's class receives.
+
+    A function stored in the layer would hold the layer in a reference cycle.
+    """
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return _made_again, (type(self).__mro__[2],), self.__dict__
+        return _restore, (type(self).__mro__[2],), self.__dict__
 
     def forward(self, x_1NH: Tensor, mask: None = None, *args: Any, **kwargs: Any) -> Any:
         layer, starts = cast(Any, self), getattr(kwargs.get("groups"), "starts", None)  # of a ``Row``
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_1NH.dtype
-        here = starts is not None and x_1NH.device.type == "cpu" and _can_in(dtype)
-        parts = _parts(layer) if here else None
+        fusable = starts is not None and x_1NH.device.type == "cpu" and _can_in(dtype)
+        parts = _parts(layer) if fusable else None
         if parts is None:
             return super().forward(x_1NH, mask, *args, **kwargs)  # type: ignore[misc]
-        first, *others = parts.drops if layer.training else (0.0,) * 3
-        drops = (first * kwargs.get("attention_dropout", True), *others)
+        attention_drop, *residual_drops = parts.drops if layer.training else (0.0,) * 3
+        drops = (attention_drop * kwargs.get("attention_dropout", True), *residual_drops)
         seed = int(torch.randint(2**62, ())) if any(drops) else 0
         modules = (*parts.linear[:4], parts.norms[0], *parts.linear[4:], parts.norms[1])
         weights = [tensor for module in modules for tensor in (module.weight, module.bias)]
@@ -101,12 +105,12 @@ class _Fused:
             return _Layer.apply(x_1NH, (starts, parts.heads, parts.scaling, eps, drops, seed, dtype), *weights)
 
 
-def _made_again(kind: Any) -> Any:
+def _restore(kind: Any) -> Any:
     return object.__new__(_class_of(kind))
 
 
 class _Layer(torch.autograd.Function):
-    """x [1, N, H] -> [1, N, H] of its type; matrices are multiplied in the call's."""
+    """Layer from x [1, N, H] to [1, N, H] of the same type, with products in the call's type."""
 
     @staticmethod
     def forward(ctx: Any, x_1NH: Tensor, call: tuple, *weights: Tensor) -> Tensor:  # type: ignore[override]
@@ -161,39 +165,45 @@ class _Layer(torch.autograd.Function):
             *(_outer(d_inner, y_low) if needs[10] else None, dbi),
             *(_outer(d_out, active) if needs[12] else None, db2, dg2, dbe2),
         )
-        wanted = zip(grads, needs, strict=True)
-        return dx, None, *(grad.to(g1.dtype) if need and grad is not None else None for grad, need in wanted)
+        pairs = zip(grads, needs, strict=True)
+        return dx, None, *(grad.to(g1.dtype) if need and grad is not None else None for grad, need in pairs)
 
 
 def _through(d_NF: Tensor, weight_FH: Tensor) -> Tensor:
-    """d weight [N, H]. Of float32 by oneDNN: MKL, to which torch gives it, takes 10 to 40 % longer on AMD's."""
+    """Return d weight -> [N, H].
+
+    oneDNN computes float32: MKL, which torch uses, takes 10 to 40 % longer on processors of AMD.
+    """
     return d_NF @ weight_FH if d_NF.dtype == torch.bfloat16 else kernels.product(d_NF, weight_FH.t())
 
 
 def _outer(d_NF: Tensor, x_NH: Tensor) -> Tensor:
-    """d^T x [F, H]. For tiles (AMX) of bf16 the narrower one is transposed first: what oneDNN does itself takes longer."""
+    """Return d^T x -> [F, H].
+
+    For bf16 tiles (AMX) the narrower factor is transposed first, because oneDNN's transposition takes longer.
+    """
     if d_NF.dtype != torch.bfloat16 or d_NF.shape[0] % 8 or not torch.cpu._is_amx_tile_supported():
         return d_NF.t() @ x_NH
     if d_NF.shape[1] <= x_NH.shape[1]:
-        return _transposed(d_NF) @ x_NH
-    return _transposed(_transposed(x_NH) @ d_NF)
+        return _transpose(d_NF) @ x_NH
+    return _transpose(_transpose(x_NH) @ d_NF)
 
 
-def _transposed(x_NC: Tensor) -> Tensor:
-    """A copy of bf16 values; N and C are multiples of 8."""
+def _transpose(x_NC: Tensor) -> Tensor:
+    """Return a transposed copy of bf16 values. N and C are multiples of 8."""
     x_CN = x_NC.new_empty(x_NC.shape[1], x_NC.shape[0])
     native.call("transpose", None, x_CN, x_NC, *x_NC.shape)
     return x_CN
 
 
-def _kept(p: float) -> int:
-    """How many of 2^32 draws stay; 0: nothing is drawn."""
+def _draws_to_keep(p: float) -> int:
+    """Return how many of 2^32 draws keep a value, or 0 if nothing is drawn."""
     return 0 if p == 0.0 else max(1, min(2**32 - 1, round((1.0 - p) * 2**32)))
 
 
 def _texts(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, seed: int) -> tuple:
     width = qkv.shape[1] // 3
-    return starts, len(starts) - 1, heads, width // heads, scaling, _kept(p), ctypes.c_uint64(seed), len(qkv)
+    return starts, len(starts) - 1, heads, width // heads, scaling, _draws_to_keep(p), ctypes.c_uint64(seed), len(qkv)
 
 
 def _attention(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -206,21 +216,21 @@ def _attention(qkv: Tensor, starts: Tensor, heads: int, scaling: float, p: float
 def _norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, p: float, seed: int, lower: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm of residual + dropout(x), the same as ``x`` is, and its statistics."""
+    """Return the norm of residual + dropout(x), a copy in the type of ``x``, and statistics."""
     y = torch.empty_like(residual)
     low = torch.empty_like(x) if lower and x.dtype != y.dtype else None
     stats = x.new_empty(len(x), 2, dtype=torch.float32)
     parts = (y, low, stats, x, residual, weight.float(), bias.float())
-    native.call("norm", (x.dtype, y.dtype), *parts, *x.shape, eps, _kept(p), ctypes.c_uint64(seed))
+    native.call("norm", (x.dtype, y.dtype), *parts, *x.shape, eps, _draws_to_keep(p), ctypes.c_uint64(seed))
     return y, y if low is None else low, stats
 
 
 def _norm_backward(
-    dy: Tensor, more: Tensor | None, x: Tensor, residual: Tensor, weight: Tensor, stats: Tensor, p: float, seed: int
+    dy: Tensor, dy_extra: Tensor | None, x: Tensor, residual: Tensor, weight: Tensor, stats: Tensor, p: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the residual, of x, and [3, H] of weight, bias, and the bias of what made x."""
+    """Return the gradients of the residual, of x, and [3, H] of weight, bias and x's bias."""
     dresidual, dx = torch.empty_like(dy), torch.empty_like(x)
     sums = stats.new_empty(3, x.shape[1])
-    parts = (dresidual, dx, sums, dy, more, x, residual, weight.float(), stats)
-    native.call("norm_backward", (x.dtype, dy.dtype), *parts, *x.shape, _kept(p), ctypes.c_uint64(seed))
+    parts = (dresidual, dx, sums, dy, dy_extra, x, residual, weight.float(), stats)
+    native.call("norm_backward", (x.dtype, dy.dtype), *parts, *x.shape, _draws_to_keep(p), ctypes.c_uint64(seed))
     return dresidual, dx, sums

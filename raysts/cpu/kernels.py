@@ -1,4 +1,7 @@
-"""What makes CPUs faster: linear layers and dropout with the parameters and the mathematics of torch's, and kept memory."""
+"""Linear layers and dropout that are faster on CPUs than torch's, and retained memory.
+
+Parameters and mathematics are those of torch.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ _LANES = 4
 """16-bit random numbers in one 64-bit draw."""
 
 
-_OF_GLIBC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+_GLIBC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MEBIBYTE = 2**20
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` whose float32 products on CPU are those of oneDNN.
+    """``nn.Linear`` with float32 products by oneDNN on CPUs.
 
-    torch gives them to MKL, which uses no AVX-512 on other processors than Intel's and is 2.2 times slower there.
+    Torch uses MKL, which has AVX-512 on processors of Intel alone and is 2.2 times slower on others.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
+        """Return x W^T + b."""
         plain = x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or not x.numel()
         if plain or torch.compiler.is_compiling() or not _has_onednn():
             return super().forward(x)
@@ -43,23 +46,23 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero a fraction ``p`` (on CPU to the next 1 / 65,536) of ``x`` and scale the rest to keep the expectation.
+    """Zero a fraction ``p`` of ``x`` and scale the rest to keep the expectation.
 
-    On most CPUs torch draws one 32-bit number after the other, in one thread; a 64-bit draw here serves four elements. Compiled,
-    it is torch's own.
+    On CPUs ``p`` is rounded to the next 1 / 65,536. On most CPUs torch draws one 32-bit number after the other in one
+    thread. A 64-bit draw serves four elements here. Compiled code calls torch's dropout.
     """
-    kept = round((1.0 - p) * 65_536)
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or kept == 0:
+    kept_draws = round((1.0 - p) * 65_536)
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or kept_draws == 0:
         return F.dropout(x, p)
-    if kept == 65_536:
+    if kept_draws == 65_536:
         return x
     draws = torch.empty(-(-x.numel() // _LANES), dtype=torch.int64).random_(-(2**63), None)
-    stays = draws.view(torch.int16)[: x.numel()].view(x.shape) < kept - 32_768
-    return x * stays.to(x.dtype).mul_(65_536 / kept)
+    stays = draws.view(torch.int16)[: x.numel()].view(x.shape) < kept_draws - 32_768
+    return x * stays.to(x.dtype).mul_(65_536 / kept_draws)
 
 
 def install(backbone: nn.Module) -> None:
-    """Put these layers in the place of torch's; parameters and their names stay."""
+    """Replace torch's layers with these. Parameters and their names stay."""
     for parent in list(backbone.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
@@ -94,7 +97,7 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight^T + bias, by oneDNN where the processor has the instructions that it asks for."""
+    """Return x weight^T + bias, by oneDNN if the processor has the instructions for it."""
     if x.dtype == torch.bfloat16 and not _multiplies_bf16():
         return F.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -102,14 +105,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 @cache
 def keep_memory() -> None:
-    """Let this process keep freed blocks of up to 256 MiB, 512 MiB in all, instead of handing them to the system.
+    """Keep freed blocks of up to 256 MiB in this process, 512 MiB in all.
 
-    glibc does so for 32 MiB at most; the gradient of a word embedding table is larger, and having its pages given anew
-    and cleared at every training step takes as long as a layer. Embedding in bf16 takes a fifth less time so. Other C
-    libraries are left as they are, and what the user has set in glibc's own variables stays.
+    glibc keeps 32 MiB at most. The gradient of a word embedding table is larger, and the system takes as long as a
+    layer to allocate and clear its pages at every training step. Embedding in bf16 takes a fifth less time with kept
+    blocks. Other C libraries stay as they are, and so do values that the user has set in glibc's variables.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None and not any(name in os.environ for name in _OF_GLIBC):
+    if mallopt is not None and not any(name in os.environ for name in _GLIBC_VARIABLES):
         mallopt(_M_MMAP_THRESHOLD, 256 * _MEBIBYTE)
         mallopt(_M_TRIM_THRESHOLD, 512 * _MEBIBYTE)
 
@@ -122,7 +125,7 @@ def _multiplies_bf16() -> bool:
 
 @cache
 def _has_onednn() -> bool:
-    """Whether torch has oneDNN and the vector instructions that make it worthwhile."""
+    """Return True if torch has oneDNN and the vector instructions that make it worthwhile."""
     return (
         torch.backends.mkldnn.is_available() and _multiplies_bf16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

@@ -1,4 +1,4 @@
-"""``native.cpp``: what torch has no kernel for on CPUs, compiled when it is first needed."""
+"""``native.cpp``: kernels that torch does not have on CPUs, compiled at the first call."""
 
 import ctypes
 import hashlib
@@ -30,58 +30,60 @@ REMEDY = (
     "may run (XDG_CACHE_HOME, else ~/.cache)"
 )
 LANES = 16
-"""Values that are computed at once: what widths must be multiples of."""
+"""Values that are computed at once. Widths must be multiples of it."""
 
 
 @cache
 def library() -> Any | None:
-    """What ``native.cpp`` compiles to on this machine, kept in its cache; None, with a warning, where it cannot be.
+    """Return the compiled ``native.cpp`` from the cache, or None with a warning if it fails.
 
-    ``$CXX`` names the compiler, ``g++`` is taken without it.
+    ``$CXX`` names the compiler, by default ``g++``.
     """
     try:
-        return ctypes.CDLL(str(_compiled()))
+        return ctypes.CDLL(str(_compile()))
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning(f"layers are not compiled here ({error}): {COST}. {REMEDY}")
         return None
 
 
-def _compiled() -> Path:
+def _compile() -> Path:
     compiler = shutil.which(name := os.environ.get("CXX", "g++"))
     if sys.platform != "linux" or compiler is None:
         raise OSError(f"no compiler '{name}' for {sys.platform}")
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in cpuinfo if line.startswith(("flags", "Features"))), "")
-    made_of = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), platform.libc_ver(), flags)
-    path = cache_folder() / f"native-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    sources = (SOURCE.read_text(), FLAGS, os.path.realpath(compiler), platform.machine(), platform.libc_ver(), flags)
+    path = cache_folder() / f"native-{hashlib.sha256(repr(sources).encode()).hexdigest()[:16]}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory() as folder, atomic_write(path) as linked:
             compiled = f"{folder}/native.o"
             subprocess.run([compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled], check=True, capture_output=True)
-            # Without OpenMP of its own: its threads are torch's (clang's OpenMP is another: that does not load here).
+            # Do not link OpenMP: the threads are torch's. (clang's OpenMP is another one, and its objects do not load.)
             subprocess.run([compiler, "-shared", compiled, "-o", str(linked)], check=True, capture_output=True)
     return path
 
 
 def can(x: Tensor) -> bool:
-    """Whether the library is there, and reads rows of this width and type."""
+    """Return True if the library exists and reads rows of this width and type."""
     return x.dtype in NAMES and x.shape[-1] % LANES == 0 and library() is not None
 
 
 def call(name: str, dtypes: Any, *args: Any) -> None:
-    """Call a function of the library, which is there, with the number of threads at the end.
+    """Call a function of the library, with the number of threads as last argument.
 
     Args:
         name: of the function.
-        dtypes: what of it differs by type is named by: a type, several, or None.
+        dtypes: types that its name ends in: one, several, or None.
         args: contiguous tensors (None: a null pointer), whole numbers of 32 bits, floats, or what ctypes takes.
     """
-    for dtype in () if dtypes is None else dtypes if isinstance(dtypes, tuple) else (dtypes,):
+    if not isinstance(dtypes, tuple):
+        dtypes = () if dtypes is None else (dtypes,)
+    for dtype in dtypes:
         name += f"_{NAMES[dtype]}"
-    getattr(library(), name)(*map(_passed, args), torch.get_num_threads())
+    getattr(library(), name)(*map(_to_ctypes, args), torch.get_num_threads())
 
 
-def _passed(value: Any) -> Any:
+def _to_ctypes(value: Any) -> Any:
     if isinstance(value, Tensor):
         assert value.is_contiguous() and value.device.type == "cpu"
         return ctypes.c_void_p(value.data_ptr())

@@ -1,4 +1,7 @@
-"""Optimisers that update the few rows of a word table that a batch has, with the result of an update of the whole table."""
+"""Optimisers that update the rows of a word table that a batch has.
+
+The result is that of an update of the whole table.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,8 +18,10 @@ LATE = 1e6
 
 
 class ByRows(Optimizer):
-    """Adam that takes a sparse gradient of a table: every row is updated as with a dense one, but what no batch had
-    yet is not read."""
+    """Adam for a sparse gradient of a table.
+
+    It updates every row as with a dense gradient, but does not read rows that no batch had yet.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -29,7 +34,7 @@ class ByRows(Optimizer):
         ]
         for _, p, _ in tables:
             p.grad = None
-        _unhooked(super().step)()
+        _bypass_hooks(super().step)()
         for group, p, gradient in tables:
             p.grad = gradient.coalesce()
             self._step_rows(p, group)
@@ -53,28 +58,36 @@ class ByRows(Optimizer):
 
 
 def begun(p: nn.Parameter, step: float) -> dict[str, Tensor]:
-    """Adam's state of a parameter that has had no gradient, as if it had made ``step`` steps."""
+    """Return Adam's state after ``step`` steps of a parameter without any gradient."""
     moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
     return {"step": torch.full((), step, device=p.device), **moments}
 
 
-def _unhooked(step: Any) -> Callable[[], None]:
-    """A method of a parent without the hooks that torch puts round the ``step`` of every class that has had an instance: they
-    are round the child's."""
+def _bypass_hooks(step: Any) -> Callable[[], None]:
+    """Return a parent's ``step`` without the hooks that torch puts round it.
+
+    Torch does so for every class that has had an instance. The child's ``step`` has the hooks already.
+    """
     function = step.__func__
     return partial(function.__wrapped__ if getattr(function, "hooked", False) else function, step.__self__)
 
 
 class AdamW(ByRows, torch.optim.AdamW):
-    """torch's, of a table by rows."""
+    """Torch's AdamW, of a table by rows."""
 
 
 class Adam(ByRows, torch.optim.Adam):
-    """torch's, of a table by rows where there is no weight decay, which would be a gradient of every row."""
+    """Torch's Adam, of a table by rows without weight decay.
+
+    Weight decay would be a gradient of every row.
+    """
 
 
 class UncorrectedAdamW(AdamW):
-    """AdamW without bias correction (the optimiser of BERT-flow's official code): its steps are counted from ``LATE``."""
+    """AdamW without bias correction (the optimiser of BERT-flow's official code).
+
+    It counts its steps from ``LATE``.
+    """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -82,18 +95,19 @@ class UncorrectedAdamW(AdamW):
             for p in group["params"]:
                 if p.grad is not None and not self.state[p]:
                     self.state[p] = begun(p, LATE)
-        _unhooked(super().step)()
+        _bypass_hooks(super().step)()
 
 
 class RMSprop(Optimizer):
-    """RMSprop without momentum: v = rho v + (1 - rho) g^2; p -= lr g / (sqrt(v) + eps).
+    """RMSprop without momentum: v = rho v + (1 - rho) g^2, p -= lr g / (sqrt(v) + eps).
 
     The update of ``torch.optim.RMSprop`` with alpha = rho, which has no fused kernel. Adam without first moment and
     without bias correction is the same update, so this calls Adam's fused kernel: beta1 = 0, beta2 = rho, and a step
     count so large that the bias correction 1 - beta2^t is 1. It reads and writes every weight once.
 
-    Of a sparse gradient it touches the rows that have one, with the same result: a row without has no update, and
-    its average decays by rho at every step. So averages are kept divided by rho^``since``, which is one number for all rows.
+    With a sparse gradient it touches the rows that have one, with the same result. A row without gradient has no
+    update, and its average decays by rho at every step. So averages are divided by rho^``since``, one number for all
+    rows.
     """
 
     def __init__(self, params: list[dict], lr: float, rho: float = 0.9, eps: float = 1e-7) -> None:
@@ -154,7 +168,7 @@ SMALLEST_DECAY = 1e-10
 
 
 def settle(state: dict[str, Tensor], rho: float) -> None:
-    """Bring the averages up to date, in place: for gradients that are no longer sparse."""
+    """Bring the averages up to date, in place, before a gradient that is not sparse."""
     if "since" in state:
         state["square_avg"].mul_(rho ** float(state.pop("since")))
 
@@ -165,7 +179,7 @@ def adam_compiles(table: nn.Embedding) -> bool:
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float) -> None:
-    """``torch.nn.utils.clip_grad_norm_`` that takes sparse gradients, too."""
+    """Clip gradients as ``torch.nn.utils.clip_grad_norm_`` does, sparse ones too."""
     parameters = list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not any(gradient.is_sparse for gradient in gradients):

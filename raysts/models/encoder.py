@@ -24,21 +24,21 @@ from raysts.models.word_vectors import WordVectors
 
 
 class Encoder(nn.Module):
-    """A Hugging Face encoder or word vectors, the pooling, and what follows it.
+    """Hugging Face encoder or word vectors, with pooling and heads.
 
     Args:
-        backbone: the encoder without pooler head; as far as its family allows, its attention is replaced by one that
-            understands packed batches, its linear layers and dropout by faster ones. Or word vectors.
-        pooling: a ``PoolingMode`` over the non-padding tokens, special tokens included; several are joined by ``+``, and
-            their vectors stand one after the other.
-        layers: which layers' token vectors are averaged before pooling.
-        heads: applied one after the other; one that reads tokens stands first and is pooled by ``mean``.
-        mask_id: id of the mask token, where the tokenizer has one.
-        skipped: tokens at the beginning of each text that are not pooled: a prompt's.
+        backbone: the encoder without pooler head, or word vectors. As far as its family allows, attention for packed
+            batches and faster linear layers and dropout replace its own.
+        pooling: a ``PoolingMode`` over the non-padding tokens, special tokens included. ``+`` joins several, and their
+            vectors are concatenated.
+        layers: layers that are averaged before pooling.
+        heads: applied one after the other. One that reads tokens is first and is pooled by ``mean``.
+        mask_id: id of the mask token, if the tokenizer has one.
+        skipped: tokens of a prompt at the start of each text that are not pooled.
 
     Attributes:
         attention_dropout: whether training drops weights of attention (of packed families).
-        fused: whether a CPU computes layers by ``raysts.cpu.fused`` where it can.
+        fused: whether a CPU computes layers by ``raysts.cpu.fused`` if it can.
     """
 
     backbone: Any
@@ -96,42 +96,48 @@ class Encoder(nn.Module):
 
     @property
     def in_bf16(self) -> bool:
-        """Whether the backbone's weights are bf16 themselves: nothing is cast then, which is a quarter of the time on CPUs."""
+        """True if the backbone's weights are bf16.
+
+        Then no cast is needed, which saves a quarter of the time on CPUs.
+        """
         return next(self.backbone.parameters()).dtype == torch.bfloat16
 
-    def forward(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
-        """Embeddings [B, D] in float32 of right-padded token ids.
+    def forward(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return embeddings [B, D] in float32 of right-padded token ids.
 
-        The texts are packed (``raysts.models.packing``); the rows come back in their own order. ``known``: the same as the host
-        knows them; without them a GPU is waited for.
+        The texts are packed (``raysts.models.packing``), and the rows come in the batch's order. ``host_lengths``: the
+        lengths on the host. Without them the host waits for a GPU.
         """
         if len(self.heads):
-            return self.represent(ids_BT, lengths_B, known)["vectors"]
-        return self.pooled(ids_BT, lengths_B, known)
+            return self.represent(ids_BT, lengths_B, host_lengths)["vectors"]
+        return self.pooled(ids_BT, lengths_B, host_lengths)
 
-    def pooled(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
-        """Pooled token vectors [B, H], before any head."""
-        return self._pooled_layers(self._pack(ids_BT, lengths_B, known), (self.layers,))[0]
+    def pooled(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return pooled token vectors [B, H], before any head."""
+        return self._pooled_layers(self._pack(ids_BT, lengths_B, host_lengths), (self.layers,))[0]
 
     def represent_layers(
-        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], known: np.ndarray | None = None
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: np.ndarray | None = None
     ) -> list[dict[str, Tensor | list[Tensor]]]:
-        """The representation for each choice of layers, from one pass; heads belong to one choice alone."""
+        """Return the representation for each choice of layers, from one pass.
+
+        An encoder with heads accepts one choice alone.
+        """
         if not len(self.heads):
-            packed = self._pack(ids_BT, lengths_B, known)
+            packed = self._pack(ids_BT, lengths_B, host_lengths)
             return [{"vectors": vectors_BH} for vectors_BH in self._pooled_layers(packed, layers)]
         assert tuple(layers) == (self.layers,), "heads belong to the layers they were trained on"
-        return [self.represent(ids_BT, lengths_B, known)]
+        return [self.represent(ids_BT, lengths_B, host_lengths)]
 
-    def represent(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> dict[str, Any]:
-        """What the last head makes of the texts: arrays [B, ...], or for its ``ragged`` names one [T, ...] per text."""
+    def represent(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> dict[str, Any]:
+        """Return the last head's arrays [B, ...], for ``ragged`` names one [T, ...] per text."""
         if not len(self.heads):
-            return {"vectors": self.pooled(ids_BT, lengths_B, known)}
+            return {"vectors": self.pooled(ids_BT, lengths_B, host_lengths)}
         first, *rest = self.heads
-        packed = self._pack(ids_BT, lengths_B, known)
+        packed = self._pack(ids_BT, lengths_B, host_lengths)
         if first.reads == "tokens":
             tokens_NH = self._token_layers(packed, (self.layers,))[0]
-            arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged, known)
+            arrays = self._pool_each(packed, first.represent(tokens_NH.float()), first.ragged, host_lengths)
         else:
             arrays = first.represent(self._pooled_layers(packed, (self.layers,))[0])
         for head in rest:
@@ -149,21 +155,23 @@ class Encoder(nn.Module):
         return longer.train(self.training)
 
     def recompute_layers(self) -> None:
-        """Hold of every layer its input alone for backward, which computes the rest again with the same dropout (gradient
-        checkpointing). Word vectors have no layers."""
-        # transformers has a switch of its own, which does nothing with dropout off or in a family that does not know it.
+        """Save only the input of each layer for backward (gradient checkpointing).
+
+        Backward computes the rest again with the same dropout. Word vectors have no layers.
+        """
+        # The switch of transformers does nothing with dropout off or in a family without support.
         for layer in self.layer_list():
-            layer.forward = partial(_recomputed, layer.forward)
+            layer.forward = partial(_recompute, layer.forward)
 
     def compile_layers(self) -> None:
-        """Have torch compile every layer when it is first called, for any numbers of texts and tokens."""
+        """Let torch compile every layer at its first call, for any numbers of texts and tokens."""
         self.fused = False
         for layer in self.layer_list():
             layer.compile(dynamic=True)
 
     @property
     def word_table(self) -> nn.Embedding | None:
-        """The word embeddings, where transformers knows them as a plain table."""
+        """The word embeddings, or None if transformers has no plain table of them."""
         if isinstance(self.backbone, WordVectors):
             return None
         try:
@@ -175,32 +183,34 @@ class Encoder(nn.Module):
     def layer_list(self) -> Iterable[Any]:
         return next((module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)), ())
 
-    def tokens(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
-        """Token vectors [B, T, H] in float32 of the chosen layers, in the batch's order; beyond a length is padding."""
-        return self.token_layers(ids_BT, lengths_B, (self.layers,), known)[0]
+    def tokens(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return token vectors [B, T, H] in float32 of the chosen layers, in the batch's order."""
+        return self.token_layers(ids_BT, lengths_B, (self.layers,), host_lengths)[0]
 
     def token_layers(
-        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], known: np.ndarray | None = None
+        self, ids_BT: Tensor, lengths_B: Tensor, layers: Sequence[Layers], host_lengths: np.ndarray | None = None
     ) -> list[Tensor]:
-        """As :meth:`tokens`, for each choice of layers, from one pass."""
-        packed, longest = self._pack(ids_BT, lengths_B, known), ids_BT.shape[1]
+        """Return :meth:`tokens` for each choice of layers, from one pass."""
+        packed, longest = self._pack(ids_BT, lengths_B, host_lengths), ids_BT.shape[1]
         padded = []
         for tokens_NH in self._token_layers(packed, layers):
             parts = [nn.functional.pad(part, (0, 0, 0, longest - part.shape[1])) for part in packed.unpack(tokens_NH)]
             padded.append(packed.restore(torch.cat(parts)).float())
         return padded
 
-    def _pack(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None) -> Packed:
+    def _pack(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None) -> Packed:
         position_pad = self.config.pad_token_id if self.family.positions == "after-padding" else None
-        # Where every group is a pass of its own, groups cost more than the padding that they save.
+        # In a padded family every group would be a pass and cost more than the padding that it saves.
         unpadded = needs_no_padding(self, ids_BT.device)
-        return pack(ids_BT, lengths_B, position_pad, split=self.family.packed, known=known, fused=unpadded)
+        return pack(
+            ids_BT, lengths_B, position_pad, split=self.family.packed, host_lengths=host_lengths, fused=unpadded
+        )
 
     def _token_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
-        """Packed token vectors [N, H] for each choice of layers, from one pass."""
+        """Return packed token vectors [N, H] for each choice of layers, from one pass."""
         chosen = [layer_indices(choice, self.depth) for choice in layers]
-        every = any(indices != (self.depth,) for indices in chosen)
-        output = self._run_packed(packed, every) if self.family.packed else self._run_padded(packed, every)
+        all_layers = any(indices != (self.depth,) for indices in chosen)
+        output = self._run_packed(packed, all_layers) if self.family.packed else self._run_padded(packed, all_layers)
         results = []
         for choice, indices in zip(layers, chosen, strict=True):
             if indices == (self.depth,):
@@ -214,30 +224,30 @@ class Encoder(nn.Module):
                 results.append(torch.stack([output.hidden_states[i].flatten(0, 1) for i in indices]).float().mean(0))
         return results
 
-    def _run_packed(self, packed: Packed, every: bool) -> Any:
-        """Hidden states [1, N, H], ``every`` layer's if asked."""
+    def _run_packed(self, packed: Packed, all_layers: bool) -> Any:
+        """Return hidden states [1, N, H], with ``all_layers`` those of every layer."""
         tokens, on_cpu = len(packed.ids_N), packed.ids_N.device.type == "cpu"
         if self.family.kernels and on_cpu and (self.in_bf16 or torch.is_autocast_enabled("cpu")):
             packed = filled(packed, self.pad_id)
         output = self.backbone(
             input_ids=packed.ids_N[None],
             position_ids=packed.positions_N[None],
-            output_hidden_states=every,
+            output_hidden_states=all_layers,
             groups=packed.row or packed.groups,
             **({} if self.attention_dropout else {"attention_dropout": False}),
         )
         if len(packed.ids_N) > tokens:
             output.last_hidden_state = output.last_hidden_state[:, :tokens]
-            if every:
+            if all_layers:
                 output.hidden_states = tuple(state[:, :tokens] for state in output.hidden_states)
         return output
 
-    def _run_padded(self, packed: Packed, every: bool) -> Any:
-        """Hidden states [B, T, H] of a batch that is one group, as transformers runs it by itself."""
+    def _run_padded(self, packed: Packed, all_layers: bool) -> Any:
+        """Return hidden states [B, T, H] of a batch that is one group, as transformers runs it."""
         (group,) = packed.groups
         ids_BT = packed.ids_N.unflatten(0, (group.rows, group.longest))
         mask_BT = torch.ones_like(ids_BT) if group.mask_RT is None else group.mask_RT.long()
-        return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=every)
+        return self.backbone(input_ids=ids_BT, attention_mask=mask_BT, output_hidden_states=all_layers)
 
     def _pooled_layers(self, packed: Packed, layers: Sequence[Layers]) -> list[Tensor]:
         return [self._pool(packed, tokens_NH, self.pooling) for tokens_NH in self._token_layers(packed, layers)]
@@ -251,33 +261,33 @@ class Encoder(nn.Module):
         return packed.restore(torch.cat(parts) if len(parts) > 1 else parts[0])
 
     def _pool_each(
-        self, packed: Packed, of_tokens: dict[str, Tensor], ragged: Sequence[str], known: np.ndarray | None
+        self, packed: Packed, token_arrays: dict[str, Tensor], ragged: Sequence[str], host_lengths: np.ndarray | None
     ) -> dict[str, Any]:
-        """The mean over each text's tokens; for ``ragged`` names its tokens themselves."""
+        """Return the mean over each text's tokens, and for ``ragged`` names the tokens themselves."""
         results: dict[str, Any] = {}
-        for name, values_N in of_tokens.items():
+        for name, values_N in token_arrays.items():
             if name not in ragged:
                 results[name] = self._pool(packed, values_N, "mean")
                 continue
             rows = [row for part_RT in packed.unpack(values_N) for row in part_RT]
-            # Nothing was sorted where the batch's own lengths are known.
-            lengths = packed.lengths_B if known is None or packed.order_B is not None else known
+            # Rows are in the order of ``host_lengths`` unless packing sorted them.
+            lengths = packed.lengths_B if host_lengths is None or packed.order_B is not None else host_lengths
             rows = [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
             order = range(len(rows)) if packed.order_B is None else torch.argsort(packed.order_B).tolist()
             results[name] = [rows[i] for i in order]
         return results
 
 
-def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooling: str, skipped: int = 0) -> Tensor:
-    """Token vectors -> [B, H] per mode, one after the other, in float32 (float64 stays).
+    """Return pooled token vectors -> [B, H] per mode, concatenated, in float32 (float64 stays).
 
-    Padding and the first ``skipped`` tokens take no part; a text that holds nothing else is zero by the means.
+    Padding and the first ``skipped`` tokens do not count. The means of a text without other tokens are zero.
     """
     if tokens_BTH.dtype != torch.float64:
         tokens_BTH = tokens_BTH.float()
@@ -293,7 +303,7 @@ def pool(tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooling:
 def _pool_by(
     mode: str, tokens_BTH: Tensor, mask_BT: Tensor | None, lengths_B: Tensor, pooled_B: Tensor, skipped: int
 ) -> Tensor:
-    """One mode; ``pooled_B``: how many tokens are pooled."""
+    """Return the vectors of one mode. ``pooled_B``: number of pooled tokens."""
     if mode == "cls":
         return tokens_BTH[:, min(skipped, tokens_BTH.shape[1] - 1)]
     if mode == "lasttoken":
@@ -306,6 +316,6 @@ def _pool_by(
         tokens_BTH = tokens_BTH * mask_BT[..., None]
     if mode == "weightedmean":
         weights_T = torch.arange(1, tokens_BTH.shape[1] + 1, device=tokens_BTH.device).to(tokens_BTH.dtype)
-        whole_B = (lengths_B * (lengths_B + 1) - skipped * (skipped + 1)) // 2  # of the weights of what is pooled
-        return (tokens_BTH * weights_T[:, None]).sum(1) / whole_B.clamp(min=1)[:, None]
+        weight_sum_B = (lengths_B * (lengths_B + 1) - skipped * (skipped + 1)) // 2  # weights of the pooled tokens
+        return (tokens_BTH * weights_T[:, None]).sum(1) / weight_sum_B.clamp(min=1)[:, None]
     return tokens_BTH.sum(1) / (pooled_B if mode == "mean" else pooled_B.sqrt())[:, None]

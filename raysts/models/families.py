@@ -1,4 +1,4 @@
-"""What must be known of an encoder's family: one entry each, read wherever model types differ."""
+"""Families of encoders: one entry for each, read wherever model types differ."""
 
 import gc
 import inspect
@@ -11,18 +11,17 @@ from raysts.models.static import MODEL_TYPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A Hugging Face model type; the defaults hold of most, and are safe for those that have no entry.
+    """Hugging Face model type. The defaults are safe for types without an entry.
 
     Attributes:
-        packed: many texts in one row give each text what it gets alone: positions come from ``position_ids`` alone, and
-            nothing but transformers' attention function looks from one token to another. Otherwise texts are padded and
-            masked.
-        kernels: the layers of ``raysts.cpu.kernels`` may stand for torch's: nothing changes in place what they return.
+        packed: many texts in one row give each text its own vectors: positions come from ``position_ids``, and only
+            transformers' attention function connects tokens. Otherwise texts are padded and masked.
+        kernels: the layers of ``raysts.cpu.kernels`` may replace torch's: nothing changes their results in place.
         positions: ``absolute``: counted from 0; ``after-padding``: RoBERTa's, counted from the padding index, 1, on.
         width: key of config.json for the dimensions of a token vector.
         depth: its key for the number of layers.
         longest: its key for the number of positions.
-        alone: transformers' class of the encoder by itself, where the type's own has a decoder too.
+        alone: transformers' class of the encoder, if the type's own class has a decoder too.
     """
 
     packed: bool = False
@@ -34,7 +33,7 @@ class Family:
     alone: str | None = None
 
     def most_tokens(self, config: Mapping[str, Any]) -> int:
-        """Tokens per text that an encoder of this configuration has positions for."""
+        """Return the tokens per text that an encoder of this configuration has positions for."""
         limit = int(config.get(self.longest) or 0)
         limit = limit if limit > 0 else 512
         return limit - 2 if self.positions == "after-padding" else limit
@@ -64,7 +63,7 @@ WORD_VECTORS = Family(packed=True)
 
 
 def family_of(model_type: object) -> Family:
-    """The family of a ``model_type``; an encoder or decoder that transformers knows and that has no entry here is padded."""
+    """Return the family of a ``model_type``. A type that only transformers knows is padded."""
     if model_type == MODEL_TYPE:
         return WORD_VECTORS
     if model_type in FAMILIES:
@@ -80,8 +79,10 @@ def family_of(model_type: object) -> Family:
 
 
 def _text_config(model_type: str) -> Any | None:
-    """The configuration class of a type that transformers trains as a language model and whose model reads tokens and a
-    mask alone."""
+    """Return the configuration class of a type with a model for text alone, or None.
+
+    Transformers trains it as a language model, and it reads tokens and a mask.
+    """
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
     from transformers.models.auto import modeling_auto as auto
 
@@ -93,16 +94,16 @@ def _text_config(model_type: str) -> Any | None:
     if not isinstance(model, type):
         return None
     reads = set(inspect.signature(model.forward).parameters)
-    known = {"input_ids", "attention_mask"} <= reads and not {"decoder_input_ids", "pixel_values"} & reads
-    return config if known else None
+    text_only = {"input_ids", "attention_mask"} <= reads and not {"decoder_input_ids", "pixel_values"} & reads
+    return config if text_only else None
 
 
 def class_of(config: Any) -> Any:
-    """transformers' class of the encoder, or decoder, of a configuration."""
+    """Return transformers' class of the encoder, or decoder, of a configuration."""
     import transformers
 
     alone, collects = family_of(config.model_type).alone, gc.isenabled()
-    gc.disable()  # what is imported here stays: to look through it again and again is a quarter of the time
+    gc.disable()  # imported objects stay, and collecting takes a quarter of the time
     try:
         return getattr(transformers, alone) if alone else transformers.MODEL_MAPPING[type(config)]
     finally:
@@ -111,6 +112,6 @@ def class_of(config: Any) -> Any:
 
 
 def without_pooler(model: Any) -> dict[str, bool]:
-    """Arguments that make a transformers class (or that of an encoder) leave out the layer behind the first token."""
+    """Return the arguments that make a transformers class omit the layer behind the first token."""
     kind = model if isinstance(model, type) else type(model)
     return {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}

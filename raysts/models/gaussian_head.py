@@ -1,4 +1,4 @@
-"""The head that makes sentences diagonal Gaussians, and how evaluation compares them (GaussCSE, section 2.3).
+"""Head for diagonal Gaussians of sentences, and their comparison (GaussCSE, section 2.3).
 
 Shapes: B texts, N pairs, H hidden, D dimensions.
 """
@@ -18,20 +18,20 @@ from raysts.ops.gaussian import KINDS, Gaussians, Kind
 from raysts.ops.similarity import Similarity, cosine_of_vectors
 
 LOG_VAR = "log_var.safetensors"
-"""What lies beside the weights of mu: the weights of log_var; its metadata names the similarity."""
+"""File with the weights of log_var, beside those of mu. Its metadata names the similarity."""
 
 NAMES: dict[Kind, str] = {"per_dimension": "gauss", "paper": "gauss-paper"}
-"""What the results table calls the two similarities."""
+"""Names of the two similarities in the results table."""
 
 _PAIRS = 1024  # pairs compared together: [1024, 768] float64 stays in the cache
 
 
 class GaussianHead(Head):
-    """mu = activation(W_mu h + b_mu) and log_var = W_v h + b_v; the vector of a text is its mu.
+    """Head with mu = activation(W_mu h + b_mu) as vector and log_var = W_v h + b_v.
 
-    On disk it is sentence-transformers' Dense module for mu, which loads there by itself, with the weights of log_var in a file
-    beside it. ``activation``: of mu: ``tanh`` (official code) or ``identity`` (the paper's formula). ``kind``: which similarity
-    it is trained and compared with.
+    On disk it is sentence-transformers' Dense module for mu, which loads there alone, with the weights of log_var in a
+    second file. ``activation`` of mu: ``tanh`` (official code) or ``identity`` (the paper's formula). ``kind``: the
+    similarity of training and comparison.
     """
 
     module = Dense.module
@@ -54,15 +54,15 @@ class GaussianHead(Head):
         return self.mu(x)
 
     def gaussians(self, x: Tensor) -> Gaussians:
-        """[B, H] -> Gaussians of [B, D] float32."""
+        """Return the Gaussians of [B, H] -> [B, D] float32."""
         return Gaussians(self.mu(x), self.log_var(x).float())
 
     def represent(self, x: Tensor) -> dict[str, Tensor]:
-        """``vectors``, which are mu, and ``log_var``."""
+        """Return ``vectors``, which are mu, and ``log_var``."""
         return dict(zip(("vectors", "log_var"), self.gaussians(x), strict=True))
 
     def similarities(self) -> dict[str, Similarity]:
-        """sim(a || b), which depends on the order, and the cosine of mu."""
+        """Return sim(a || b), which depends on the order, and the cosine of mu."""
         return {NAMES[self.kind]: partial(similarity, kind=self.kind), "cosine": cosine_of_vectors}
 
     def config(self) -> dict[str, Any]:
@@ -90,7 +90,10 @@ class GaussianHead(Head):
 
 
 def similarity(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray], kind: Kind) -> np.ndarray:
-    """sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3); see ``raysts.ops.gaussian.Kind``."""
+    """Return sim(a || b) of corresponding rows -> float64 [N] in (0, 1] (GaussCSE, equation 3).
+
+    ``kind``: see ``raysts.ops.gaussian.Kind``.
+    """
     similarity_N = np.empty(len(a["vectors"]))
     for first in range(0, len(similarity_N), _PAIRS):
         rows = slice(first, first + _PAIRS)

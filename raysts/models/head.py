@@ -1,4 +1,4 @@
-"""What a model has beside its encoder and pooling: a map of the pooled vectors, or of the token vectors before pooling.
+"""Heads: maps of the pooled vectors, or of the token vectors before pooling.
 
 Shapes: B texts, N tokens, D dimensions in, E dimensions out.
 """
@@ -18,12 +18,12 @@ from raysts.storage.foreign import read_json
 
 
 class Head(nn.Module, ABC):
-    """A map behind the pooling (``reads = "pooled"``), or between the token vectors and the pooling (``"tokens"``).
+    """Map behind the pooling (``reads = "pooled"``) or in front of it (``"tokens"``).
 
     Class attributes:
-        reads: what it maps; what it makes of tokens is averaged over the tokens of a text.
+        reads: its input. Results of tokens are averaged over the tokens of a text.
         module: type in ``modules.json``.
-        source: the file that is copied beside ``modules.json``, where sentence-transformers has no such module.
+        source: the file to copy beside ``modules.json``, for a module that sentence-transformers lacks.
         ragged: representations of tokens that are not averaged: one array per text.
     """
 
@@ -39,19 +39,19 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """[B, D] -> [B, E], or [N, D] -> [N, E] of tokens; float32."""
+        """Map [B, D] -> [B, E], or [N, D] -> [N, E] of tokens, in float32."""
 
     def represent(self, x: Tensor) -> dict[str, Tensor]:
-        """What ``similarities`` compare; ``vectors`` is among it."""
+        """Return the arrays that ``similarities`` compare, ``vectors`` among them."""
         return {"vectors": self(x)}
 
     def similarities(self) -> dict[str, Similarity]:
-        """By the name that the results table has for it; the first is the model's own."""
+        """Return the similarities by their name in the results table, the model's default first."""
         return {"cosine": cosine_of_vectors}
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Arguments of the constructor, as JSON can hold them."""
+        """Return the arguments of the constructor, as JSON can hold them."""
 
     def save(self, folder: Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into ``folder``."""
@@ -68,30 +68,35 @@ class Head(nn.Module, ABC):
 
 
 def similarities_of(heads: Sequence[Head], described: str) -> dict[str, Similarity]:
-    """The similarities of a model with these heads, its own first. ``heads``: a last one that compares more than vectors says
-    by itself how. ``described``: what the model's directory says, a name in ``SIMILARITIES``."""
-    found: dict[str, Similarity] = heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
-    if described == "cosine" or list(found) != ["cosine"]:
-        return found
+    """Return the similarities of a model with these heads, its default first.
+
+    ``described``: a name in ``SIMILARITIES`` from the model's directory. A last head that compares more than vectors
+    ignores it.
+    """
+    by_name: dict[str, Similarity] = heads[-1].similarities() if len(heads) else {"cosine": cosine_of_vectors}
+    if described == "cosine" or list(by_name) != ["cosine"]:
+        return by_name
     name, function = SIMILARITIES[described]
-    return {name: function, **found}
+    return {name: function, **by_name}
 
 
 ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn.modules.linear.Identity"}
-"""What raysts trains Dense modules with, and where torch has it."""
+"""Activations of the Dense modules that raysts trains, and their paths in torch."""
 
 
 def _activation(path: str) -> nn.Module:
-    """The activation function that a Dense module names; torch's own alone, as no other code is run."""
+    """Return the activation function that a Dense module names, from torch and no other code."""
     name = path.rsplit(".", 1)[-1]
     kind = getattr(torch.nn, name, None) if path.startswith("torch.nn.") else None
-    if not (isinstance(kind, type) and kind.__module__ in {known.rpartition(".")[0] for known in ACTIVATIONS.values()}):
+    if not (isinstance(kind, type) and kind.__module__ in {path.rpartition(".")[0] for path in ACTIVATIONS.values()}):
         raise ValueError(f"activation_function {path} must be one of torch.nn")
     return kind()  # type: ignore[no-any-return]
 
 
 class Dense(Head):
-    """activation(W x + b), and with ``residual`` x, or R x where the widths differ: sentence-transformers' own module.
+    """activation(W x + b), sentence-transformers' module.
+
+    With ``residual`` x is added, or R x if the widths differ.
 
     Args:
         activation: ``tanh``, ``identity``, or the path of another activation function of torch without arguments.
@@ -114,10 +119,10 @@ class Dense(Head):
         return self.linear.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.function(self.linear(x))
+        y = self.function(self.linear(x))
         if self.has_residual:
-            found = found + (self.residual(x) if hasattr(self, "residual") else x)
-        return found.float()
+            y = y + (self.residual(x) if hasattr(self, "residual") else x)
+        return y.float()
 
     def config(self) -> dict[str, Any]:
         kind = type(self.function)

@@ -1,4 +1,4 @@
-"""Which layers' token vectors are pooled, and how."""
+"""Choices of pooled layers, and pooling modes."""
 
 import math
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ Layer 0 is the embedding layer.
 """
 
 PoolingMode = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
-"""As sentence-transformers names them."""
+"""Names of sentence-transformers."""
 
 EVERY_LAYER = "only-all"
-"""What stands for every layer alone where several choices can be made at once."""
+"""Stands for every layer alone, where an option takes several choices."""
 
 RULE = "a number of last layers (2), 'first_last', or one layer alone ('only-3')"
 
 
 def pooling_modes(pooling: str) -> tuple[str, ...]:
-    """The modes that ``pooling`` names.
+    """Return the modes that ``pooling`` names.
 
     Raises:
         ValueError: it names another.
     """
-    modes, known = tuple(pooling.split("+")), get_args(PoolingMode)
-    if not set(modes) <= set(known):
-        raise ValueError(f"pooling={pooling!r} must be one of {', '.join(known)}, or several joined by '+'")
+    modes, names = tuple(pooling.split("+")), get_args(PoolingMode)
+    if not set(modes) <= set(names):
+        raise ValueError(f"pooling={pooling!r} must be one of {', '.join(names)}, or several joined by '+'")
     return modes
 
 
 def check_layers(layers: Layers) -> None:
-    """Raise ValueError when ``layers`` has another form."""
+    """Raise ValueError if ``layers`` has another form."""
     if isinstance(layers, str):
         head, _, number = layers.partition("-")
         good = layers == "first_last" or (head == "only" and number.isdecimal()) or layer_weights(layers) is not None
@@ -44,12 +44,12 @@ def check_layers(layers: Layers) -> None:
 
 
 def as_layers(text: str) -> Layers:
-    """``layers`` as people write it: a number where it is one."""
+    """Return ``layers`` from its text: a number if it is one."""
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def in_words(layers: Layers) -> str:
-    """What is pooled, as people say it."""
+    """Return ``layers`` as text for people."""
     if layers == "first_last":
         return "first and last layer"
     if layer_weights(layers):
@@ -60,7 +60,7 @@ def in_words(layers: Layers) -> str:
 
 
 def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
-    """Indices into the hidden states 0 (embeddings) to ``depth`` whose mean is pooled.
+    """Return the indices of the pooled hidden states, from 0 (embeddings) to ``depth``.
 
     Raises:
         ValueError: another form, or an encoder of ``depth`` layers has no such layer.
@@ -73,19 +73,19 @@ def layer_indices(layers: Layers, depth: int) -> tuple[int, ...]:
             raise ValueError(f"layers={layers!r}: the encoder has {depth} layers and the embedding layer")
         return tuple(range(depth + 1))
     if isinstance(layers, str):
-        found: tuple[int, ...] = (int(layers.removeprefix("only-")),)
+        indices: tuple[int, ...] = (int(layers.removeprefix("only-")),)
     else:
-        found = tuple(range(depth + 1 - min(layers, depth + 1), depth + 1))  # a billion is no reason to count to it
-    if min(found) < (0 if isinstance(layers, str) else 1) or max(found) > depth:
+        indices = tuple(range(depth + 1 - min(layers, depth + 1), depth + 1))  # ``layers`` may be a billion
+    if min(indices) < (0 if isinstance(layers, str) else 1) or max(indices) > depth:
         raise ValueError(f"layers={layers!r}: the encoder has {depth} layers")
-    return found
+    return indices
 
 
 def layer_weights(layers: Layers) -> tuple[float, ...] | None:
-    """The weights of the embedding layer and of every layer above it, where ``layers`` names weights.
+    """Return the weights of the embedding layer and all layers above it, or None.
 
     Raises:
-        ValueError: they are no numbers, or sum to zero.
+        ValueError: a weight is not a number, or the sum is zero.
     """
     if not isinstance(layers, str) or not layers.startswith("weights-"):
         return None
@@ -96,17 +96,17 @@ def layer_weights(layers: Layers) -> tuple[float, ...] | None:
 
 
 def single_layers(depth: int) -> tuple[Layers, ...]:
-    """Every layer of an encoder of ``depth`` layers alone, from the first; the embedding layer is left out."""
+    """Return each layer alone of ``depth`` layers, from the first, without the embedding layer."""
     return tuple(f"only-{index}" for index in range(1, depth + 1))
 
 
 def layers_of(weights: Sequence[float]) -> Layers:
-    """The choice of layers whose mean has these weights, of the embedding layer and of every layer above it."""
+    """Return the choice of layers for these weights of a mean, the embedding layer's first."""
     depth, indices = len(weights) - 1, tuple(i for i, weight in enumerate(weights) if weight)
     choices: list[Layers] = [*range(1, depth + 1), "first_last", *(f"only-{i}" for i in range(depth + 1))]
     for choice in choices if len({weights[i] for i in indices}) == 1 else ():
         if layer_indices(choice, depth) == indices:
             return choice
-    named = f"weights-{','.join(map(repr, map(float, weights)))}"
-    check_layers(named)
-    return named
+    weighted = f"weights-{','.join(map(repr, map(float, weights)))}"
+    check_layers(weighted)
+    return weighted

@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA; Hu et al. 2021): small matrices trained beside the linear layers of a backbone that stays as it is.
+"""Low-rank adapters (LoRA, Hu et al. 2021) beside the linear layers of a frozen backbone.
 
-They are made by ``peft`` (``pip install 'raysts[lora]'``), and multiplied into the weights before a model is written: what is
-delivered is an encoder like any other.
+``peft`` makes them (``pip install 'raysts[lora]'``). They are multiplied into the weights before a model is written, so
+the delivered model is an encoder like any other.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ if TYPE_CHECKING:  # what only asks whether it is installed needs no torch
     from raysts.models.encoder import Encoder
 
 SCALE = 2
-"""By which the product of the two matrices is multiplied, peft's alpha / r."""
+"""Factor of the product of the two matrices, peft's alpha / r."""
 
 
 def missing() -> str | None:
-    """What to install where peft is not there."""
+    """Return how to install peft if it is missing, or None."""
     return None if importlib.util.find_spec("peft") else "needs peft: pip install 'raysts[lora]', on every node"
 
 
 def adapt(encoder: Encoder, rank: int, seed: int) -> None:
-    """Put adapters of this rank beside all linear layers of the backbone's layers, drawn by the seed; nothing else of it is
-    trained. They begin as zero: the model is the same."""
+    """Add adapters of this rank, drawn by the seed, to the linear layers of the backbone.
+
+    The rest of the backbone is frozen. Adapters begin as zero, so the model is the same.
+    """
     import torch
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -39,7 +41,7 @@ def adapt(encoder: Encoder, rank: int, seed: int) -> None:
 
 
 def merge(encoder: Encoder) -> None:
-    """Multiply the adapters into the weights and take them away, in place."""
+    """Multiply the adapters into the weights and remove them, in place."""
     from peft.tuners.lora import LoraLayer
 
     for parent in list(encoder.backbone.modules()):

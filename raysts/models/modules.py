@@ -1,4 +1,4 @@
-"""What a sentence-transformers directory says of its model beside the weights: its modules and its prompts."""
+"""Descriptions of sentence-transformers directories: their modules and prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysts.storage.atomic import write_json
 from raysts.storage.bucket import is_inside
 from raysts.storage.store import Store
 
-if TYPE_CHECKING:  # a model is described before anything starts, and torch takes a second to import
+if TYPE_CHECKING:  # commands describe a model before anything starts, and importing torch takes a second
     from raysts.models.head import Head
 
 POOLING_KEYS: dict[PoolingMode, str] = {
@@ -30,14 +30,17 @@ POOLING_KEYS: dict[PoolingMode, str] = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""In the order in which sentence-transformers puts their vectors where it names them by these keys."""
+"""In the order of their vectors in sentence-transformers."""
 
 MOST_LAYERS = 1_000
-"""More than any encoder has: a configuration that says more would take hours to build."""
+"""More than any encoder has. A larger model would take hours to build."""
 
 
 def _heads() -> dict[str, type[Head]]:
-    """The heads by the last part of their type in ``modules.json``. Adding one is a file here and a name in this line."""
+    """Return the heads by the last part of their type in ``modules.json``.
+
+    A new head is a file here and a name in this function.
+    """
     from raysts.models.head import Dense
     from raysts.models.shipped_heads import CategoricalHead, FlowHead, NormalHead, PointHead
 
@@ -47,8 +50,10 @@ def _heads() -> dict[str, type[Head]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a directory says of its model. ``heads``: type and folder of the modules that are heads. ``normalize``: give vectors
-    of unit length."""
+    """Settings that a directory has for its model.
+
+    ``heads``: type and folder of the modules that are heads. ``normalize``: whether vectors have unit length.
+    """
 
     pooling: str = "mean"
     layers: Layers = 1
@@ -62,18 +67,18 @@ class Description:
 
 
 def describe(folder: Path) -> Description:
-    """What the directory ``folder`` says of its model.
+    """Return the description of the model in a directory.
 
     Raises:
-        InputError: it says what raysts does not know.
+        InputError: raysts does not know a module or a setting.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     heads: list[tuple[str, Path]] = []
     pooled = True
     file = (Store.of(folder).get_dir(folder) or folder) / "modules.json"
     modules = foreign.read_json(file, list)
     if modules is None and _is_decoder(config_of(folder / "config.json") or {}):
-        found["pooling"] = "lasttoken"  # as sentence-transformers pools one that comes without modules
+        settings["pooling"] = "lasttoken"  # as sentence-transformers pools a decoder without modules
     if modules == []:
         raise InputError(f"{file}: lists no module; get the model again, or remove the file from a bare encoder")
     for module, path in _modules(file, modules or []):
@@ -81,16 +86,16 @@ def describe(folder: Path) -> Description:
         config = config_of(path / "config.json") or {}
         if kind == "Transformer":
             sizes = transformer_settings(path)
-            found |= {"max_length": _length(path, sizes), "lower_case": bool(sizes.get("do_lower_case"))}
+            settings |= {"max_length": _length(path, sizes), "lower_case": bool(sizes.get("do_lower_case"))}
         elif kind == "WordEmbeddings":
-            found["max_length"] = _length(path / static.SETTINGS, config_of(path / static.SETTINGS) or {})
+            settings["max_length"] = _length(path / static.SETTINGS, config_of(path / static.SETTINGS) or {})
         elif kind == "Pooling":
-            found["pooling"], pooled = _pooling(path, config), bool(config.get("include_prompt", True))
+            settings["pooling"], pooled = _pooling(path, config), bool(config.get("include_prompt", True))
         elif kind == "WeightedLayerPooling":
-            found["layers"] = _load_layers(path, config)
+            settings["layers"] = _load_layers(path, config)
         elif kind == "Normalize":
-            found["normalize"] = True
-        elif kind in _heads() and not found.get("normalize"):
+            settings["normalize"] = True
+        elif kind in _heads() and not settings.get("normalize"):
             heads.append((module, path))
         else:
             raise InputError(
@@ -99,22 +104,22 @@ def describe(folder: Path) -> Description:
                 f"Normalize as the last"
             )
     return Description(
-        heads=tuple(heads), **found, **_of_the_model(folder / "config_sentence_transformers.json", pooled)
+        heads=tuple(heads), **settings, **_model_settings(folder / "config_sentence_transformers.json", pooled)
     )
 
 
 def _is_decoder(config: dict[str, Any]) -> bool:
-    """Whether a configuration is of a language model whose tokens see those before them alone."""
+    """Return True if a configuration describes a language model with causal attention."""
     architectures = config.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     return str(architecture).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 
 def transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers keeps beside a Transformer module: ``max_seq_length``, ``do_lower_case``."""
+    """Return the settings of a Transformer module: ``max_seq_length``, ``do_lower_case``."""
     for path in (folder / "sentence_bert_config.json", *sorted(folder.glob("sentence_*_config.json"))):
-        if found := config_of(path):
-            return dict(found)
+        if settings := config_of(path):
+            return dict(settings)
     return {}
 
 
@@ -128,7 +133,7 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
         ) from None
 
 
-def _of_the_model(path: Path, pooled: bool) -> dict[str, Any]:
+def _model_settings(path: Path, pooled: bool) -> dict[str, Any]:
     config = config_of(path) or {}
     if not isinstance(config.get("prompts") or {}, dict):
         raise InputError(f"{path}: prompts={config['prompts']!r:.40}; it must be an object of texts by their names")
@@ -148,21 +153,21 @@ def _of_the_model(path: Path, pooled: bool) -> dict[str, Any]:
 
 
 def pooling_config(width: int, pooling: str, prompts: Prompts) -> dict[str, Any]:
-    """``config.json`` of a Pooling module over token vectors of ``width``."""
+    """Return ``config.json`` of a Pooling module over token vectors of ``width``."""
     modes = pooling.split("+")
     config = {"word_embedding_dimension": width} | {key: mode in modes for mode, key in POOLING_KEYS.items()}
-    several = {"pooling_mode": modes} if len(modes) > 1 else {}  # their order; the keys have but one
-    return config | several | ({} if prompts.pooled else {"include_prompt": False})
+    order = {"pooling_mode": modes} if len(modes) > 1 else {}  # the keys alone have one fixed order
+    return config | order | ({} if prompts.pooled else {"include_prompt": False})
 
 
 def pooled_by(folder: Path) -> tuple[str, Layers]:
-    """Pooling and layers of the model in a directory, as it is stored."""
-    found = describe(folder)
-    return found.pooling, found.layers
+    """Return pooling and layers of the model in a directory, as stored."""
+    description = describe(folder)
+    return description.pooling, description.layers
 
 
 def head_of(kind: str, folder: Path) -> Head:
-    """The head of type ``kind`` that the folder of its module holds."""
+    """Return the head of type ``kind`` from the folder of its module."""
     from raysts.models.gaussian_head import LOG_VAR, GaussianHead
 
     name = kind.rsplit(".", 1)[-1]  # sentence-transformers has moved its modules between packages
@@ -177,7 +182,7 @@ def head_of(kind: str, folder: Path) -> Head:
 
 
 def save_layers(folder: Path, width: int, layers: Layers, depth: int) -> None:
-    """A WeightedLayerPooling that pools ``layers``."""
+    """Write a WeightedLayerPooling that pools ``layers``."""
     import torch
     from safetensors.torch import save_file
 
@@ -199,23 +204,26 @@ def _load_layers(folder: Path, config: dict[str, Any]) -> Layers:
         weights: Sequence[float] = [1.0] * (depth + 1 - start)
         for path in (folder / "model.safetensors", folder / "pytorch_model.bin"):
             if path.is_file():
-                held = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-                weights = held["layer_weights"].tolist()
+                state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+                weights = state["layer_weights"].tolist()
                 break
         if len(weights) != depth + 1 - start:
             raise ValueError(f"{len(weights)} layer weights for {depth + 1 - start} layers")
         return layers_of([0.0] * start + list(weights))
-    except Exception as error:  # weights of others
+    except Exception as error:  # files from other sources
         raise InputError(f"{folder}: {error}") from None
 
 
 def config_of(path: Path) -> Any:
-    """The JSON object of a file; None when it is not there."""
+    """Return the JSON object of a file, or None if the file is missing."""
     return foreign.read_json(path)
 
 
 def _modules(path: Path, modules: list[Any]) -> Iterator[tuple[str, Path]]:
-    """Type and folder of each of the ``modules`` that the file ``path`` lists; their folders lie in the model's."""
+    """Yield type and folder of each of the ``modules`` that the file ``path`` lists.
+
+    Their folders must lie in the model's folder.
+    """
     for module in modules:
         kind, place = (module.get(key) for key in ("type", "path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):

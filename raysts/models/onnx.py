@@ -1,4 +1,4 @@
-"""Models as ONNX: one graph from token ids to sentence embeddings, checked against the model it was made of.
+"""Export to ONNX: one graph from token ids to embeddings, checked against the model.
 
 Shapes: B texts, T tokens, H hidden, D embedding dimensions.
 """
@@ -28,15 +28,14 @@ from raysts.storage.atomic import atomic_write, write_json
 from raysts.storage.foreign import read_json
 
 TOLERANCE = 1e-4
-"""Largest difference between the graph's embeddings and the model's, relative to the largest number among them where that
-is above 1."""
+"""Largest difference between the embeddings of graph and model, relative to their largest number if that is above 1."""
 
 NEEDS = ("onnx", "onnxruntime")
 _LONGEST = 64  # tokens of the longest text that the check embeds
 
 
 class Graph(nn.Module):
-    """The model in operations that ONNX has."""
+    """Model in operations that ONNX has."""
 
     def __init__(self, model: SentenceModel) -> None:
         super().__init__()
@@ -49,10 +48,12 @@ class Graph(nn.Module):
         self.normalize, self.dim = model.normalize, model.dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Token ids and mask, both [B, T] int64 -> embeddings [B, D], zero where a text has no token, and the token vectors
-        that are pooled [B, T, H]."""
-        found = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
-        layers = [(weight, layer) for weight, layer in zip(self.weights, found.hidden_states, strict=True) if weight]
+        """Return embeddings [B, D] and the pooled token vectors [B, T, H].
+
+        Token ids and mask are [B, T] int64. The embedding of a text without tokens is zero.
+        """
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+        layers = [(weight, layer) for weight, layer in zip(self.weights, output.hidden_states, strict=True) if weight]
         tokens_BTH = torch.stack([weight * layer for weight, layer in layers]).sum(0) / sum(self.weights)
         mask_BT = attention_mask.bool()
         lengths_B = attention_mask.sum(1)
@@ -64,10 +65,10 @@ class Graph(nn.Module):
 
 
 def _plain(backbone: Any) -> nn.Module:
-    """The backbone as transformers makes it: ONNX has neither packed attention nor oneDNN's products."""
+    """Return the backbone without packed attention and oneDNN's products, which ONNX lacks."""
     if isinstance(backbone, WordVectors):
         return backbone
-    config = copy.deepcopy(backbone.config)  # it names the attention of the model that it belongs to
+    config = copy.deepcopy(backbone.config)  # the constructor changes the attention that it names
     plain = type(backbone)._from_config(config, attn_implementation="eager", **without_pooler(backbone))
     plain.load_state_dict(backbone.state_dict())
     return plain
@@ -77,43 +78,43 @@ def check(model: SentenceModel) -> None:
     """Check that the model can be written.
 
     Raises:
-        InputError: packages are missing, or a head is more than ``model.onnx`` holds.
+        InputError: packages are missing, or ``model.onnx`` cannot hold a head.
     """
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"--format onnx: {' and '.join(missing)} not installed; pip install 'raysts[onnx]'")
-    others = [head.module for head in model.encoder.heads if head.module != Dense.module]
-    if others:
+    unsupported = [head.module for head in model.encoder.heads if head.module != Dense.module]
+    if unsupported:
         raise InputError(
-            f"--format onnx: the model has a module '{others[0]}', and model.onnx holds an encoder, its pooling and dense "
+            f"--format onnx: the model has a module '{unsupported[0]}', and model.onnx holds an encoder, its pooling and dense "
             f"layers alone; take --format sentence-transformers, or export the model that the module was fitted on"
         )
 
 
 def losses(model: SentenceModel) -> list[str]:
-    """What the model has and ``model.onnx`` has not, in words."""
-    found = []
-    more = [name for name in model.similarities if name != "cosine"] if len(model.encoder.heads) else []
+    """Return notes on the features of the model that ``model.onnx`` lacks."""
+    notes = []
+    similarities = [name for name in model.similarities if name != "cosine"] if len(model.encoder.heads) else []
     if isinstance(next(iter(model.encoder.heads[-1:]), None), GaussianHead):
-        found.append(
-            f"model.onnx gives the mean alone: the variance of each text, and with it the similarity {', '.join(more)} "
+        notes.append(
+            f"model.onnx gives the mean alone: the variance of each text, and with it the similarity {', '.join(similarities)} "
             f"and the direction of entailment, are in the sentence-transformers format only"
         )
     if prompt := model.prompts.resolve():
-        found.append(f"model.onnx reads token ids: put the model's prompt before every text yourself: {prompt!r}")
-    return found
+        notes.append(f"model.onnx reads token ids: put the model's prompt before every text yourself: {prompt!r}")
+    return notes
 
 
 def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
-    """Write ``model.onnx``, the tokenizer's files and what sentence-transformers asks for, aside then renamed.
+    """Write ``model.onnx``, tokenizer and sentence-transformers' files atomically.
 
-    The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T, and gives ``sentence_embedding``
-    [B, D] float32, and ``last_hidden_state`` [B, T, H]: the token vectors that are pooled, of whatever layers.
-    ``SentenceTransformer(folder, backend="onnx")`` takes those, and pools them by the modules beside the graph. Word vectors
-    have no such backend.
+    The graph reads ``input_ids`` and ``attention_mask`` [B, T] int64, of any B and T. It returns ``sentence_embedding``
+    [B, D] float32 and ``last_hidden_state`` [B, T, H], the pooled token vectors of the chosen layers.
+    ``SentenceTransformer(folder, backend="onnx")`` pools these by the modules beside the graph. Word vectors have no
+    such backend.
 
     Raises:
-        RunFailed: the graph cannot be made, or gives other embeddings than the model.
+        RunFailed: the graph cannot be made, or returns other embeddings than the model.
     """
     graph = Graph(model).eval()
     ids_BT, mask_BT = _texts(model, (2, 5))
@@ -127,7 +128,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
         path = draft / "model.onnx"
         try:
             with torch.inference_mode(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what is traced is what is checked below
+                warnings.simplefilter("ignore")  # the result is checked below
                 torch.onnx.export(
                     graph,
                     (ids_BT, mask_BT),
@@ -143,7 +144,7 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
                     dynamo=False,  # the other exporter needs onnxscript
                 )
             difference = _difference(model, path)
-        except Exception as error:  # whatever the exporter and the runtime raise
+        except Exception as error:  # any error of the exporter and the runtime
             raise RunFailed(f"the model cannot be written as ONNX ({type(error).__name__}: {error})") from error
         if not difference <= TOLERANCE:
             raise RunFailed(
@@ -153,20 +154,20 @@ def save(model: SentenceModel, folder: Path, card: str | None = None) -> None:
 
 
 def _save_modules(model: SentenceModel, draft: Path, card: str | None) -> None:
-    """The model's directory without its weights, and without the choice of layers, which the graph has made."""
+    """Write the model's directory without weights and choice of layers, which the graph has."""
     model.save(draft, card)
     (draft / "model.safetensors").unlink()
     listed = read_json(draft / "modules.json", list)
     for module in listed:
         if module["type"].endswith("WeightedLayerPooling"):
             shutil.rmtree(draft / module["path"])
-    kept = [module for module in listed if (draft / module["path"]).is_dir()]
-    write_json(draft / "modules.json", kept)
+    remaining = [module for module in listed if (draft / module["path"]).is_dir()]
+    write_json(draft / "modules.json", remaining)
     write_json(draft / "config.json", read_json(draft / "config.json") | {"output_hidden_states": False})
 
 
 def _difference(model: SentenceModel, path: Path) -> float:
-    """Largest difference between graph and model, over texts of one token and batches with padding."""
+    """Return the largest difference between graph and model, with and without padding."""
     import onnx
     import onnxruntime
 
@@ -177,19 +178,19 @@ def _difference(model: SentenceModel, path: Path) -> float:
     worst = 0.0
     for lengths in ((1,), (min(_LONGEST, model.max_length), 1, 3, 7)):
         ids_BT, mask_BT = _texts(model, lengths)
-        found_BD, _ = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
+        graph_BD, _ = session.run(None, {"input_ids": ids_BT.numpy(), "attention_mask": mask_BT.numpy()})
         with torch.inference_mode():
             expected_BD = model.encoder(ids_BT, mask_BT.sum(1))
         if model.normalize:
             expected_BD = F.normalize(expected_BD, dim=-1)
         expected_BD = expected_BD[:, : model.dim]
         scale = max(1.0, float(expected_BD.abs().max()))
-        worst = max(worst, float(np.abs(found_BD - expected_BD.numpy()).max()) / scale)
+        worst = max(worst, float(np.abs(graph_BD - expected_BD.numpy()).max()) / scale)
     return worst
 
 
 def _texts(model: SentenceModel, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Token ids of texts of these lengths, drawn from the whole vocabulary, and their mask -> both [B, T]."""
+    """Return random token ids of texts of these lengths and their mask -> both [B, T]."""
     pad_id = model.encoder.pad_id
     draws = torch.randint(
         model.encoder.config.vocab_size - 1, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0)

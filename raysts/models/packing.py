@@ -1,9 +1,9 @@
-"""Many texts as one row of tokens: every layer sees all tokens at once, only attention looks at one text at a time.
+"""Many texts as one row of tokens: layers see all of it, attention one text at a time.
 
-Where a kernel for texts of any lengths is there (on GPUs, and on CPUs where ``raysts.cpu.fused`` can), the row holds the
-texts' tokens and nothing else. On other CPUs texts of similar length stand in groups and are padded to the longest of their
-group, so that little of the work is padding and no kernel runs once per group but those of attention. What shapes are made of
-is known to the host: it never waits for a GPU.
+With a kernel for texts of any lengths (on GPUs, and on CPUs by ``raysts.cpu.fused``) the row holds the texts' tokens
+and nothing else. On other CPUs groups of texts of similar length are padded to their longest text. Little of the work
+is then padding, and only the kernels of attention run once per group. The host knows all sizes and never waits for a
+GPU.
 
 Shapes: B texts, N tokens of the packed row, R texts of a group, T tokens of its longest, A heads, E values a head.
 """
@@ -23,18 +23,17 @@ ATTENTION = "raysts-packed"
 """Name under which transformers knows ``attend``."""
 
 GROUP_OVERHEAD = {"cpu": 16, "cuda": 4096}
-"""Cost of one more group, in tokens of work: what a group must save in padding to be worth it."""
+"""Cost of one more group, in tokens of work: the padding that it must save."""
 
 
 LONG = 64
-"""Tokens of a group's longest text from which torch's fused attention is the faster one on CPUs, where nothing is trained."""
+"""Tokens of a group's longest text from which torch's fused attention is faster on CPUs, without training."""
 
 ROUND = 32
-"""On CPUs oneDNN compiles its bf16 kernels for every number of tokens anew: rows are of multiples of this many, so that most of
-them have been seen before."""
+"""Rows on CPUs have a multiple of this many tokens, because oneDNN compiles its bf16 kernels for every new number of tokens."""
 
 _ALIGNED = 16
-"""Bytes: where the tensors of a copied batch may begin."""
+"""Alignment in bytes of the tensors of a copied batch."""
 
 _LENGTH = "_length"
 
@@ -45,28 +44,28 @@ class Group(NamedTuple):
     rows: int
     longest: int
     mask_RT: Tensor | None
-    """True where there is a token; None: no padding, attention without a mask is faster."""
+    """True for a token. None: no padding, and attention without a mask is faster."""
 
 
 class Row(NamedTuple):
-    """Texts one after the other, without padding between them."""
+    """Concatenated texts without padding."""
 
     starts: Tensor
     """[B + 1] int32: where each text begins, and where the last one ends."""
     places_N: Tensor
-    """Where each token stands in the texts padded to the longest, [B * T]."""
+    """Position of each token in the texts padded to the longest, [B * T]."""
     texts: Group
     """The texts when they are padded."""
 
     def pad(self, x_NH: Tensor) -> Tensor:
-        """[N, ...] -> [B, T, ...], zero behind the texts."""
+        """Return [N, ...] as [B, T, ...], zero behind the texts."""
         padded = x_NH.new_zeros(self.texts.rows * self.texts.longest, *x_NH.shape[1:])
-        # Every place is written once, and backward reads: no sums whose order a GPU chooses.
+        # Every position is written once, and backward reads: a GPU chooses no order of sums.
         return padded.index_copy_(0, self.places_N, x_NH).unflatten(0, (self.texts.rows, self.texts.longest))
 
 
 class Packed(NamedTuple):
-    """A batch as one row."""
+    """Batch as one row."""
 
     ids_N: Tensor
     positions_N: Tensor
@@ -74,9 +73,9 @@ class Packed(NamedTuple):
     lengths_B: Tensor
     """Lengths in packed order."""
     order_B: Tensor | None
-    """Where in the batch each packed text stood; None: in the same place."""
+    """Index in the batch of each packed text. None: the same order."""
     row: Row | None = None
-    """How the texts stand where there is no padding; then ``groups`` is all of them as one."""
+    """The texts without padding. Then ``groups`` is one group of all texts."""
 
     @property
     def sizes(self) -> list[int]:
@@ -84,19 +83,19 @@ class Packed(NamedTuple):
         return [group.rows * group.longest for group in self.groups]
 
     def unpack(self, tokens_NH: Tensor) -> list[Tensor]:
-        """[R, T, H] per group."""
+        """Return [R, T, H] per group."""
         if self.row is not None:
             return [self.row.pad(tokens_NH)]
         parts = tokens_NH.split(self.sizes)
         return [part.unflatten(0, (g.rows, g.longest)) for part, g in zip(parts, self.groups, strict=True)]
 
     def restore(self, rows_BD: Tensor) -> Tensor:
-        """Rows in packed order -> in the batch's order."""
+        """Return rows in packed order in the batch's order."""
         return rows_BD if self.order_B is None else rows_BD[torch.argsort(self.order_B)]
 
 
 def unpadded(device: torch.device) -> bool:
-    """Whether texts are packed there without any padding."""
+    """Return True if the device packs texts without any padding."""
     return device.type != "cpu"
 
 
@@ -105,19 +104,22 @@ def pack(
     lengths_B: Tensor,
     position_pad: int | None,
     split: bool = True,
-    known: np.ndarray | None = None,
+    host_lengths: np.ndarray | None = None,
     fused: bool = False,
 ) -> Packed:
     """Pack right-padded token ids.
 
     Args:
-        position_pad: padding index of a RoBERTa's position embeddings, whose positions count from the next one on.
-        split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding; otherwise one group in the batch's order.
-        known: the lengths as the host knows them, [B]; None: they are read from the device, which is waited for.
-        fused: whether layers are ``raysts.cpu.fused``'s, which need no padding on a CPU either.
+        ids_BT: token ids, padded on the right.
+        lengths_B: tokens of each text.
+        position_pad: padding index of a RoBERTa's position embeddings. Positions count from the next index.
+        split: into groups as cheap as ``GROUP_OVERHEAD`` allows, or without padding. False: one group in the batch's
+            order.
+        host_lengths: the lengths on the host, [B]. None: the host reads them from the device and waits for it.
+        fused: whether layers are ``raysts.cpu.fused``'s, which need no padding on a CPU.
     """
     device = ids_BT.device
-    ascending_B = (lengths_B.sort().values if known is None else np.sort(known)).tolist()
+    ascending_B = (lengths_B.sort().values if host_lengths is None else np.sort(host_lengths)).tolist()
     if split and (fused or unpadded(device)):
         return _pack_row(ids_BT, lengths_B, position_pad, ascending_B)
     cuts = cut(tuple(ascending_B), GROUP_OVERHEAD.get(device.type, 4096)) if split else [(0, len(ascending_B))]
@@ -137,12 +139,15 @@ def pack(
 
 
 def filled(packed: Packed, pad_id: int) -> Packed:
-    """The row on CPUs with padding behind it, a group by itself where there are groups, up to a multiple of ``ROUND`` tokens."""
-    more = -len(packed.ids_N) % ROUND
-    if not more:
+    """Return the row on CPUs with padding behind it, up to a multiple of ``ROUND`` tokens.
+
+    Where the row has groups, the padding is one more group.
+    """
+    padding = -len(packed.ids_N) % ROUND
+    if not padding:
         return packed
-    ids_N, positions_N = F.pad(packed.ids_N, (0, more), value=pad_id), F.pad(packed.positions_N, (0, more))
-    groups = packed.groups if packed.row is not None else [*packed.groups, Group(1, more, None)]
+    ids_N, positions_N = F.pad(packed.ids_N, (0, padding), value=pad_id), F.pad(packed.positions_N, (0, padding))
+    groups = packed.groups if packed.row is not None else [*packed.groups, Group(1, padding, None)]
     return packed._replace(ids_N=ids_N, positions_N=positions_N, groups=groups)
 
 
@@ -160,7 +165,10 @@ def _pack_row(ids_BT: Tensor, lengths_B: Tensor, position_pad: int | None, ascen
 
 
 def rows_and_columns(lengths_B: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Of each of the texts' ``tokens`` tokens, one text after the other: its text [N] and its place there [N]."""
+    """Return the text [N] and the position [N] of each token of concatenated texts.
+
+    ``tokens``: their number N.
+    """
     row_N = torch.repeat_interleave(lengths_B, output_size=tokens)
     first_B = lengths_B.cumsum(0) - lengths_B
     return row_N, torch.arange(tokens, device=lengths_B.device) - first_B[row_N]
@@ -186,32 +194,35 @@ def attend(
     attention_dropout: bool = True,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a packed row [1, A, N, E], each text to itself -> [1, N, A, E] (a transformers attention function)."""
+    """Return attention within each text of a packed row [1, A, N, E] -> [1, N, A, E]."""
     dropout = dropout if attention_dropout else 0.0
     if isinstance(groups, Row):
         return _attend_row(groups, query[0], key[0], value[0], scaling, dropout)[None], None
     sizes = [group.rows * group.longest for group in groups]
     parts = zip(groups, *(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
-    found = [_attend_group(group, q, k, v, scaling, dropout) for group, q, k, v in parts]
-    return (found[0] if len(found) == 1 else torch.cat(found, dim=1)).transpose(0, 1)[None], None
+    mixed = [_attend_group(group, q, k, v, scaling, dropout) for group, q, k, v in parts]
+    return (mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)).transpose(0, 1)[None], None
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for attention without padding: flash attention, of two bytes a number and no dropout."""
+    """Return True if flash attention exists, which needs two-byte numbers and no dropout."""
     if dtype not in (torch.float16, torch.bfloat16) or not unpadded(device):
         return False
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def varlen_attn(*args: Any, **options: Any) -> Any:
-    """torch's, whose module imports the compiler: seconds, where there is no GPU for nothing."""
+    """Call torch's kernel for attention without padding.
+
+    The import takes seconds, because it imports the compiler. Machines without a GPU do not need it.
+    """
     from torch.nn.attention import varlen
 
     return varlen.varlen_attn(*args, **options)
 
 
 def _attend_row(row: Row, q_ANE: Tensor, k_ANE: Tensor, v_ANE: Tensor, scaling: float, dropout: float) -> Tensor:
-    """-> [N, A, E]."""
+    """Return attention within each text of a row -> [N, A, E]."""
     q_NAE, k_NAE, v_NAE = (x.transpose(0, 1) for x in (q_ANE, k_ANE, v_ANE))
     width, longest = q_NAE.shape[-1], row.texts.longest
     if dropout == 0.0 and width % 8 == 0 and width <= 256 and has_kernel(q_NAE.device, q_NAE.dtype):
@@ -226,7 +237,7 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     q_ARTE, k_ARTE, v_ARTE = (x.unflatten(1, (group.rows, group.longest)) for x in (q, k, v))
     long = group.longest >= LONG and not torch.is_grad_enabled()
     if q.device.type != "cpu" or long:
-        return _fused(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
+        return _fused_call(group, q_ARTE, k_ARTE, v_ARTE, scaling, dropout)
     # On CPUs torch's fused attention is no faster for short texts, and its backward in bf16 is 5 to 10 times slower than
     # these three products; so small ones are in float32 no slower than in bf16, where oneDNN compiles for every shape.
     at_least_float32 = torch.promote_types(q.dtype, torch.float32)
@@ -239,7 +250,7 @@ def _attend_group(group: Group, q: Tensor, k: Tensor, v: Tensor, scaling: float,
     return mixed_ARTE.flatten(1, 2).to(q.dtype)
 
 
-def _fused(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
+def _fused_call(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling: float, dropout: float) -> Tensor:
     mask = None if group.mask_RT is None else group.mask_RT[:, None, None]
     q_RATE, k_RATE, v_RATE = (x.transpose(0, 1) for x in (q_ARTE, k_ARTE, v_ARTE))
     mixed_RATE = F.scaled_dot_product_attention(q_RATE, k_RATE, v_RATE, mask, dropout, scale=scaling)
@@ -248,7 +259,7 @@ def _fused(group: Group, q_ARTE: Tensor, k_ARTE: Tensor, v_ARTE: Tensor, scaling
 
 @lru_cache(maxsize=4096)
 def cut(lengths: tuple[int, ...], overhead: int) -> list[tuple[int, int]]:
-    """Cut ascending ``lengths`` into runs that minimise the sum of (rows x longest + overhead) by dynamic programming."""
+    """Cut ascending ``lengths`` into runs of least total (rows x longest + overhead)."""
     ends = [i + 1 for i in range(len(lengths)) if i + 1 == len(lengths) or lengths[i] != lengths[i + 1]]
     starts = [0, *ends]
     cost, origin = [0.0], [0]
@@ -266,9 +277,9 @@ def cut(lengths: tuple[int, ...], overhead: int) -> list[tuple[int, int]]:
 
 
 def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """A batch's tensors on a device, by one copy for which the host does not wait; what else it holds stays.
+    """Copy a batch's tensors to a device in one copy, without waiting. Other values stay.
 
-    The host goes on knowing the lengths of texts: of ``NAME_length`` there is ``NAME_known`` as an array.
+    ``NAME_known`` holds the array of each ``NAME_length`` for the host.
     """
     if device.type == "cpu":
         return batch
@@ -278,9 +289,9 @@ def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
 
     def views(memory: Tensor) -> dict[str, Tensor]:
         places = zip(tensors.items(), ends, strict=False)
-        return {n: memory[at : at + x.nbytes].view(x.dtype).view(x.shape) for (n, x), at in places}
+        return {n: memory[start : start + x.nbytes].view(x.dtype).view(x.shape) for (n, x), start in places}
 
     for name, view in views(buffer).items():
         view.copy_(tensors[name])
-    known = {f"{name.removesuffix(_LENGTH)}_known": x.numpy() for name, x in tensors.items() if name.endswith(_LENGTH)}
-    return batch | views(buffer.to(device, non_blocking=True)) | known
+    lengths = {f"{n.removesuffix(_LENGTH)}_known": x.numpy() for n, x in tensors.items() if n.endswith(_LENGTH)}
+    return batch | views(buffer.to(device, non_blocking=True)) | lengths

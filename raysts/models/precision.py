@@ -1,6 +1,6 @@
-"""In which numbers an encoder computes: one setting for training, teachers and embedding.
+"""Precision of an encoder: one setting for training, teachers and embedding.
 
-Losses, reductions, the weights and what comes out are float32 in any case.
+Losses, reductions, weights and results are always float32.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Precision = Literal["auto", "bf16", "fp16", "fp32", "tf32"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 EMBEDS_ALONE = {"fp16": "gradients are too small for its exponents"}
-"""What nothing is trained in, and why."""
+"""Precisions that cannot train, and why."""
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """What a ``Precision`` stands for on a device: anything but ``auto``.
+    """Return the precision on a device, ``auto`` resolved.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: the name is unknown.
     """
     import torch
 
@@ -37,13 +37,13 @@ def resolve(precision: str, device: torch.device) -> str:
     if precision == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     if precision == "tf32":
-        there = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return "tf32" if there else "fp32"
+        has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "tf32" if has_tf32 else "fp32"
     return precision
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bf16 natively (elsewhere bf16 is slower than fp32)."""
+    """Return True if the hardware multiplies bf16 natively (elsewhere bf16 is slower than fp32)."""
     import torch
 
     if device.type == "cuda":
@@ -54,16 +54,16 @@ def native_bf16(device: torch.device) -> bool:
 
 
 def numbers(precision: str) -> torch.dtype:
-    """The type in which matrices are multiplied in a resolved precision."""
+    """Return the type of matrix products in a resolved precision."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context in which an encoder computes in a resolved precision.
+    """Return the context in which an encoder computes in a resolved precision.
 
-    Whether a GPU multiplies float32 as TF32 is a switch of the process: it is set here and stays for the backward pass.
+    TF32 on GPUs is a switch of the process: it is set here and stays for the backward pass.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Models on disk: plain sentence-transformers directories, loaded without executing code from them."""
+"""Models on disk: sentence-transformers directories, loaded without executing their code."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "s
 _TOKENIZER_RULES = ("tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
 
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*_Dense/*.bin", "*_WeightedLayerPooling/*.bin")
-"""What is taken of a hub model: weights of the small modules may be pickled tensors, which are unpickled as such."""
+"""Files to fetch of a hub model. Weights of the small modules may be pickled tensors, which are unpickled as such."""
 
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Types of numbers in safetensors that may be no number, as numpy reads them."""
 
 HUGE = 1e18
-"""Of larger weights not even the square is a float32 number."""
+"""Limit of weights: float32 cannot hold the square of larger ones."""
 
 BLOCK = 1 << 24
 """Bytes of weights that are looked at at once."""
@@ -66,28 +66,28 @@ def load(
     precision: Precision = "fp32",
     content: str | None = None,
 ) -> SentenceModel:
-    """Load a MODEL.
+    """Load a model.
 
-    A model with heads keeps the pooling and the layers that they were trained on, whatever is asked for.
+    A model with heads keeps the pooling and the layers that they were trained on. Options do not change them.
 
     Args:
-        model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, a hub name, or a file of
-            word vectors as text.
-        pooling: as of :class:`raysts.models.encoder.Encoder`; default: what the directory says, ``mean`` for a bare
-            encoder, ``lasttoken`` for a bare decoder.
-        layers: layers to pool; default: what the directory says, 1 for a bare encoder.
-        max_length: tokens per text; default: what the directory says.
-        prompt: name of a prompt that the directory has, or a text, which stands in front of every text; default: the
-            directory's default; empty: none.
-        device: default: the first GPU if there is one.
-        heads: with the heads that the directory holds; otherwise its encoder and pooling alone.
-        precision: what it embeds in; where that is bf16 weights of the backbone are too, and the model cannot be saved.
-        content: content id that its files must have; None: nothing is made under one.
+        model: a raysts or sentence-transformers directory, a bare Hugging Face encoder directory, a hub name, or a file
+            of word vectors as text.
+        pooling: as in :class:`raysts.models.encoder.Encoder`. Default: the directory's, ``mean`` for a bare encoder,
+            ``lasttoken`` for a bare decoder.
+        layers: layers to pool. Default: the directory's, 1 for a bare encoder.
+        max_length: tokens per text. Default: the directory's.
+        prompt: name of a prompt of the directory, or a text, in front of every text. Default: the directory's default.
+            Empty: none.
+        device: default: the first GPU, or the CPU without one.
+        heads: with the heads of the directory. False: its encoder and pooling alone.
+        precision: of embedding. With bf16 the backbone's weights are bf16 too, and the model cannot be saved.
+        content: content id that its files must have. None: any.
 
     Raises:
         RunFailed: its files have another content id, or change while they are read.
-        InputError: nothing is there, it is not an encoder that raysts knows, it has no such prompt, texts would have no
-            token, or there is no such precision.
+        InputError: nothing exists there, it is not an encoder that raysts knows, it has no such prompt, texts would
+            have no token, or the precision is unknown.
     """
     import torch
 
@@ -101,20 +101,20 @@ def load(
     computes = resolve(precision, place)
     folder = find(model)
     with unchanged(folder, content):
-        asked = describe(folder)
-        prompts = asked.prompts.with_default(prompt)
+        description = describe(folder)
+        prompts = description.prompts.with_default(prompt)
         backbone, tokenizer = load_backbone(folder)
-        kept = [head_of(kind, path) for kind, path in asked.heads] if heads else []
+        loaded_heads = [head_of(kind, path) for kind, path in description.heads] if heads else []
     limit = family_of(backbone.config.model_type).most_tokens(backbone.config.to_dict())
-    if kept:
-        pooling, layers = asked.pooling, asked.layers
+    if loaded_heads:
+        pooling, layers = description.pooling, description.layers
     try:
         encoder = Encoder(
             backbone,
             next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None),
-            pooling or asked.pooling,
-            asked.layers if layers is None else layers,
-            kept,
+            pooling or description.pooling,
+            description.layers if layers is None else layers,
+            loaded_heads,
             tokenizer.mask_token_id,
             tuple(tokenizer.all_special_ids),
             prompts.tokens(tokenizer, prompts.resolve()),
@@ -126,21 +126,21 @@ def load(
     encoder.to(place).eval()
     if computes == "bf16" and not isinstance(backbone, WordVectors):
         backbone.to(torch.bfloat16)
-    length = min(max_length or asked.max_length or tokenizer.model_max_length, limit)
+    length = min(max_length or description.max_length or tokenizer.model_max_length, limit)
     return SentenceModel(
         encoder,
         tokenizer,
         length,
-        asked.normalize,
+        description.normalize,
         prompts=prompts,
-        truncate_dim=asked.truncate_dim,
-        similarity=asked.similarity,
+        truncate_dim=description.truncate_dim,
+        similarity=description.similarity,
         precision=precision,
     )
 
 
 def randomise(encoder: Encoder, seed: int) -> None:
-    """Give an encoder the random weights that its family begins with, those of the seed."""
+    """Give an encoder random weights as its family initialises them, drawn by the seed."""
     import torch
 
     config = copy.deepcopy(encoder.backbone.config)
@@ -152,31 +152,34 @@ def randomise(encoder: Encoder, seed: int) -> None:
 
 
 def similarities(folder: Path) -> dict[str, Similarity]:
-    """The similarities of the model in ``folder``, its own first, without reading its encoder's weights."""
+    """Return the similarities of the model in ``folder``, its default first, without weights."""
     from raysts.models.head import similarities_of
 
-    asked = describe(folder)
-    return similarities_of([head_of(*head) for head in asked.heads[-1:]], asked.similarity)
+    description = describe(folder)
+    return similarities_of([head_of(*head) for head in description.heads[-1:]], description.similarity)
 
 
 def dim(folder: Path) -> int:
-    """D, the number of dimensions that the model in ``folder`` gives, without reading its encoder's weights."""
-    asked = describe(folder)
-    whole = head_of(*asked.heads[-1]).dim if asked.heads else width(folder) * len(pooling_modes(asked.pooling))
-    return min(whole, asked.truncate_dim or whole)
+    """Return D, the dimensions of the vectors of the model in ``folder``, without its weights."""
+    description = describe(folder)
+    if description.heads:
+        full = head_of(*description.heads[-1]).dim
+    else:
+        full = width(folder) * len(pooling_modes(description.pooling))
+    return min(full, description.truncate_dim or full)
 
 
 def width(folder: Path) -> int:
-    """H, the number of dimensions of the token vectors of the model in ``folder``: what is trained begins with it."""
+    """Return H, the dimensions of the token vectors of the model in ``folder``."""
     config = config_of(folder / "config.json")
     return int(config[family_of(config["model_type"]).width])
 
 
 def average(folders: Sequence[Path]) -> SentenceModel:
-    """The encoder whose weights are the mean of those in ``folders``, without heads (Wortsman et al. 2022, model soups).
+    """Return the weight average of the encoders in ``folders``, without heads.
 
-    Summed in float64, one model after the other, and rounded once to float32; what is no floating-point number, and how it
-    pools, is that of the first.
+    Wortsman et al. 2022, model soups. The sum is float64, one model after the other, and is rounded once to float32.
+    Pooling and values that are not floating-point numbers are those of the first.
     """
     model = load(folders[0], device="cpu", heads=False)
     state = model.encoder.backbone.state_dict()
@@ -191,10 +194,10 @@ def average(folders: Sequence[Path]) -> SentenceModel:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """The configuration of a model folder, after checking that it can be loaded, without reading its weights.
+    """Return the configuration of a model folder, checked without reading its weights.
 
     Raises:
-        InputError: it is no encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
+        InputError: it is not an encoder that raysts knows, or its weights, its tokenizer or its modules cannot be used.
     """
     config = config_of(folder / "config.json") or {}
     _check_config(folder, config)
@@ -212,28 +215,31 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def _weights(folder: Path) -> list[Path]:
-    """The safetensors of a model, all ordinary files."""
-    found = sorted(static.input_folder(folder).glob("*.safetensors"))
-    for path in found:
+    """Return the safetensors files of a model, all regular files."""
+    paths = sorted(static.input_folder(folder).glob("*.safetensors"))
+    for path in paths:
         check_ordinary(path)
-    return found
+    return paths
 
 
 def _shapes(folder: Path) -> list[list[int]]:
-    """The shapes of a model's weights, without reading them; none of pickled ones."""
-    found: list[list[int]] = []
+    """Return the shapes of a model's weights without reading them, or nothing for pickled ones."""
+    shapes: list[list[int]] = []
     for path in _weights(folder):
         try:
             with safe_open(path, "np") as file:
-                found += [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
+                shapes += [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: not a readable safetensors file ({error}); get the model again") from None
-    return found
+    return shapes
 
 
 @cache
 def _check_values(path: Path, changed: int) -> None:
-    """Refuse weights of which nothing but NaN or infinite numbers comes. ``changed``: when the file was, for the cache."""
+    """Raise InputError for weights that are NaN, infinite or huge.
+
+    ``changed``: modification time of the file, for the cache.
+    """
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         for name, entry in json.loads(file.read(start - 8)).items():
@@ -255,11 +261,11 @@ def _check_values(path: Path, changed: int) -> None:
 
 
 def refuse_code(folder: Path) -> None:
-    """Refuse a directory whose weights or whose configuration ask for code to be run.
+    """Raise InputError if weights or configuration of a directory ask for code to be run.
 
-    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count where there is no
-    ``model.safetensors``, may hold tensors and nothing else. Code of its own would not be run, but the model would then not
-    be the one meant.
+    Weights in safetensors hold no code. Pickled ones (``pytorch_model*.bin``), which count without
+    ``model.safetensors``, may hold tensors only. Code in the directory would not be run, but the model would then be
+    another one.
     """
     for name in ("config.json", "tokenizer_config.json"):
         config = config_of(folder / name) or {}
@@ -275,12 +281,12 @@ def refuse_code(folder: Path) -> None:
             check_ordinary(path)
             try:
                 torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-            except Exception as error:  # whatever bytes that are no pickle make of an unpickler
+            except Exception as error:  # an unpickler may raise anything
                 raise InputError(_unreadable(path, error)) from None
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    """Why pickled weights are refused, without what the unpickler recommends (to run them)."""
+    """Return the refusal of pickled weights, without the unpickler's advice to run them."""
     reason = " ".join(str(error).split())
     start = reason.find("Trying to load")
     shown = reason[start:].partition(". ")[0] if start >= 0 else type(error).__name__
@@ -291,9 +297,9 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 
 def _check_padding(encoder: Encoder) -> None:
-    """Raise ValueError when an encoder of no listed family gives another value for a text that is padded.
+    """Raise ValueError if padding changes the vectors of an encoder of no listed family.
 
-    Some have convolutions or fixed windows that read beyond the mask; a text would be what it is batched with.
+    Some have convolutions or fixed windows that read beyond the mask. A text would then depend on its batch.
     """
     if encoder.config.model_type in (*FAMILIES, static.MODEL_TYPE):
         return
@@ -302,8 +308,8 @@ def _check_padding(encoder: Encoder) -> None:
     ids_T = torch.tensor([token for token in range(13) if token != encoder.pad_id][:12])
     with torch.inference_mode():
         (alone_BTH,) = encoder.token_layers(ids_T[None, :4], torch.tensor([4]), (encoder.depth,))
-        (beside_BTH,) = encoder.token_layers(ids_T.repeat(2, 1), torch.tensor([4, 12]), (encoder.depth,))
-    difference = float((beside_BTH[0, :4] - alone_BTH[0]).abs().max())
+        (padded_BTH,) = encoder.token_layers(ids_T.repeat(2, 1), torch.tensor([4, 12]), (encoder.depth,))
+    difference = float((padded_BTH[0, :4] - alone_BTH[0]).abs().max())
     if not difference <= 1e-4 * max(1.0, float(alone_BTH.abs().max())):
         raise ValueError(
             f"an encoder of type '{encoder.config.model_type}' that gives a padded text other vectors than the text alone "
@@ -312,7 +318,7 @@ def _check_padding(encoder: Encoder) -> None:
 
 
 def _check_config(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse the configuration of something else than an encoder, and sizes of which none could be built."""
+    """Raise InputError for a configuration of no encoder, or with sizes that cannot be built."""
     try:
         family = family_of(config.get("model_type"))
     except (ValueError, TypeError) as error:
@@ -334,7 +340,7 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     sizes = {size for shape in _shapes(folder) for size in shape}
     for key in (family.width, "vocab_size", *INNER) if sizes else ():
         value = config.get(key)
-        # Another family's key for the inner layers may be there too, of which nothing is built.
+        # The configuration may also have another family's key for the inner layers, which builds nothing.
         if type(value) is int and value not in sizes and (key not in INNER or value > max(sizes)):
             raise InputError(
                 f"{folder / 'config.json'}: {key}={value}, and no weights of backbone '{folder}' have that size; get the "
@@ -343,8 +349,10 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def find(model: str | Path, fetch: bool = True) -> Path:
-    """The folder of ``model``: itself, of a file of word vectors what is made of it, or a hub name's local snapshot, which is
-    fetched if it may be."""
+    """Return the folder of ``model``: a directory, converted word vectors, or a hub snapshot.
+
+    ``fetch``: whether the hub may be asked for a missing snapshot.
+    """
     if not str(model).strip():
         raise InputError("model '': the name is empty; give a run id, a model directory or a Hugging Face name")
     folder = Store.of(Path(model)).get_dir(Path(model).absolute()) or Path(model)
@@ -371,7 +379,7 @@ def find(model: str | Path, fetch: bool = True) -> Path:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a Hugging Face directory.
+    """Return the tokenizer of a Hugging Face directory.
 
     Raises:
         InputError: its longest text has no length.
@@ -395,7 +403,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def _check_special(folder: Path, tokenizer: Any, vocabulary: int) -> None:
-    """Refuse a tokenizer that would put a token in every text of which the backbone has no embedding."""
+    """Raise InputError if the backbone has no embedding of a special token."""
     for kind in ("pad_token", "cls_token", "sep_token", "bos_token", "eos_token", "unk_token"):
         number = getattr(tokenizer, f"{kind}_id", None)
         if number is not None and number >= vocabulary:
@@ -406,16 +414,21 @@ def _check_special(folder: Path, tokenizer: Any, vocabulary: int) -> None:
 
 
 def _lower_cased(normalizer: Any) -> dict[str, Any]:
-    """The rules of a normaliser (or none) as ``load_tokenizer`` makes them: small letters first, as sentence-transformers."""
+    """Return the rules of a normaliser with lower case first, as sentence-transformers."""
     sequence = normalizer is not None and normalizer["type"] == "Sequence"
-    parts = normalizer["normalizers"] if sequence else [normalizer] if normalizer else []
+    parts = [normalizer] if normalizer else []
+    if sequence:
+        parts = normalizer["normalizers"]
     if any(part["type"] == "Lowercase" or part.get("lowercase") for part in parts):
         return dict(normalizer)
     return {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *parts]}
 
 
 def tokenizer_id(folder: Path) -> str:
-    """Content id of the tokenizer in a model folder: its vocabulary and rules, not its settings for length or padding."""
+    """Return the content id of the tokenizer in a model folder: its vocabulary and rules.
+
+    Settings for length or padding do not count.
+    """
     files = _tokenizer_files(folder)
     lower_case = bool(transformer_settings(Store.of(folder).get_dir(folder) or folder).get("do_lower_case"))
     digests = []
@@ -427,7 +440,7 @@ def tokenizer_id(folder: Path) -> str:
             digests.append((path.name, content_id(rules)))
         else:
             digests.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
-    if files[0].name != "tokenizer.json":  # then the rules stand in the settings
+    if files[0].name != "tokenizer.json":  # then the settings hold the rules
         rules = config_of(folder / "tokenizer_config.json") or {}
         digests.append(("rules", content_id({key: rules.get(key) for key in _TOKENIZER_RULES})))
         digests += [("small letters", "")] if lower_case and not rules.get("do_lower_case") else []
@@ -436,16 +449,16 @@ def tokenizer_id(folder: Path) -> str:
 
 def _tokenizer_files(folder: Path) -> list[Path]:
     paths = [static.input_folder(Store.of(folder).get_dir(folder) or folder) / name for name in TOKENIZER_FILES]
-    found = [path for path in paths if path.is_file()]
-    if not found:  # transformers makes up a tokenizer that knows no word
+    files = [path for path in paths if path.is_file()]
+    if not files:  # transformers would invent a tokenizer without words
         raise InputError(
             f"'{folder}' holds no tokenizer: expected one of {', '.join(TOKENIZER_FILES)}; save the model's tokenizer there"
         )
-    return found
+    return files
 
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
-    """(encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
+    """Return (encoder without pooler head in float32, tokenizer) of a Hugging Face directory."""
     import torch
     import transformers
     from transformers import AutoConfig
@@ -481,7 +494,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
             )
         backbone.config.output_hidden_states = False
         if config.model_type not in FAMILIES:
-            backbone.config.use_cache = False  # decoders would keep what only the next token needs
+            backbone.config.use_cache = False  # decoders would keep values that only the next token needs
         tokenizer = load_tokenizer(folder)
         _check_special(folder, tokenizer, backbone.get_input_embeddings().weight.shape[0])
         return backbone, tokenizer
@@ -489,7 +502,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
         raise
     except (torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # files of others, read by libraries of others
+    except Exception as error:  # foreign files and libraries may raise anything
         first_line = (str(error).strip() or type(error).__name__).split("\n")[0]
         raise InputError(
             f"backbone '{folder}' cannot be loaded as an encoder with its tokenizer ({first_line}); it must be a "

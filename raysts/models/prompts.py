@@ -1,4 +1,4 @@
-"""Prompts: text that stands in front of every text a model reads."""
+"""Prompts: text in front of every text that a model reads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from raysts.errors import InputError, nearest
 
 Kind = Literal["query", "document"]
 _NAMES: dict[Kind, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
-"""What models call the prompts of the kinds, those of sentence-transformers' ``encode_query`` and ``encode_document``."""
+"""Names of the prompts of queries and documents, as in sentence-transformers' ``encode_query`` and ``encode_document``."""
 
 
 class Asked(str):
-    """A text that is read as a query or as a document; another one than the same text by itself."""
+    """Text that is read as a query or as a document, unequal to the plain text."""
 
     kind: Kind
 
     def __new__(cls, text: str, kind: Kind) -> Asked:
-        asked = super().__new__(cls, text)
-        asked.kind = kind
-        return asked
+        text_of_kind = super().__new__(cls, text)
+        text_of_kind.kind = kind
+        return text_of_kind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Asked) and self.kind == other.kind and str.__eq__(self, other)
@@ -39,9 +39,10 @@ class Asked(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module say them. ``default``: name of
-    the one that is taken where none is asked for; none: no prompt. ``pooled``: whether the tokens of a prompt are pooled
-    with those of the text.
+    """Prompts of a model, as ``config_sentence_transformers.json`` and its Pooling module.
+
+    ``default``: name of the prompt that is used without a choice (None: no prompt). ``pooled``: whether the tokens of a
+    prompt are pooled with those of the text.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -49,43 +50,44 @@ class Prompts:
     pooled: bool = True
 
     def resolve(self, prompt: str | None = None) -> str:
-        """The text of ``prompt``: of that name, or itself; None: the default's; empty: no prompt.
+        """Return the text of ``prompt``, a name or a text. None: the default's. Empty: no prompt.
 
         Raises:
-            InputError: it looks like a name, and there is none.
+            InputError: it looks like a name, and the model has no such prompt.
         """
         if prompt is None:
             return self.texts[self.default] if self.default is not None else ""
         if prompt in self.texts:
             return self.texts[prompt]
-        # Glued to a text a bare word would make another word of the text's first.
+        # A bare word would merge with the first word of the text.
         if re.fullmatch(r"[\w.-]+", prompt) and prompt not in self.texts.values():
-            known = ", ".join(self.texts) or "none"
+            names = ", ".join(self.texts) or "none"
             raise InputError(
-                f"prompt '{prompt}': the model has no prompt of that name (it has {known}){nearest(prompt, self.texts)}; a "
+                f"prompt '{prompt}': the model has no prompt of that name (it has {names}){nearest(prompt, self.texts)}; a "
                 f"prompt that is given as text ends in what sets it apart: '{prompt}: '"
             )
         return prompt
 
     def of_kind(self, kind: Kind) -> str:
-        """The prompt of queries, or of documents; of a model that has none for either, its default."""
+        """Return the prompt of queries or documents, or the default if the model has neither."""
         named = {
-            of: next((self.texts[name] for name in names if name in self.texts), None) for of, names in _NAMES.items()
+            side: next((self.texts[name] for name in names if name in self.texts), None)
+            for side, names in _NAMES.items()
         }
         return (named[kind] or "") if any(named.values()) else self.resolve()
 
     def with_default(self, prompt: str | None) -> Prompts:
-        """The same with ``prompt``, a name or a text, where none is asked for; None: as it is."""
+        """Return a copy with ``prompt``, a name or a text, as default. None: no change."""
         if prompt is None:
             return self
         text = self.resolve(prompt)
         if not text:
             return replace(self, default=None)
-        name = next((name for name, known in self.texts.items() if known == text), "default")
+        name = next((name for name, value in self.texts.items() if value == text), "default")
         return replace(self, texts={**self.texts, name: text}, default=name)
 
     def tokens(self, tokenizer: Any, prompt: str) -> int:
-        """Tokens in front of a text that are the prompt's and not pooled; 0 where prompts are pooled."""
+        """Return the number of a prompt's tokens that are not pooled: 0 if prompts are pooled."""
         if self.pooled or not prompt:
             return 0
         ids = tokenizer(prompt, truncation=False)["input_ids"]

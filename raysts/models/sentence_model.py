@@ -1,4 +1,4 @@
-"""A model as users and evaluation see it: sentences in, representations out, its own similarity, its directory."""
+"""Models for users and evaluation: sentences in, representations out, similarity, directory."""
 
 import contextlib
 import copy
@@ -44,13 +44,13 @@ _ST = "sentence_transformers.models."
 
 
 class SentenceModel:
-    """An encoder, its heads included, with its tokenizer.
+    """Encoder with its heads and tokenizer.
 
     Args:
         normalize: give vectors of unit length (some sentence-transformers directories ask for it).
-        prompts: what stands in front of every text.
+        prompts: texts in front of every text.
         similarity: of vectors, a name in ``raysts.models.head.SIMILARITIES``.
-        precision: what it computes in, a ``raysts.models.precision.Precision``.
+        precision: of its computation, a ``raysts.models.precision.Precision``.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SentenceModel:
 
     @property
     def similarities(self) -> dict[str, Similarity]:
-        """The similarities that compare its representations, by the name that results have for them; its own first."""
+        """Similarities of its representations by their names in results, its default first."""
         return similarities_of(self.encoder.heads, self.similarity_name)
 
     @property
@@ -97,7 +97,7 @@ class SentenceModel:
         return min(self.encoder.dim, self.truncate_dim or self.encoder.dim)
 
     def tokenize(self, texts: Sequence[str], prompt: str | None = None) -> Tokens:
-        """Token ids of ``texts`` as this model reads them, behind ``prompt`` (a name or a text; default: the model's)."""
+        """Return token ids of ``texts`` behind ``prompt``, a name or text (default: the model's)."""
         return tokenize(self.tokenizer, texts, self.max_length, self.prompts.resolve(prompt))
 
     def encode(
@@ -111,24 +111,24 @@ class SentenceModel:
         device: str | torch.device | None = None,
         show_progress: bool = False,
     ) -> np.ndarray:
-        """Vectors of ``texts`` -> float32 [N, D]; of one text [D].
+        """Return vectors of ``texts`` -> float32 [N, D], of one text [D].
 
-        On CPUs the process keeps up to 512 MiB of what it has freed from then on, whoever freed it: encoding takes a tenth less
-        time, in bf16 up to a fifth. With ``MALLOC_TRIM_THRESHOLD_`` in its environment glibc does as that says instead.
+        On CPUs the process keeps up to 512 MiB of freed memory from then on. Encoding takes a tenth less time, in bf16
+        up to a fifth. ``MALLOC_TRIM_THRESHOLD_`` in the environment overrides this.
 
         Args:
             texts: one text, or many.
-            prompt: name of one of the model's prompts, or a text; default: the model's default; empty: none.
-            normalize: give vectors of unit length, whatever the model does by itself.
-            precision: ``int8`` and ``uint8`` divide the range of each dimension over these texts into 255 steps;
+            prompt: name of one of the model's prompts, or a text. Default: the model's default. Empty: none.
+            normalize: give vectors of unit length, also if the model does not.
+            precision: ``int8`` and ``uint8`` divide the range of each dimension over these texts into 255 steps.
                 ``binary`` and ``ubinary`` keep the signs, eight to a byte [N, D / 8], as int8 or uint8.
-            batch_size: texts that go through the encoder at once; default: as many as hold some thousands of tokens.
-            device: the model is moved there, and stays.
+            batch_size: texts that pass through the encoder at once. Default: as many as hold some thousands of tokens.
+            device: the model moves there, and stays.
             show_progress: draw a bar on stderr.
 
         Raises:
-            InputError: there is no such prompt, or what is no text among the texts.
-            ValueError: no such precision, or ``batch_size`` is not positive.
+            InputError: the prompt is unknown, or a value among the texts is not text.
+            ValueError: the precision is unknown, or ``batch_size`` is not positive.
         """
         if precision not in get_args(Precision):
             raise ValueError(f"precision={precision!r} must be one of {', '.join(get_args(Precision))}")
@@ -140,8 +140,8 @@ class SentenceModel:
         listed = [texts] if isinstance(texts, str) else texts
         with _bar(len(listed), show_progress) as advance:
             options = {"progress": advance, "batch_size": batch_size}
-            (found,) = self.represent_layers(listed, (self.layers,), prompt, **options).values()
-        vectors = found["vectors"]
+            (representation,) = self.represent_layers(listed, (self.layers,), prompt, **options).values()
+        vectors = representation["vectors"]
         if normalize:
             vectors = unit(vectors)
         vectors = quantize(vectors, precision)
@@ -153,15 +153,13 @@ class SentenceModel:
     def represent_layers(
         self, texts: Sequence[str], layers: Sequence[Layers], prompt: str | None = None, **options: Any
     ) -> dict[Layers, Representation]:
-        """Representations for several choices of layers, from one pass over ``texts``.
+        """Return representations for several choices of layers, from one pass over ``texts``.
 
-        A model with heads has one: that of the layers its heads were trained on.
-
-        Args:
-            texts: the texts; queries and documents (``prompts.Asked``) each behind the model's prompt for their kind.
+        A model with heads has one: that of the layers its heads were trained on. Queries and documents
+        (``prompts.Asked``) have the model's prompts for their side.
         """
         for number, text in enumerate(texts):
-            if not isinstance(text, str):  # of None there are no tokens, and their mean would be no number
+            if not isinstance(text, str):  # None has no tokens, and their mean would be NaN
                 raise InputError(
                     f"texts[{number}] is {text!r:.40}: must be text; leave it out, or give '' in its place"
                 )
@@ -179,43 +177,43 @@ class SentenceModel:
         if prompt is not None:
             encoder = copy.copy(encoder)  # the same modules
             encoder.skipped = self.prompts.tokens(self.tokenizer, self.prompts.resolve(prompt))
-        found = represent_tokens(encoder, tokens, layers, self.precision, **options)
-        return dict(zip(layers, map(self.finished, found), strict=True))
+        representations = represent_tokens(encoder, tokens, layers, self.precision, **options)
+        return dict(zip(layers, map(self.finished, representations), strict=True))
 
     def _represent_kinds(
         self, texts: Sequence[str], kinds: Sequence[Kind | None], layers: Sequence[Layers], options: dict[str, Any]
     ) -> dict[Layers, Representation]:
-        """Queries, documents and texts that are neither, each behind their prompt; the rows come back in order."""
-        found: dict[Layers, Representation] = {choice: {} for choice in layers}
+        """Return representations of queries, documents and other texts with their prompts, in order."""
+        results: dict[Layers, Representation] = {choice: {} for choice in layers}
         for kind in dict.fromkeys(kinds):
-            rows = [row for row, of_row in enumerate(kinds) if of_row == kind]
+            rows = [row for row, row_kind in enumerate(kinds) if row_kind == kind]
             prompt = None if kind is None else self.prompts.of_kind(kind)
             parts = self.represent_layers([str(texts[row]) for row in rows], layers, prompt, **options)
             for choice, part in parts.items():
                 for name, values in part.items():
-                    whole = found[choice].setdefault(name, np.empty((len(texts), *values.shape[1:]), values.dtype))
-                    whole[rows] = values
-        return found
+                    array = results[choice].setdefault(name, np.empty((len(texts), *values.shape[1:]), values.dtype))
+                    array[rows] = values
+        return results
 
-    def finished(self, found: Representation) -> Representation:
-        """What the encoder gives as the model gives it: of unit length and truncated, where it says so."""
+    def finished(self, representation: Representation) -> Representation:
+        """Return an encoder's arrays as the model gives them: of unit length and truncated if set."""
         if self.normalize:
-            found["vectors"] = unit(found["vectors"])
+            representation["vectors"] = unit(representation["vectors"])
         if self.truncate_dim is not None:
-            whole, kept = self.encoder.dim, self.truncate_dim
-            found = {name: x[:, :kept] if x.shape[1:] == (whole,) else x for name, x in found.items()}
-        return found
+            full, dim = self.encoder.dim, self.truncate_dim
+            representation = {name: x[:, :dim] if x.shape[1:] == (full,) else x for name, x in representation.items()}
+        return representation
 
     def similarity(self, a: Representation, b: Representation) -> np.ndarray:
-        """The model's own similarity of corresponding rows -> float64 [N]."""
+        """Return the model's default similarity of corresponding rows -> float64 [N]."""
         return next(iter(self.similarities.values()))(a, b)
 
     def save(self, folder: str | Path, card: str | None = None) -> None:
-        """Write a plain sentence-transformers directory, aside then renamed.
+        """Write a plain sentence-transformers directory, atomically.
 
-        sentence-transformers loads it: a Transformer module, a WeightedLayerPooling where it is not the last layer that is
-        pooled, and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling); heads that it does not have,
-        and the tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
+        sentence-transformers loads it: a Transformer module, a WeightedLayerPooling unless the last layer is pooled,
+        and a Pooling module, without flags (word vectors: WordEmbeddings and Pooling). Heads that it lacks, and the
+        tokenizer of word vectors that are pooled by ``max``, bring their code and need ``trust_remote_code=True``.
 
         Raises:
             InputError: it was loaded in bf16.
@@ -268,7 +266,7 @@ class SentenceModel:
                 (draft / "README.md").write_text(card, encoding="utf-8")
 
     def _save_input(self, folder: Path, last_layer: bool) -> tuple[str, str]:
-        """Write backbone and tokenizer; the first module: (its folder, its type)."""
+        """Write backbone and tokenizer, and return the first module: (its folder, its type)."""
         backbone = self.encoder.backbone
         if isinstance(backbone, WordVectors):
             plain = self.pooling == "mean" and all(head.reads == "pooled" for head in self.encoder.heads)
@@ -278,7 +276,7 @@ class SentenceModel:
         config.output_hidden_states = not last_layer
         config.architectures = [type(backbone).__name__]
         config.save_pretrained(folder)
-        tied = backbone._tied_weights_keys or ()  # are stored once, and tied again by whoever loads them
+        tied = backbone._tied_weights_keys or ()  # stored once, and tied again when loaded
         state = {name: value.detach() for name, value in backbone.state_dict().items() if name not in tied}
         weights = {name: value.float().cpu().contiguous() for name, value in state.items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -286,7 +284,7 @@ class SentenceModel:
         tokenizer.model_max_length = self.max_length
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is not None:
-            # It remembers how it was last called: the file would say what the process has done before.
+            # It remembers its last call, which must not reach the file.
             backend.no_truncation()
             backend.no_padding()
         tokenizer.save_pretrained(folder)
@@ -295,7 +293,7 @@ class SentenceModel:
 
 @contextlib.contextmanager
 def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
-    """A bar that is advanced by numbers of texts; None where none is to be drawn."""
+    """Yield the function that advances a bar by numbers of texts, or None without a bar."""
     if not shown:
         yield None
         return
@@ -308,9 +306,10 @@ def _bar(texts: int, shown: bool) -> Iterator[Callable[[int], None] | None]:
 
 
 def quantize(vectors_ND: np.ndarray, precision: Precision, ranges_2D: np.ndarray | None = None) -> np.ndarray:
-    """Vectors in a smaller type, bit for bit as sentence-transformers' ``quantize_embeddings`` makes them of the same ones.
+    """Return vectors in a smaller type, bit for bit as sentence-transformers makes them.
 
-    ``ranges_2D``: smallest and largest numbers of the 8-bit types; default: those of these vectors.
+    See its ``quantize_embeddings``. ``ranges_2D``: smallest and largest numbers of the 8-bit types, by default of these
+    vectors.
     """
     if precision == "float32":
         return vectors_ND
@@ -333,10 +332,10 @@ def represent_tokens(
     progress: Callable[[int], None] | None = None,
     batch_size: int | None = None,
 ) -> list[Representation]:
-    """The representation of ``tokens`` (float32) for each choice of layers, without gradients or dropout.
+    """Return representations of ``tokens`` (float32) for each choice of layers, without dropout.
 
-    Texts are sorted by length and go through the encoder in batches of equal token count; the rows come back in order.
-    A row does not depend on what else is embedded in its batch beyond floating-point rounding.
+    No gradients. Texts are sorted by length and pass through the encoder in batches of equal token count. The rows come
+    in the order of ``tokens``. A row depends on its batch only by floating-point rounding.
     """
     if not len(tokens):
         return [{"vectors": np.empty((0, encoder.dim), np.float32)} for _ in layers]
@@ -387,8 +386,8 @@ def _empty(rows: int, like: Tensor | list[Tensor]) -> np.ndarray:
 
 def _arrays(values: Tensor | list[Tensor]) -> np.ndarray:
     if isinstance(values, list):
-        found = np.empty(len(values), dtype=object)
+        rows = np.empty(len(values), dtype=object)
         for i, row in enumerate(values):
-            found[i] = row.float().cpu().numpy()
-        return found
+            rows[i] = row.float().cpu().numpy()
+        return rows
     return values.float().cpu().numpy()

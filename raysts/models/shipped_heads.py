@@ -1,6 +1,6 @@
-"""Heads whose module travels with exports: flows behind the pooling, and latent distributions of tokens in front of it.
+"""Heads that are exported with their module: flows and latent distributions of tokens.
 
-How the mixtures of two texts compare is Latte-Mix, section 2.
+Latte-Mix, section 2, defines how the mixtures of two texts compare.
 
 Shapes: B texts, N tokens, H hidden dimensions, W numbers per token, D dimensions of a vector.
 """
@@ -22,18 +22,21 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def jensen_shannon_of_vectors(classes: int, a: Arrays, b: Arrays) -> np.ndarray:
-    """Negated Jensen-Shannon divergence of ``vectors``, which are distributions over ``classes`` one after the other."""
+    """Return the negated Jensen-Shannon divergence of ``vectors``.
+
+    They are concatenated distributions over ``classes``.
+    """
     p, q = (side["vectors"].reshape(len(side["vectors"]), -1, classes) for side in (a, b))
     return jensen_shannon(p, q)
 
 
 def l2_of_mixtures(a: Arrays, b: Arrays) -> np.ndarray:
-    """Negated L2 distance of the mixtures of the tokens' Gaussians."""
+    """Return the negated L2 distance of the mixtures of the tokens' Gaussians."""
     return l2_mixture(a["mu"], a["log_var"], b["mu"], b["log_var"])
 
 
 class FlowHead(Head):
-    """z of the pooled vectors: [B, D] -> [B, D]."""
+    """Flow that maps pooled vectors to z: [B, D] -> [B, D]."""
 
     module = "raysts_glow.Glow"
     source = Path(glow.__file__)
@@ -61,7 +64,7 @@ class FlowHead(Head):
 
 
 class LatentHead(Head, Generic[L]):
-    """A latent module in front of the mean pooling: [N, H] -> [N, W].
+    """Latent module in front of the mean pooling: [N, H] -> [N, W].
 
     Class attributes:
         kind: the latent module's class.
@@ -94,36 +97,39 @@ class LatentHead(Head, Generic[L]):
 
 
 class CategoricalHead(LatentHead[latent.Categorical]):
-    """Latte-Mix: a text is the mixture of its tokens' categorical distributions."""
+    """Latte-Mix: the mixture of the categorical distributions of a text's tokens."""
 
     module = "raysts_latent.Categorical"
     kind = latent.Categorical
 
     def similarities(self) -> dict[str, Similarity]:
-        """``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
+        """Return ``cosine``, ``js`` (mean over the variables) and ``l2`` of the probabilities."""
         js = partial(jensen_shannon_of_vectors, self.latent.classes)
         return {"cosine": cosine_of_vectors, "js": js, "l2": l2_of_vectors}
 
 
 class NormalHead(LatentHead[latent.Normal]):
-    """The Normal-VAE baseline: a text is the mixture of its tokens' Gaussians; ``vectors`` is the mean of their mu."""
+    """Normal-VAE baseline: the mixture of the Gaussians of a text's tokens.
+
+    ``vectors`` is the mean of their mu.
+    """
 
     module = "raysts_latent.Normal"
     kind = latent.Normal
     ragged = ("mu", "log_var")
 
     def represent(self, x: Tensor) -> dict[str, Tensor]:
-        """``vectors``, ``mu`` and ``log_var``, all [N, D]."""
+        """Return ``vectors``, ``mu`` and ``log_var``, all [N, D]."""
         mu, log_var = self.latent.gaussians(x)
         return {"vectors": mu, "mu": mu, "log_var": log_var}
 
     def similarities(self) -> dict[str, Similarity]:
-        """``l2_mixture``: of the mixtures; ``l2_mean``: of the means of mu."""
+        """Return ``l2_mixture`` of the mixtures and ``l2_mean`` of the means of mu."""
         return {"l2_mixture": l2_of_mixtures, "l2_mean": l2_of_vectors}
 
 
 class PointHead(LatentHead[latent.Point]):
-    """The autoencoder baseline: a text is the mean of its tokens' codes, compared by their cosine."""
+    """Autoencoder baseline: the mean of the codes of a text's tokens, compared by cosine."""
 
     module = "raysts_latent.Point"
     kind = latent.Point

@@ -1,6 +1,6 @@
-"""What a model directory of static word vectors (GloVe, word2vec) holds; without torch, for it is read before anything starts.
+"""Model directories of static word vectors (GloVe, word2vec), without torch.
 
-Shapes: V words and the padding, H hidden dimensions.
+Commands read them before anything starts. Shapes: V words and the padding, H hidden dimensions.
 """
 
 import json
@@ -15,7 +15,7 @@ from raysts.storage.atomic import write_json
 
 MODEL_TYPE = "static"
 FOLDER = "0_WordEmbeddings"
-"""Where a model directory has its vectors and its tokenizer."""
+"""Folder of the vectors and the tokenizer in a model directory."""
 
 SETTINGS = "wordembedding_config.json"
 
@@ -27,8 +27,11 @@ BLOCK = 16_384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordVectorsConfig:
-    """What a Hugging Face configuration says of an encoder. ``num_hidden_layers``: the vectors are the one layer, and the
-    embedding layer below it. ``max_position_embeddings``: no position counts; sentence-transformers' limit."""
+    """Configuration of word vectors with the keys of a Hugging Face encoder.
+
+    ``num_hidden_layers``: the vectors are the one layer, and the embedding layer below it. ``max_position_embeddings``:
+    sentence-transformers' limit, since positions do not count.
+    """
 
     hidden_size: int
     vocab_size: int
@@ -41,22 +44,22 @@ class WordVectorsConfig:
 
 
 def is_static(folder: Path) -> bool:
-    """Whether the model in ``folder`` is made of word vectors."""
+    """Return True if the model in ``folder`` is made of word vectors."""
     return (folder / FOLDER).is_dir()
 
 
 def input_folder(folder: Path) -> Path:
-    """Where a model directory of any kind has its weights and its tokenizer."""
+    """Return the folder of a model directory that holds its weights and its tokenizer."""
     return folder / FOLDER if is_static(folder) else folder
 
 
 def pooling_problem(pooling: str) -> str | None:
-    """What is wrong with a pooling of word vectors, or None."""
+    """Return what is wrong with a pooling of word vectors, or None."""
     return "pooling=cls: word vectors have no token for a whole text; take mean or max" if pooling == "cls" else None
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a model directory."""
+    """Return the tokenizer of a model directory."""
     from raysts.models.shipped.words import Words
 
     return Words.load(folder / FOLDER)
@@ -72,7 +75,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def write_rest(folder: Path, config: WordVectorsConfig, tokenizer: Any) -> None:
-    """Write what a model directory has beside its vectors."""
+    """Write the files of a model directory other than its vectors."""
     write_json(folder / "config.json", config.to_dict())
     save_tokenizer(tokenizer, folder / FOLDER)
 

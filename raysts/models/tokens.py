@@ -1,4 +1,4 @@
-"""Token ids of many texts in one flat array: tokenise once, pad late; and the batches that are made of them."""
+"""Token ids of many texts in one flat array, and training batches of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Tokens(NamedTuple):
         return Tokens(self.flat[positions], offsets)
 
     def batches(self, budget: int) -> Iterator[np.ndarray]:
-        """Rows of texts that are about as long, the longest first, of at most so many tokens when they are padded, or of one."""
+        """Yield rows of texts of similar length, the longest first.
+
+        Rows of a batch have at most ``budget`` tokens when padded, or are one row.
+        """
         lengths, first = self.lengths, 0
         order = np.argsort(-lengths, kind="stable")
         while first < len(order):
@@ -47,13 +50,13 @@ class Tokens(NamedTuple):
             first += len(rows)
 
     def digests(self) -> np.ndarray:
-        """A number for each text's ids, [N] int64, the same in every process: equal ids, equal numbers."""
+        """Return a number for each text's ids, [N] int64: equal ids, equal numbers in every process."""
         texts = (self.flat[first:last].tobytes() for first, last in itertools.pairwise(self.offsets))
         return np.array([int.from_bytes(blake2b(ids, digest_size=8).digest(), "big") >> 1 for ids in texts], np.int64)
 
     def pad(self, pad_id: int) -> tuple[Tensor, Tensor]:
-        """(ids [N, longest] int64 padded on the right with ``pad_id``, lengths [N] int64)."""
-        import torch  # not above: processes that read windows for others start in half the time without it
+        """Return (ids [N, longest] int64 padded on the right with ``pad_id``, lengths [N] int64)."""
+        import torch  # not above: processes that only read token shards start in half the time without torch
 
         lengths = self.lengths
         ids = np.full((len(self), int(lengths.max(initial=1))), pad_id, dtype=np.int64)
@@ -62,31 +65,35 @@ class Tokens(NamedTuple):
 
 
 class LocalBatch(NamedTuple):
-    """The part of a global batch that one process trains on."""
+    """Part of a global batch that one process trains on."""
 
     rows: Mapping[str, Any]
-    """Of a training table: ``Tokens`` for a text column, an array with the row as first axis for the others."""
+    """Columns of a training table: ``Tokens`` for text, otherwise an array with the row as first axis."""
     examples: list[tuple[int, ...]]
     """Per example, positions in ``rows``."""
     weight: np.ndarray
     """[examples] float32: 1 for an example, 0 for the filler of a process that has none."""
     seeds: np.ndarray
-    """[examples] int64: of each example's own noise; a function of (run seed, step, place in the global batch) alone."""
+    """[examples] int64: seed of each example's noise, a function of (run seed, step, place in the global batch)."""
     ids: np.ndarray
     """Row ids (``row`` of the token store) in the order of ``rows``."""
     size: int
     """Examples in the global batch."""
     progress: float = 0.0
-    """How much of the run is done, 0 to 1."""
+    """Completed share of the run, 0 to 1."""
 
 
 def lowers(backend: Any, also: bool = False) -> bool:
-    """Whether the rules of a tokenizer begin with small letters of their own. ``backend``: of a fast tokenizer. ``also``: make
-    it so, as sentence-transformers does where a directory says ``do_lower_case``."""
+    """Return True if the rules of a fast tokenizer's ``backend`` convert text to lower case.
+
+    ``also``: add the rule if it is missing, as sentence-transformers does for ``do_lower_case``.
+    """
     from tokenizers import normalizers
 
-    own: Any = backend.normalizer
-    parts: list[Any] = [*own] if isinstance(own, normalizers.Sequence) else [own] if own else []  # type: ignore[misc]
+    normalizer: Any = backend.normalizer
+    parts: list[Any] = [normalizer] if normalizer else []
+    if isinstance(normalizer, normalizers.Sequence):
+        parts = [*normalizer]  # type: ignore[misc]
     if also and not any(getattr(part, "lowercase", isinstance(part, normalizers.Lowercase)) for part in parts):
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
         return True
@@ -94,26 +101,28 @@ def lowers(backend: Any, also: bool = False) -> bool:
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = "") -> Tokens:
-    """Token ids of ``texts``, each behind ``prompt``, special tokens included, truncated to ``max_length`` tokens; of None
-    there are none."""
+    """Return token ids of ``texts`` behind ``prompt``, at most ``max_length`` tokens of each.
+
+    Special tokens are included. None has no tokens.
+    """
     return tokenize_counted(tokenizer, texts, max_length, prompt)[0]
 
 
 def tokenize_counted(
     tokenizer: Any, texts: Sequence[str | None], max_length: int, prompt: str = ""
 ) -> tuple[Tokens, int]:
-    """:func:`tokenize`, and how many of the texts had more tokens than that."""
-    there = [prompt + text for text in texts if text is not None]
-    if not there:
+    """Return the result of :func:`tokenize` and the number of truncated texts."""
+    prompted = [prompt + text for text in texts if text is not None]
+    if not prompted:
         return Tokens(np.zeros(0, np.int32), np.zeros(len(texts) + 1, np.int64)), 0
     options = {"add_special_tokens": True, "return_attention_mask": False, "return_token_type_ids": False}
-    found = tokenizer(there, truncation=True, max_length=max_length, **options)
-    ids = found["input_ids"]
+    encoded = tokenizer(prompted, truncation=True, max_length=max_length, **options)
+    ids = encoded["input_ids"]
     full = [number for number, row in enumerate(ids) if len(row) == max_length]
-    if encodings := getattr(found, "encodings", None):
+    if encodings := getattr(encoded, "encodings", None):
         cut = sum(bool(encodings[number].overflowing) for number in full)
-    else:  # a tokenizer in Python tells nothing of what it has cut: one token more is kept where there is one
-        again = [there[number] for number in full]
+    else:  # a tokenizer in Python does not report truncation: tokenize with one more token
+        again = [prompted[number] for number in full]
         longer = tokenizer(again, truncation=True, max_length=max_length + 1, **options)["input_ids"] if full else []
         cut = sum(len(row) > max_length for row in longer)
     lengths = np.zeros(len(texts), np.int64)

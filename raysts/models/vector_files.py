@@ -1,4 +1,4 @@
-"""Text files of word vectors (GloVe, word2vec) made into model directories in the cache, once per content.
+"""Text files of word vectors (GloVe, word2vec), converted to model directories in the cache.
 
 Shapes: R words of a block, H dimensions.
 """
@@ -28,15 +28,14 @@ _WORD = r"(?i)n't\b|'(?:s|m|d|re|ve|ll)\b|\d+(?:[.,:]\d+)*|\w+?(?=n't\b)|\w+|[^\
 
 
 def converted(path: Path) -> Path:
-    """The model directory of a text file of word vectors, in the cache; it is made once per content.
+    """Return the model directory of a text file of word vectors, in the cache, made once.
 
     Args:
-        path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped; word2vec's first line,
-            with the numbers of words and dimensions, may stand in front. Of a word that stands twice the first vector
-            counts.
+        path: a word and its numbers a line, separated by white space, in UTF-8, perhaps gzipped. word2vec's first line,
+            with the numbers of words and dimensions, is optional. The first vector of a repeated word counts.
 
     Raises:
-        InputError: it is no such file.
+        InputError: it is not such a file.
         RunFailed: the cache cannot be written to.
     """
     try:
@@ -61,7 +60,7 @@ def converted(path: Path) -> Path:
 
 
 def vocabulary(tokenizer: Any) -> dict[str, int]:
-    """The words that a tokenizer made here knows, as the file has them, and their rows among the vectors."""
+    """Return the words of a tokenizer of this module, as the file has them, and their rows."""
     return {piece[1:]: row for piece, row in tokenizer.get_vocab().items() if piece.startswith(_MARK)}
 
 
@@ -74,7 +73,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
-    """The vectors in blocks, padding first; fills ``words`` in the same order."""
+    """Yield the vectors in blocks, padding first, and fill ``words`` in the same order."""
     block: list[np.ndarray] = []
     for word, vector in _lines(path):
         if not words:
@@ -90,7 +89,7 @@ def _blocks(path: Path, words: dict[str, None]) -> Iterator[np.ndarray]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Every word that is not white space alone, with its vector [H] float32."""
+    """Yield every word that is not white space alone, with its vector [H] float32."""
     dim = promised = seen = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -107,7 +106,7 @@ def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                     continue
                 vector = _numbers(fields[1:])
                 if vector is None or len(vector) != dim:
-                    raise _malformed(path, number, dim)
+                    raise _line_error(path, number, dim)
                 yield fields[0].decode("utf-8", errors="replace"), vector
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"word vectors '{path}' cannot be read ({error}); get the file again") from None
@@ -118,7 +117,7 @@ def _lines(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _numbers(fields: list[bytes]) -> np.ndarray | None:
-    """The vector [H] that a line gives, if it does."""
+    """Return the vector [H] of a line, or None."""
     try:
         vector = np.array(fields, dtype=np.float32)
     except ValueError:
@@ -126,7 +125,7 @@ def _numbers(fields: list[bytes]) -> np.ndarray | None:
     return vector if len(fields) and np.isfinite(vector).all() else None
 
 
-def _malformed(path: Path, line: int, dim: int) -> InputError:
+def _line_error(path: Path, line: int, dim: int) -> InputError:
     return InputError(
         f"word vectors '{path}', line {line}: expected a word and {dim or 'its'} finite numbers, as GloVe has them and "
         f"word2vec saved as text; a model directory is given by its folder, and word2vec's binary format is not read"
@@ -134,23 +133,23 @@ def _malformed(path: Path, line: int, dim: int) -> InputError:
 
 
 def _tokenizer(words: list[str]) -> Any:
-    """Splits a text into words as ``_WORD`` says and leaves out those that are not in ``words``, whose ids begin at 1.
+    """Return a tokenizer that splits a text as ``_WORD`` does and omits words outside ``words``.
 
-    It is a BPE model without merges, where a word is one piece if it is in the vocabulary and otherwise falls into letters,
-    which are not.
+    Ids begin at 1. It is a BPE model without merges: a word of the vocabulary is one piece, and another word becomes
+    letters, which are not in the vocabulary.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     from raysts.models.shipped.words import PADDING, Words
 
     pieces = {PADDING: 0} | {_MARK + word: number for number, word in enumerate(words, start=1)}
-    found = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=[], ignore_merges=True))
     if sum(word != word.lower() for word in words) <= _CASED * len(words):
-        found.normalizer = normalizers.Lowercase()
-    found.pre_tokenizer = pre_tokenizers.Sequence(
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_WORD), "removed", invert=True),
             pre_tokenizers.Metaspace(_MARK, "always", split=False),
         ]
     )
-    return Words(tokenizer_object=found, pad_token=PADDING).backend_tokenizer
+    return Words(tokenizer_object=tokenizer, pad_token=PADDING).backend_tokenizer

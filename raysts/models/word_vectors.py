@@ -1,7 +1,7 @@
-"""Static word vectors as a frozen encoder: a token's vector is that of its word, whatever stands around it.
+"""Static word vectors as a frozen encoder: the vector of a token depends on its word alone.
 
-On the CPU the vectors of a model directory (:mod:`raysts.models.static`) are memory-mapped: of a large table only the rows
-of the words that occur are read.
+On the CPU the vectors of a model directory (:mod:`raysts.models.static`) are memory-mapped: only the rows of words that
+occur are read.
 
 Shapes: B texts, T tokens, V words and the padding, H hidden dimensions.
 """
@@ -37,7 +37,7 @@ class Output(NamedTuple):
 
 
 class WordVectors(nn.Module):
-    """The backbone. ``weight_VH``: the vectors; row 0, the padding, is zero."""
+    """Backbone of word vectors. ``weight_VH``: the vectors, with zeros as row 0, the padding."""
 
     def __init__(self, weight_VH: Tensor) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class WordVectors(nn.Module):
         self._said: set[str] = set()
 
     def forward(self, input_ids: Tensor, **_: Any) -> Output:
-        """Token ids [B, T] -> hidden states [B, T, H]."""
+        """Return hidden states [B, T, H] of token ids [B, T]."""
         vectors_BTH = F.embedding(input_ids, self.weight)
         return Output(vectors_BTH, (vectors_BTH, vectors_BTH))
 
     def say_unknown(self, tokens: Tokens) -> None:
-        """Say on stderr how many of the texts hold no known word; the same line once."""
+        """Print on stderr how many texts hold no known word, each line once."""
         unknown = int(((tokens.lengths == 1) & (tokens.flat[tokens.offsets[:-1]] == 0)).sum())
         line = (
             f"{unknown:,} of {len(tokens):,} sentences hold no word that the word vectors know: their vectors are zero"
@@ -62,16 +62,20 @@ class WordVectors(nn.Module):
 
 
 def load(folder: Path) -> tuple[WordVectors, Any]:
-    """(backbone, tokenizer) of a model directory; the vectors stay on disk until they are asked for."""
+    """Return (backbone, tokenizer) of a model directory. The vectors are read when used."""
     return WordVectors(load_file(folder / FOLDER / "model.safetensors")[WEIGHT]), load_tokenizer(folder)
 
 
 def save(backbone: WordVectors, tokenizer: Any, folder: Path, max_length: int, plain: bool) -> None:
-    """Write what a model directory has of its backbone and tokenizer; sentence-transformers reads it as WordEmbeddings.
+    """Write backbone and tokenizer, which sentence-transformers reads as WordEmbeddings.
 
     Args:
-        plain: sentence-transformers' own class reads the tokenizer. It gives a text of unknown words no token, and mean
-            pooling makes zeros of that; max pooling and heads that read tokens need the one padding token of ``Words``.
+        backbone: the vectors.
+        tokenizer: their tokenizer.
+        folder: the model directory.
+        max_length: tokens per text.
+        plain: sentence-transformers' class reads the tokenizer. It gives a text of unknown words no token, and mean
+            pooling makes zeros of that. Max pooling and heads that read tokens need the one padding token of ``Words``.
     """
     from raysts.models.shipped import words
 

@@ -1,4 +1,4 @@
-"""The modules that are trained, by objective. ``raysts.recipes.catalog`` describes them without torch."""
+"""Trained modules by objective. ``raysts.recipes.catalog`` describes them without torch."""
 
 from raysts.objectives.contrastive_tension import ContrastiveTension
 from raysts.objectives.distillation import Distillation

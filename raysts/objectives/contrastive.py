@@ -1,7 +1,7 @@
-"""What the contrastive objectives share: their batches, what counts as a negative, and gradient caching.
+"""Contrastive objectives: their batches, negatives, and gradient caching.
 
-Shapes: B examples, V views of an example (anchor, positive, hard negative), T tokens, R texts that are embedded at once, F
-numbers of a text's embedding, K examples of all processes, N candidates.
+Shapes: B examples, V views of an example (anchor, positive, hard negative), T tokens, R texts that are embedded at
+once, F numbers of a text's embedding, K examples of all processes, N candidates.
 """
 
 from abc import abstractmethod
@@ -16,12 +16,12 @@ from raysts.ops import collective
 
 
 class Contrastive(VectorObjective):
-    """A loss of the embeddings of a whole batch, in which the examples of all processes are each other's negatives.
+    """Loss of a whole batch, with the examples of all processes as negatives of each other.
 
-    A batch is ``views`` [B, V, T] token ids, ``views_length`` [B, V], ``there`` [B, V], whether there is such a text (a
-    pair has no hard negative), and where false negatives are masked ``digests`` [B, V], a number for each text, and
-    ``place`` [B], one that no other example of the batch has (a row may be drawn twice); of several processes ``sizes``, an
-    array of how many examples each has.
+    A batch has ``views`` [B, V, T] token ids, ``views_length`` [B, V] and ``there`` [B, V], False for a missing text (a
+    pair has no hard negative). To mask false negatives it also has ``digests`` [B, V], a number for each text, and
+    ``place`` [B], a number that no other example has (a row may be drawn twice). With several processes ``sizes`` is an
+    array of the examples of each.
 
     Attributes:
         views: text columns of an example's views: the anchor, the positive, and a hard negative.
@@ -30,7 +30,7 @@ class Contrastive(VectorObjective):
     views: tuple[str, ...]
 
     def collate(self, local: LocalBatch) -> Batch:
-        """See the class; a text that is not there is read as one token of padding."""
+        """Return the batch. A missing text becomes one token of padding."""
         batch = self.pad_together("views", local, self.views)
         batch["there"] = batch["views_length"] > 0
         batch["views_length"] = batch["views_length"].clamp(min=1)
@@ -44,14 +44,14 @@ class Contrastive(VectorObjective):
         return batch
 
     @abstractmethod
-    def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
-        """What the loss knows of texts -> [R, F], each by itself."""
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return the numbers that the loss reads of each text -> [R, F]."""
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The embeddings of this process's examples, [B, V, F]."""
-        ids_BVT, lengths_BV, known = token_columns(batch, "views")
-        known_R = None if known is None else known.reshape(*known.shape[:-2], -1)
+        """Return the embeddings of this process's examples -> [B, V, F]."""
+        ids_BVT, lengths_BV, host_lengths = token_columns(batch, "views")
+        host_lengths_R = None if host_lengths is None else host_lengths.reshape(*host_lengths.shape[:-2], -1)
         rows_RF = self.embed_in_chunks(
-            self.embed, ids_BVT.flatten(0, 1), lengths_BV.flatten(), known_R, ids_BVT.shape[1]
+            self.embed, ids_BVT.flatten(0, 1), lengths_BV.flatten(), host_lengths_R, ids_BVT.shape[1]
         )
         return (rows_RF.unflatten(0, ids_BVT.shape[:2]),)

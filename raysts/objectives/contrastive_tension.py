@@ -1,4 +1,7 @@
-"""Contrastive Tension (Carlsson et al. 2021; SED B.2): two encoders pulled together on identical sentences only."""
+"""Contrastive Tension (Carlsson et al. 2021, SED B.2): two encoders that learn to agree.
+
+They are pulled together on identical sentences only.
+"""
 
 import copy
 
@@ -13,14 +16,14 @@ from raysts.recipes.catalog import ContrastiveTensionSettings
 
 
 class ContrastiveTension(VectorObjective):
-    """Binary cross-entropy of dot products between two encoders that start from one checkpoint, both trained."""
+    """Binary cross-entropy of dot products of two trained encoders from one checkpoint."""
 
     def __init__(self, settings: ContrastiveTensionSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
         self.first = copy.deepcopy(encoder)
 
     def collate(self, local: LocalBatch) -> Batch:
-        """Ids for the first and the second encoder, and which pairs are identical."""
+        """Return the ids for the first and the second encoder, and a mark on identical pairs."""
         sentences, examples = local.rows["sentence"], local.examples
         return {
             **self.pad("a", sentences.take([example[0] for example in examples])),
@@ -34,7 +37,7 @@ class ContrastiveTension(VectorObjective):
         return a_BD, self.embed_in_chunks(self.encoder, *token_columns(batch, "b"))
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Binary cross-entropy; how well the sign of the logit tells identical pairs is not worth a scalar."""
+        """Return the binary cross-entropy."""
         a_BD, b_BD = vectors
         per_pair_B = losses.contrastive_tension(a_BD, b_BD, batch["identical"])
         loss = collective.mean(per_pair_B, batch["weight"])
@@ -43,5 +46,5 @@ class ContrastiveTension(VectorObjective):
         return loss, {}
 
     def candidates(self) -> dict[str, Encoder]:
-        """Encoder 2 (the default: on a tie it wins, as in the official code) and encoder 1."""
+        """Return encoder 2, which wins a tie as in the official code, and encoder 1."""
         return {"second": self.encoder, "first": self.first}

@@ -1,6 +1,7 @@
-"""Sentence Ensemble Distillation (SED 4): a student learns what an ensemble gives, by default the mean of its embeddings.
+"""Sentence Ensemble Distillation (SED 4): a student learns the target of an ensemble.
 
-Shapes: B examples of this process, K of all processes, D dimensions.
+The default target is the mean of the members' embeddings. Shapes: B examples of this process, K of all processes, D
+dimensions.
 """
 
 import torch
@@ -16,18 +17,19 @@ TEMPERATURE = 0.05
 
 
 class Distillation(VectorObjective):
-    """The distance between the student's embedding and the cached target; with the defaults the mean squared error from the
-    mean of the members' embeddings (equations 1 and 2).
+    """Distance between the student's embedding and the cached target.
 
-    The first dimensions learn those of the target, by ``similarity`` the cosines of the whole of it.
+    By default it is the mean squared error from the mean of the members' embeddings (equations 1 and 2). With
+    Matryoshka widths the first dimensions learn those of the target, and by ``similarity`` the cosines of the whole
+    target.
     """
 
     def __init__(self, settings: DistillationSettings, encoder: Encoder) -> None:
-        width, kept = settings.projection, settings.keeps_projection
-        if width is not None and kept:
+        width, in_model = settings.projection, settings.keeps_projection
+        if width is not None and in_model:
             encoder = encoder.followed_by(Dense(encoder.dim, width, "identity"))
         super().__init__(settings, encoder)
-        self.projection = nn.Identity() if width is None or kept else nn.Linear(encoder.dim, width)
+        self.projection = nn.Identity() if width is None or in_model else nn.Linear(encoder.dim, width)
 
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.projection(self.embed_in_chunks(self.encoder, *token_columns(batch, "sentence"))), batch["teacher"]
@@ -39,12 +41,12 @@ class Distillation(VectorObjective):
         if loss == "cosine":
             return collective.mean(losses.embedding_cosine(student_BD, teacher_BD), weight), {}
         if loss == "similarity":
-            teacher_BD = batch["teacher"]  # whose cosines need no common width
+            teacher_BD = batch["teacher"]  # cosines need no common width
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
         student_KD, teacher_KD, weight = (collective.gather(x) for x in (student_BD, teacher_BD, weight))
         if loss == "similarity":
             return collective.mean(losses.similarity_mse(student_KD, teacher_KD, weight), weight), {}
         temperature = self.settings.temperature or TEMPERATURE
         logits_KK = losses.in_batch_logits(student_KD, teacher_KD, weight[None], temperature)
-        own_K = torch.arange(len(weight), device=logits_KK.device)
-        return collective.mean(losses.softmax_cross_entropy(logits_KK, own_K), weight), {}
+        positive_K = torch.arange(len(weight), device=logits_KK.device)
+        return collective.mean(losses.softmax_cross_entropy(logits_KK, positive_K), weight), {}

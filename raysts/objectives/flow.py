@@ -1,4 +1,4 @@
-"""Flow (BERT-flow; SED B.3): an invertible map of a finished model's embeddings to a standard normal distribution.
+"""Flow (BERT-flow, SED B.3): an invertible map of embeddings to a normal distribution.
 
 Shapes: B texts, D dimensions.
 """
@@ -17,20 +17,24 @@ from raysts.recipes.catalog import FlowSettings
 
 
 class Flow(Objective):
-    """Negative log-likelihood of the embeddings in bits per dimension; the model itself is frozen.
+    """Negative log-likelihood of a frozen model's embeddings in bits per dimension.
 
-    The flow is trained in float64 and kept in float32. Where actnorm has just been fitted the gradient of its biases is 0,
-    and Adam would turn float32's rounding error there into steps of full size, other ones for other numbers of processes.
+    The flow trains in float64 and is saved in float32. The gradient of actnorm's biases is 0 just after actnorm has
+    been fitted. Adam would turn float32's rounding error there into steps of full size, which differ with the number of
+    processes.
     """
 
     def __init__(self, settings: FlowSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder.requires_grad_(False))
         self.fitted = False
-        """Whether the actnorms are known to be: what the module says lies on the device."""
+        """True once the actnorms are fitted. The module's flag is on the device."""
         self.head = FlowHead(Glow(encoder.dim, settings.levels, settings.depth, settings.width)).double()
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Bits per dimension; the first call fits the actnorms to the examples of all processes."""
+        """Return bits per dimension.
+
+        The first call fits the actnorms to the examples of all processes.
+        """
         with torch.no_grad():
             x_BD = self.encoder(*token_columns(batch, "sentence")).double()
         weight_B = batch["weight"]

@@ -19,48 +19,51 @@ from raysts.recipes.catalog import GaussCSESettings
 
 
 class GaussCSE(Contrastive):
-    """Equation 4 over NLI triplets, with the examples of all processes as candidates; one model for all four losses."""
+    """Equation 4 over NLI triplets, with the examples of all processes as candidates.
+
+    One module serves all four losses.
+    """
 
     def __init__(self, settings: GaussCSESettings, encoder: Encoder) -> None:
         head = GaussianHead(encoder.dim, encoder.dim, settings.activation, settings.similarity)
         super().__init__(settings, encoder.followed_by(head))
-        # Contradictions are read where the loss has a use for them.
+        # Read contradictions only if the loss uses them.
         self.views = ("anchor", "positive", "negative") if "con" in settings.loss else ("anchor", "positive")
 
-    def embed(self, ids_RT: Tensor, lengths_R: Tensor, known: np.ndarray | None = None) -> Tensor:
-        """mu and log_var side by side, [R, 2D]."""
-        found = self.encoder.represent(ids_RT, lengths_R, known)
-        return torch.cat([found["vectors"], found["log_var"]], -1)
+    def embed(self, ids_RT: Tensor, lengths_R: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        """Return mu and log_var side by side -> [R, 2D]."""
+        gaussians = self.encoder.represent(ids_RT, lengths_R, host_lengths)
+        return torch.cat([gaussians["vectors"], gaussians["log_var"]], -1)
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Equation 4, and how often the premise has the larger variance."""
-        (own_BVF,) = vectors
-        own, settings = _triplets(own_BVF), self.settings
-        candidates = _triplets(collective.gather(own_BVF, batch.get("sizes")))
+        """Return equation 4, and the share of premises with the larger variance."""
+        (rows_BVF,) = vectors
+        local, settings = _triplets(rows_BVF), self.settings
+        candidates = _triplets(collective.gather(rows_BVF, batch.get("sizes")))
         counts = self._counts(batch)
-        per_row_B = contrastive(own, candidates, counts, settings.loss, settings.temperature, settings.similarity)
-        wider_B = own.premise.log_var.detach().sum(-1) > own.hypothesis.log_var.detach().sum(-1)
+        per_row_B = contrastive(local, candidates, counts, settings.loss, settings.temperature, settings.similarity)
+        wider_B = local.premise.log_var.detach().sum(-1) > local.hypothesis.log_var.detach().sum(-1)
         return collective.mean(per_row_B, batch["weight"]), {
             "wider_premise": collective.mean(wider_B.float(), batch["weight"])
         }
 
     def _counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Which candidates each set has, [K], or for each row [B, K]."""
+        """Return the candidates of each set, [K], or for each row [B, K]."""
         gather = partial(collective.gather, sizes=batch.get("sizes"))
-        there_KV = (gather(batch["weight"]) > 0)[:, None] & gather(batch["there"])
-        counts = {"ent": there_KV[:, 1], "con": there_KV[:, -1], "rev": there_KV[:, 0]}
+        present_KV = (gather(batch["weight"]) > 0)[:, None] & gather(batch["there"])
+        counts = {"ent": present_KV[:, 1], "con": present_KV[:, -1], "rev": present_KV[:, 0]}
         if "digests" not in batch:
             return counts
-        own_BV, all_KV = batch["digests"], gather(batch["digests"])
-        own_BK = batch["place"][:, None] == gather(batch["place"])
+        local_BV, all_KV = batch["digests"], gather(batch["digests"])
+        same_BK = batch["place"][:, None] == gather(batch["place"])
         for name, view in (("ent", 1), ("con", -1)):
-            false_BK = losses.false_negatives(own_BV[:, 0], all_KV[:, 0], all_KV[:, 1], all_KV[:, view])
-            counts[name] = counts[name] & (~false_BK | own_BK if name == "ent" else ~false_BK)
-        # What else entails a hypothesis is wider than it as its own premise is: only the hypothesis itself is not.
-        counts["rev"] = counts["rev"] & (own_BV[:, 1, None] != all_KV[:, 0])
+            false_BK = losses.false_negatives(local_BV[:, 0], all_KV[:, 0], all_KV[:, 1], all_KV[:, view])
+            counts[name] = counts[name] & (~false_BK | same_BK if name == "ent" else ~false_BK)
+        # Another premise of a hypothesis is wider than it too. Only the hypothesis as a premise is excluded.
+        counts["rev"] = counts["rev"] & (local_BV[:, 1, None] != all_KV[:, 0])
         return counts
 
 
 def _triplets(rows_BVF: Tensor) -> Triplets:
-    """mu and log_var side by side [B, V, 2D] -> the Gaussians of the V columns."""
+    """Return the Gaussians of the V columns of mu and log_var side by side [B, V, 2D]."""
     return Triplets(*(Gaussians(*column.chunk(2, -1)) for column in rows_BVF.unbind(1)))

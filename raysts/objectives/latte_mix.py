@@ -1,7 +1,7 @@
-"""Latte-Mix and its baselines: an autoencoder of frozen token vectors (Latte-Mix, sections 2.3 and 2.4, appendix A.4).
+"""Latte-Mix and its baselines: autoencoders of frozen token vectors.
 
-Shapes: B texts, T tokens of the longest, N tokens of all texts, H hidden dimensions, V latent variables (or dimensions),
-K classes, W numbers of a token's code.
+Latte-Mix, sections 2.3 and 2.4, appendix A.4. Shapes: B texts, T tokens of the longest, N tokens of all texts, H hidden
+dimensions, V latent variables (or dimensions), K classes, W numbers of a token's code.
 """
 
 import copy
@@ -24,21 +24,21 @@ from raysts.ops.variational import draw, free_bits, gumbel, gumbel_softmax, kl_t
 from raysts.recipes.catalog import AutoencoderSettings, LatteMixSettings, NormalVAESettings
 
 DECODER_LAYERS = 3
-"""The paper's choice: the decoder is to be expressive (appendix A.5)."""
+"""The paper's choice: an expressive decoder (appendix A.5)."""
 
 
 class Sample(NamedTuple):
-    """What a decoder reads, and what it costs beside the reconstruction."""
+    """Input of a decoder, and its cost beside the reconstruction."""
 
     code_NW: Tensor
     kl_NV: Tensor | None = None
-    """Divergence from the prior of every latent variable; none: there is no prior."""
+    """Divergence from the prior of every latent variable. None: no prior."""
 
 
 class LatentObjective(Objective):
-    """Squared error of token vectors that a decoder makes of their codes, and beta KL(q(z | u) || p(z)), mean over tokens.
+    """Squared error of decoded token vectors and beta KL(q(z | u) || p(z)), mean over tokens.
 
-    The encoder's token vectors u are frozen; an MLP in front of the pooling gives q(z | u), and a decoder MLP of three
+    The encoder's token vectors u are frozen. An MLP in front of the pooling gives q(z | u). A decoder MLP of three
     layers, which serves training alone, reconstructs u from a sample of z (equation 3).
     """
 
@@ -56,7 +56,7 @@ class LatentObjective(Objective):
         encoder.requires_grad_(False)
         head = self.head(settings, width, hidden)
         super().__init__(settings, encoder.followed_by(head))
-        # No modules of the objective: the bare encoder is in the other one, and a run that goes on draws the same weights.
+        # In tuples, so that torch does not register them: the objective's state holds the encoder once.
         self._without_head, self._untrained = (encoder,), (copy.deepcopy(head),)
         if settings.inputs == "standardised":
             for name in ("sum_H", "squares_H"):
@@ -69,44 +69,47 @@ class LatentObjective(Objective):
     @staticmethod
     @abstractmethod
     def head(settings: Any, width: int, hidden: int) -> LatentHead:
-        """A new head for token vectors of this width."""
+        """Return a new head for token vectors of this width."""
 
     @staticmethod
     def code_width(settings: Any) -> int:
-        """W, what the decoder reads of a token."""
+        """Return W, the numbers of a token that the decoder reads."""
         return settings.dims
 
     @abstractmethod
     def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
-        """A sample of z for every token of the batch, of texts of these lengths, each with its own seed."""
+        """Return a sample of z for every token of texts of these lengths, with a seed per text."""
 
     @property
     def latent(self) -> Any:
         return self.encoder.heads[-1].latent
 
     def collate(self, local: LocalBatch) -> Batch:
-        """``sentence`` [B, T] token ids, ``sentence_length``, ``weight`` and ``progress`` [B], and as an array ``seed`` [B]."""
+        """Return ``sentence`` [B, T] token ids with ``weight`` [B] and noise seeds.
+
+        Also ``sentence_length`` and ``progress`` [B]. ``seed`` [B] is an array.
+        """
         return super().collate(local) | {
             "seed": local.seeds,
             "progress": torch.full((len(local.examples),), local.progress),
         }
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and its parts before free bits and beta."""
-        ids_BT, lengths_B, known = token_columns(batch, "sentence")
-        known = lengths_B.numpy() if known is None else known
+        """Return the loss, and its parts before free bits and beta."""
+        ids_BT, lengths_B, host_lengths = token_columns(batch, "sentence")
+        host_lengths = lengths_B.numpy() if host_lengths is None else host_lengths
         with torch.no_grad():
-            tokens_BTH = self.encoder.tokens(ids_BT, lengths_B, known)
-        row_N, column_N = rows_and_columns(lengths_B, int(known.sum()))
+            tokens_BTH = self.encoder.tokens(ids_BT, lengths_B, host_lengths)
+        row_N, column_N = rows_and_columns(lengths_B, int(host_lengths.sum()))
         weight_N = batch["weight"][row_N]
-        u_NH = self._standardised(tokens_BTH[row_N, column_N], weight_N).to(next(self.decoder.parameters()).dtype)
+        u_NH = self._standardise(tokens_BTH[row_N, column_N], weight_N).to(next(self.decoder.parameters()).dtype)
         with torch.autocast(u_NH.device.type, enabled=False):
-            code_NW, kl_NV = self.sample(u_NH, batch["seed"], known)
+            code_NW, kl_NV = self.sample(u_NH, batch["seed"], host_lengths)
             error_NH = (self.decoder(code_NW) - u_NH).square()
         error_N = error_NH.sum(-1) if self.settings.reconstruction == "sum" else error_NH.mean(-1)
         scalars = {"reconstruction": collective.mean(error_N.detach(), weight_N)}
-        scalars["explained"] = self._explained(error_NH.detach(), u_NH, weight_N)
-        error_N = self._by_variance(error_N)
+        scalars["explained"] = self._explained_variance(error_NH.detach(), u_NH, weight_N)
+        error_N = self._likelihood_loss(error_N)
         if kl_NV is None:
             return collective.mean(error_N, weight_N), scalars
         beta_N = self.beta(batch["progress"])[row_N]
@@ -116,41 +119,44 @@ class LatentObjective(Objective):
         return collective.mean(beta_N * paid_N + error_N, weight_N), scalars
 
     def beta(self, progress_B: Tensor) -> Tensor:
-        """Weight of the divergence [B]: linear from 0 over the warm-up, then ``beta``."""
+        """Return the weight of the divergence [B]: linear from 0 over the warm-up, then ``beta``."""
         fraction = self.settings.beta_warmup_fraction
         warm_B = (progress_B / fraction).clamp_max(1.0) if fraction else torch.ones_like(progress_B)
         return self.settings.beta * warm_B
 
     def candidates(self) -> dict[str, Encoder]:
-        """The encoder with its head, and with the head that training began with."""
+        """Return the encoder with its head, and with the head of the start of training."""
         trained = self.encoder.heads[-1]
         untrained = self._untrained[0].to(next(trained.parameters()).device)
         if self.settings.inputs == "raw":
             return {"encoder": self.encoder, "untrained": self._without_head[0].followed_by(untrained)}
         heads = {"encoder": trained, "untrained": untrained}
-        return {name: self._without_head[0].followed_by(self._folded(head)) for name, head in heads.items()}
+        return {name: self._without_head[0].followed_by(self._fold_moments(head)) for name, head in heads.items()}
 
     @torch.no_grad()
-    def _folded(self, head: nn.Module) -> Any:
-        """A copy of a head of standardised vectors that reads them as they are."""
-        folded: Any = copy.deepcopy(head)
+    def _fold_moments(self, head: nn.Module) -> Any:
+        """Return a copy of a head of standardised vectors that reads the original ones."""
+        adapted: Any = copy.deepcopy(head)
         mean_H, deviation_H = self._moments()
-        first = folded.latent.encoder[0]
+        first = adapted.latent.encoder[0]
         weight_WH = first.weight.double() / deviation_H
         first.bias.copy_(first.bias.double() - weight_WH @ mean_H)
         first.weight.copy_(weight_WH)
-        return folded
+        return adapted
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every dimension, float64; 1 where it does not vary, and before anything was read."""
+        """Return mean and standard deviation of every dimension, float64.
+
+        The standard deviation is 1 for a constant dimension, and before the first text.
+        """
         count = self.count.clamp_min(1.0)
         mean_H = self.sum_H / count
         variance_H = self.squares_H / count - mean_H.square()
         varies_H = variance_H > torch.finfo(torch.float32).eps * variance_H.max()
         return mean_H, torch.where(varies_H, variance_H, 1.0).sqrt()
 
-    def _standardised(self, u_NH: Tensor, weight_N: Tensor) -> Tensor:
-        """Token vectors as the encoder reads them, by all that were read so far, these included."""
+    def _standardise(self, u_NH: Tensor, weight_N: Tensor) -> Tensor:
+        """Return token vectors standardised by all vectors so far, these included."""
         if self.settings.inputs == "raw":
             return u_NH
         weighted_NH = u_NH.double() * weight_N[:, None]
@@ -160,24 +166,24 @@ class LatentObjective(Objective):
         mean_H, deviation_H = self._moments()
         return (u_NH.double() - mean_H) / deviation_H
 
-    def _by_variance(self, error_N: Tensor) -> Tensor:
-        """The negative log-likelihood of a Gaussian whose squared error it is, without what does not change."""
+    def _likelihood_loss(self, error_N: Tensor) -> Tensor:
+        """Return the Gaussian negative log-likelihood of a squared error, without constants."""
         if self.settings.variance is not None:
             return error_N / (2 * self.settings.variance)
         width = self._without_head[0].width if self.settings.reconstruction == "sum" else 1
         return error_N / (2 * self.log_variance.exp()) + width * self.log_variance / 2
 
     @staticmethod
-    def _explained(error_NH: Tensor, u_NH: Tensor, weight_N: Tensor) -> Tensor:
-        """Share of the variance of the batch's tokens that the decoder gives back."""
+    def _explained_variance(error_NH: Tensor, u_NH: Tensor, weight_N: Tensor) -> Tensor:
+        """Return the share of the variance of the batch's tokens that the decoder reconstructs."""
         count = collective.total(weight_N.sum())
         mean_H = collective.total((u_NH * weight_N[:, None]).sum(0)) / count
-        spread = collective.total(((u_NH - mean_H).square().sum(-1) * weight_N).sum())
-        return 1 - collective.total((error_NH.sum(-1) * weight_N).sum()) / spread.clamp_min(1e-12)
+        variance = collective.total(((u_NH - mean_H).square().sum(-1) * weight_N).sum())
+        return 1 - collective.total((error_NH.sum(-1) * weight_N).sum()) / variance.clamp_min(1e-12)
 
 
 class LatteMix(LatentObjective):
-    """The Categorical VAE: Gumbel-softmax samples, uniform prior."""
+    """Categorical VAE: Gumbel-softmax samples, uniform prior."""
 
     def __init__(self, settings: LatteMixSettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)
@@ -192,7 +198,7 @@ class LatteMix(LatentObjective):
 
     @staticmethod
     def code_width(settings: LatteMixSettings) -> int:
-        """All probabilities, or the embedding of a class."""
+        """Return the number of all probabilities, or the width of the embedding of a class."""
         return settings.dims * settings.classes if settings.layout == "factorised" else settings.dims
 
     def sample(self, u_NH: Tensor, seeds_B: np.ndarray, lengths_B: np.ndarray) -> Sample:
@@ -203,7 +209,7 @@ class LatteMix(LatentObjective):
 
 
 class NormalVAE(LatentObjective):
-    """The Normal-VAE baseline: mu + sigma times noise, standard normal prior."""
+    """Normal-VAE baseline: mu + sigma times noise, standard normal prior."""
 
     @staticmethod
     def head(settings: NormalVAESettings, width: int, hidden: int) -> LatentHead:
@@ -216,7 +222,7 @@ class NormalVAE(LatentObjective):
 
 
 class Autoencoder(LatentObjective):
-    """The autoencoder baseline: no noise, no prior."""
+    """Autoencoder baseline: no noise, no prior."""
 
     @staticmethod
     def head(settings: AutoencoderSettings, width: int, hidden: int) -> LatentHead:

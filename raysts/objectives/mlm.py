@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019, section 3.1): goes on with what BERT was pretrained by.
+"""Masked language modelling (Devlin et al. 2019, section 3.1): continued pretraining.
 
 Shapes: B texts, T tokens of the longest, N masked tokens of all texts, H hidden dimensions, V vocabulary.
 """
@@ -16,7 +16,7 @@ from raysts.ops import collective, losses
 from raysts.recipes.catalog import MLMSettings
 
 MASKED, RANDOM = 0.8, 0.1
-"""Of the chosen tokens this part becomes the mask token, this part a random one; the others stay as they are."""
+"""Shares of the chosen tokens that become the mask token or a random token. The rest stays."""
 
 INITIAL = 0.02
 """Standard deviation of fresh weights, as in BERT."""
@@ -26,10 +26,10 @@ IGNORED = -100
 
 
 class MLM(Objective):
-    """Cross-entropy of the chosen tokens, mean over those of the global batch; the encoder alone is kept.
+    """Cross-entropy of the chosen tokens, mean over those of the global batch.
 
-    The head is that of the BERT, DistilBERT and RoBERTa families: dense layer, GELU, layer norm, then the word embeddings
-    as decoder with a bias of its own.
+    The head is that of the BERT, DistilBERT and RoBERTa families: dense layer, GELU, layer norm, then the word
+    embeddings as decoder with a separate bias. Only the encoder is saved.
     """
 
     def __init__(self, settings: MLMSettings, encoder: Encoder) -> None:
@@ -52,8 +52,10 @@ class MLM(Objective):
         self.decoder.weight, self.decoder.bias = words, nn.Parameter(torch.zeros(len(words)))
 
     def collate(self, local: LocalBatch) -> Batch:
-        """``ids`` [B, T] with masked tokens, ``ids_length`` [B], ``labels`` [B, T]: the token that was there; and as an array
-        ``predicted`` [B]: how many of them are predicted."""
+        """Return masked ``ids`` [B, T], their ``labels`` [B, T], and ``ids_length`` [B].
+
+        A label is the original token. The array ``predicted`` [B] holds the number of predicted tokens.
+        """
         tokens = local.rows["sentence"].take([example[0] for example in local.examples])
         batch = self.pad("ids", tokens)
         ids, labels = self.mask(batch["ids"].numpy(), tokens.lengths, local.seeds)
@@ -65,28 +67,31 @@ class MLM(Objective):
         }
 
     def mask(self, ids_BT: np.ndarray, lengths_B: np.ndarray, seeds_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(ids [B, T] with chosen tokens replaced, labels [B, T]: the chosen tokens, ``IGNORED`` elsewhere)."""
+        """Return (ids, labels), both [B, T]: chosen tokens replaced, and those tokens as labels.
+
+        Other labels are ``IGNORED``.
+        """
         order_BT, fate_BT, word_BT = np.ones((3, *ids_BT.shape))
         for row, (seed, length) in enumerate(zip(seeds_B, lengths_B, strict=True)):
             draws = np.random.default_rng(seed).random((3, length))
             order_BT[row, :length], fate_BT[row, :length], word_BT[row, :length] = draws
-        ordinary_BT = self.ordinary[ids_BT]  # padding is special, too
-        there_B = ordinary_BT.sum(1)
-        wanted_B = np.minimum(there_B, np.maximum(1, np.rint(self.settings.rate * there_B)))
+        ordinary_BT = self.ordinary[ids_BT]  # padding is special too
+        ordinary_B = ordinary_BT.sum(1)
+        chosen_B = np.minimum(ordinary_B, np.maximum(1, np.rint(self.settings.rate * ordinary_B)))
         rank_BT = np.where(ordinary_BT, order_BT, np.inf).argsort(1).argsort(1)
-        chosen_BT = rank_BT < wanted_B[:, None]
-        found_BT = ids_BT.copy()
-        found_BT[chosen_BT & (fate_BT < MASKED)] = self.encoder.mask_id
+        chosen_BT = rank_BT < chosen_B[:, None]
+        masked_BT = ids_BT.copy()
+        masked_BT[chosen_BT & (fate_BT < MASKED)] = self.encoder.mask_id
         swapped_BT = chosen_BT & (fate_BT >= MASKED) & (fate_BT < MASKED + RANDOM)
         words = np.flatnonzero(self.ordinary)
-        found_BT[swapped_BT] = words[(word_BT[swapped_BT] * len(words)).astype(np.int64)]
-        return found_BT, np.where(chosen_BT, ids_BT, IGNORED)
+        masked_BT[swapped_BT] = words[(word_BT[swapped_BT] * len(words)).astype(np.int64)]
+        return masked_BT, np.where(chosen_BT, ids_BT, IGNORED)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy and accuracy; logits are made of the chosen tokens alone."""
+        """Return cross-entropy and accuracy. Only chosen tokens have logits."""
         predicted = int(batch["predicted"].sum())
         row_N, column_N = torch.nonzero_static(batch["labels"] != IGNORED, size=predicted).unbind(1)
-        # One place more, of weight 0: a process may have no token to predict, and runs the same graph.
+        # One more place of weight 0: a process without a token to predict runs the same graph.
         weight_N = F.pad(batch["weight"][row_N], (0, 1))
         row_N, column_N = F.pad(row_N, (0, 1)), F.pad(column_N, (0, 1))
         tokens_NH = self.encoder.tokens(*token_columns(batch, "ids"))[row_N, column_N]
@@ -97,6 +102,6 @@ class MLM(Objective):
 
 
 def _mean(values_N: Tensor, weight_N: Tensor) -> Tensor:
-    """The mean over the tokens of all processes; 0 where no text of the batch has a token to predict."""
-    some = (collective.total(weight_N.sum()) > 0).to(weight_N.dtype)
-    return collective.mean(values_N * some, weight_N + (1.0 - some))
+    """Return the mean over the tokens of all processes, or 0 if no text has a token to predict."""
+    has_tokens = (collective.total(weight_N.sum()) > 0).to(weight_N.dtype)
+    return collective.mean(values_N * has_tokens, weight_N + (1.0 - has_tokens))

@@ -1,4 +1,4 @@
-"""Siamese classification of natural language inference pairs (Sentence-BERT; SED B.1)."""
+"""Siamese classification of natural language inference pairs (Sentence-BERT, SED B.1)."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,8 +11,10 @@ from raysts.schema import NLI_LABELS
 
 
 class NLI(VectorObjective):
-    """softmax(W [u; v; |u - v|] + b) over entailment, neutral, contradiction; of first dimensions with the columns of W that read
-    them (MRL-E of Kusupati et al. 2022)."""
+    """Softmax classifier of W [u, v, |u - v|] + b: entailment, neutral, contradiction.
+
+    First dimensions use the columns of W that read them (MRL-E of Kusupati et al. 2022).
+    """
 
     def __init__(self, settings: NLISettings, encoder: Encoder) -> None:
         super().__init__(settings, encoder)

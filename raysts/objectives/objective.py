@@ -1,4 +1,4 @@
-"""What an objective is: one module that owns everything trainable and knows how its batches are made."""
+"""Base classes of objectives: modules that own everything trainable and make their batches."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,11 +13,14 @@ from raysts.models.encoder import Encoder
 from raysts.models.tokens import LocalBatch, Tokens
 
 Batch = dict[str, Any]
-"""Tensors by name; what the host has to know of a batch are arrays (``raysts.models.packing.to_device``)."""
+"""Tensors by name. Values that the host needs are arrays (``raysts.models.packing.to_device``)."""
 
 
 class Objective(nn.Module):
-    """One training objective. ``forward(batch)`` returns ``(loss, scalars)``; the loss is the global mean."""
+    """Training objective.
+
+    ``forward(batch)`` returns ``(loss, scalars)`` with the global mean as loss.
+    """
 
     def __init__(self, settings: Any, encoder: Encoder) -> None:
         super().__init__()
@@ -25,9 +28,10 @@ class Objective(nn.Module):
         self.encoder = encoder
 
     def collate(self, local: LocalBatch) -> Batch:
-        """Tensors for ``forward`` from this process's part of the batch.
+        """Return tensors for ``forward`` from this process's part of the batch.
 
-        By default they are of each example's first row: the padded ids of every text column, the values, and the weights.
+        By default they are of each example's first row: the padded ids of every text column, the values, and the
+        weights.
         """
         first = [example[0] for example in local.examples]
         batch = {"weight": torch.from_numpy(local.weight)}
@@ -41,19 +45,22 @@ class Objective(nn.Module):
 
     @abstractmethod
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss (global mean, float32) and named scalars of one batch."""
+        """Return the loss (global mean, float32) and named scalars of one batch."""
 
     def candidates(self) -> dict[str, Encoder]:
-        """Encoders that may be kept, the default first."""
+        """Return the encoders that the run may select, the default first."""
         return {"encoder": self.encoder}
 
     def pad(self, name: str, tokens: Tokens) -> Batch:
-        """``{name: ids [B, T], name_length: [B]}``."""
+        """Return ``{name: ids [B, T], name_length: [B]}``."""
         ids, lengths = tokens.pad(self.encoder.pad_id)
         return {name: ids, f"{name}_length": lengths}
 
     def pad_together(self, name: str, local: LocalBatch, columns: Sequence[str]) -> Batch:
-        """``{name: ids [B, V, T], name_length: [B, V], weight: [B]}`` of V text columns."""
+        """Return the ids of V text columns in one tensor.
+
+        ``{name: ids [B, V, T], name_length: [B, V], weight: [B]}``.
+        """
         first = [example[0] for example in local.examples]
         padded = [local.rows[column].take(first).pad(self.encoder.pad_id) for column in columns]
         longest = max(ids.shape[1] for ids, _ in padded)
@@ -66,59 +73,62 @@ class Objective(nn.Module):
 
 
 class VectorObjective(Objective):
-    """A loss of sentence vectors, which their first dimensions have by themselves too.
+    """Loss of sentence vectors that can also be computed of their first dimensions.
 
-    With ``settings.matryoshka`` the loss is the mean over these widths and the whole one (Kusupati et al. 2022, equation 1, with
-    equal weights; divided by their number, so that a learning rate means what it does without). Scalars are of the whole.
+    With ``settings.matryoshka`` the loss is the mean over these widths and the full one (Kusupati et al. 2022, equation
+    1, with equal weights). The mean keeps the scale of the loss, and so the meaning of a learning rate. Scalars are of
+    the full width.
     """
 
     @abstractmethod
     def vectors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Sentence vectors of a batch, each [..., D]."""
+        """Return sentence vectors of a batch, each [..., D]."""
 
     @abstractmethod
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
+        """Return loss and scalars of :meth:`vectors`, or of the first dimensions of each."""
 
     def embed_in_chunks(
         self,
         embed: Callable[..., Tensor],
         ids_RT: Tensor,
         lengths_R: Tensor,
-        known: np.ndarray | None,
+        host_lengths: np.ndarray | None,
         per_example: int = 1,
     ) -> Tensor:
-        """What ``embed`` makes of texts, each by itself, of which an example has so many; ``settings.grad_cache`` examples at a
-        time, if it is given."""
+        """Embed texts in chunks of ``settings.grad_cache`` examples, or all at once without it.
+
+        ``embed`` treats each text separately. ``per_example``: texts of an example.
+        """
         chunk = per_example * (self.settings.grad_cache or len(ids_RT))
         if chunk >= len(ids_RT):
-            return embed(ids_RT, lengths_R, known)
+            return embed(ids_RT, lengths_R, host_lengths)
         parts = []
         for first in range(0, len(ids_RT), chunk):
             rows = slice(first, first + chunk)
-            known_R = None if known is None else known[..., rows]
-            # What is recomputed has the generator's state of its first time, and so the same dropout.
-            parts.append(checkpoint(embed, ids_RT[rows], lengths_R[rows], known_R, use_reentrant=False))
+            host_lengths_R = None if host_lengths is None else host_lengths[..., rows]
+            # The recomputation restores the state of the generator, and so has the same dropout.
+            parts.append(checkpoint(embed, ids_RT[rows], lengths_R[rows], host_lengths_R, use_reentrant=False))
         return torch.cat(parts)
 
     def embed_pair(self, batch: Batch, first: str, second: str) -> tuple[Tensor, Tensor]:
-        """Embeddings of two text columns from one pass through the encoder -> ([B, D], [B, D])."""
-        (a, a_lengths, a_known), (b, b_lengths, b_known) = token_columns(batch, first), token_columns(batch, second)
+        """Return embeddings of two text columns from one pass -> ([B, D], [B, D])."""
+        (a, a_lengths, a_host), (b, b_lengths, b_host) = token_columns(batch, first), token_columns(batch, second)
         longest = max(a.shape[1], b.shape[1])
         ids = torch.cat([nn.functional.pad(x, (0, longest - x.shape[1]), value=self.encoder.pad_id) for x in (a, b)])
-        known = None if a_known is None or b_known is None else np.concatenate([a_known, b_known], -1)
-        both = self.embed_in_chunks(self.encoder, ids, torch.cat([a_lengths, b_lengths]), known, 2)
-        return both[: len(a)], both[len(a) :]
+        host_lengths = None if a_host is None or b_host is None else np.concatenate([a_host, b_host], -1)
+        vectors = self.embed_in_chunks(self.encoder, ids, torch.cat([a_lengths, b_lengths]), host_lengths, 2)
+        return vectors[: len(a)], vectors[len(a) :]
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        whole = self.vectors(batch)
-        loss, scalars = self.loss(whole, batch)
-        widths = [width for width in self.settings.matryoshka if width < whole[0].shape[-1]]
+        full = self.vectors(batch)
+        loss, scalars = self.loss(full, batch)
+        widths = [width for width in self.settings.matryoshka if width < full[0].shape[-1]]
         for width in widths:
-            loss = loss + self.loss(tuple(vectors[..., :width] for vectors in whole), batch)[0]
+            loss = loss + self.loss(tuple(vectors[..., :width] for vectors in full), batch)[0]
         return loss / (1 + len(widths)), scalars
 
 
 def token_columns(batch: Batch, name: str) -> tuple[Tensor, Tensor, np.ndarray | None]:
-    """What an encoder reads of a text column: ids, lengths, and the lengths as the host knows them."""
+    """Return the ids and lengths of a text column, and the lengths as the host knows them."""
     return batch[name], batch[f"{name}_length"], batch.get(f"{name}_known")

@@ -18,20 +18,23 @@ from raysts.recipes.catalog import SimCSESettings
 
 
 class SimCSE(Contrastive):
-    """InfoNCE over the examples of all processes: an anchor, its positive, and everyone else's as negatives."""
+    """InfoNCE over the examples of all processes.
+
+    The negatives of an anchor are the positives and hard negatives of the other examples.
+    """
 
     def loss(self, vectors: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """InfoNCE, and how often the positive is the candidate nearest to its anchor."""
+        """Return InfoNCE, and the share of positives that are nearest to their anchor."""
         gather = partial(collective.gather, sizes=batch.get("sizes"))
-        (own_BVF,) = vectors
+        (rows_BVF,) = vectors
         # Every process works on the whole batch: it is small, and the gradients come back through the gather.
-        anchors_KD, *others = gather(own_BVF).unbind(1)
+        anchors_KD, *candidates = gather(rows_BVF).unbind(1)
         weight_K = gather(batch["weight"])
         counts_N = (weight_K[:, None] * gather(batch["there"])[:, 1:]).T.flatten()
         if "digests" in batch:
             anchor_K, *texts = gather(batch["digests"]).unbind(1)
             counts_N = counts_N * ~losses.false_negatives(anchor_K, anchor_K, texts[0], torch.cat(texts))
-        logits_KN = losses.in_batch_logits(anchors_KD, torch.cat(others), counts_N, self.settings.temperature)
+        logits_KN = losses.in_batch_logits(anchors_KD, torch.cat(candidates), counts_N, self.settings.temperature)
         positive_K = torch.arange(len(weight_K), device=logits_KN.device)
         loss = collective.mean(losses.softmax_cross_entropy(logits_KN, positive_K), weight_K)
         right_K = (logits_KN.detach().argmax(-1) == positive_K).float()
@@ -39,7 +42,10 @@ class SimCSE(Contrastive):
 
 
 class SupervisedSimCSE(SimCSE):
-    """Anchor premise, positive entailment, hard negative contradiction; a dense head with tanh belongs to the model."""
+    """Anchor premise, positive entailment, hard negative contradiction.
+
+    A dense head with tanh belongs to the model.
+    """
 
     views = ("anchor", "positive", "negative")
 
@@ -48,12 +54,15 @@ class SupervisedSimCSE(SimCSE):
             encoder = encoder.followed_by(Dense(encoder.dim, encoder.dim, "tanh"))
         super().__init__(settings, encoder)
 
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
-        return self.encoder(ids_BT, lengths_B, known)
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        return self.encoder(ids_BT, lengths_B, host_lengths)
 
 
 class UnsupervisedSimCSE(SimCSE):
-    """Two dropout passes of one sentence; a dense head with tanh serves training alone."""
+    """Two dropout passes of one sentence.
+
+    A dense head with tanh serves training alone.
+    """
 
     views = ("sentence", "sentence")
 
@@ -61,5 +70,5 @@ class UnsupervisedSimCSE(SimCSE):
         super().__init__(settings, encoder)
         self.head = Dense(encoder.dim, encoder.dim, "tanh") if settings.head == "tanh" else nn.Identity()
 
-    def embed(self, ids_BT: Tensor, lengths_B: Tensor, known: np.ndarray | None = None) -> Tensor:
-        return self.head(self.encoder(ids_BT, lengths_B, known))
+    def embed(self, ids_BT: Tensor, lengths_B: Tensor, host_lengths: np.ndarray | None = None) -> Tensor:
+        return self.head(self.encoder(ids_BT, lengths_B, host_lengths))

@@ -1,4 +1,4 @@
-"""Regression of similarity scores with a lower bound on the target (Sentence-BERT; SED 5.5)."""
+"""Regression of similarity scores with a lower bound on the target (Sentence-BERT, SED 5.5)."""
 
 from torch import Tensor
 

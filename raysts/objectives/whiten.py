@@ -1,4 +1,4 @@
-"""Whitening (Su et al. 2021): (x - mean) W, which makes the covariance of a finished model's embeddings the identity.
+"""Whitening (Su et al. 2021): (x - mean) W, which makes the covariance of embeddings I.
 
 Shapes: B texts, D dimensions, E dimensions kept.
 """
@@ -16,22 +16,22 @@ from raysts.ops import collective
 
 
 def whitening_matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
-    """W = U S^(-1/2) of the covariance's singular value decomposition U S U^T -> [D, E] (Su et al. 2021).
+    """Return W = U S^(-1/2) of the covariance U S U^T -> [D, E] (Su et al. 2021).
 
-    A direction whose variance is less than float32's eps of the largest holds rounding error alone and becomes 0. There is one
-    where a single layer is pooled, since a layer norm confines its output to a hyperplane, and there are more with fewer
+    A direction with a variance below float32's eps of the largest holds rounding error alone and becomes 0. One exists
+    if a single layer is pooled, since a layer norm confines its output to a hyperplane, and more exist with fewer
     sentences than dimensions. ``dimensions``: E, the directions of largest variance.
     """
-    variance_D, directions_DD = (found.flip(-1) for found in torch.linalg.eigh(covariance_DD))
+    variance_D, directions_DD = (values.flip(-1) for values in torch.linalg.eigh(covariance_DD))
     variance_E = variance_D[:dimensions]
-    known_E = variance_E > torch.finfo(torch.float32).eps * variance_D[0].clamp(min=0)
-    return directions_DD[:, :dimensions] * torch.where(known_E, variance_E, torch.inf).rsqrt()
+    nonzero_E = variance_E > torch.finfo(torch.float32).eps * variance_D[0].clamp(min=0)
+    return directions_DD[:, :dimensions] * torch.where(nonzero_E, variance_E, torch.inf).rsqrt()
 
 
 class _Moments(Objective):
-    """One pass over the sentences sums what mean and covariance need; nothing is trained.
+    """Sums for mean and covariance from one pass over the sentences, without training.
 
-    The loss it reports is the variance per dimension of the sentences so far.
+    The reported loss is the variance per dimension of the sentences so far.
     """
 
     count: Tensor
@@ -49,7 +49,7 @@ class _Moments(Objective):
 
     @torch.no_grad()
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Add the batch to the sums of all processes; the loss has no gradient."""
+        """Add the batch to the sums of all processes. The loss has no gradient."""
         x_BD = self.encoder(*token_columns(batch, "sentence")).double()
         weight_B = batch["weight"].double()
         weighted_BD = x_BD * weight_B[:, None]
@@ -62,35 +62,38 @@ class _Moments(Objective):
 
     @staticmethod
     @abstractmethod
-    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
-        """What vectors without their mean are multiplied by [D, E], float64."""
+    def matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
+        """Return the matrix that multiplies centred vectors [D, E], float64."""
 
     @torch.no_grad()
     def candidates(self) -> dict[str, Encoder]:
-        """The model with the whitening behind it; before two sentences are known it leaves vectors as they are."""
+        """Return the model with the whitening behind it.
+
+        The head is the identity before the second sentence.
+        """
         dim = len(self.sum_D)
-        kept = self.settings.dimensions or dim
-        head = Dense(dim, kept, "identity").requires_grad_(False).to(self.sum_D.device)
-        mean_D, matrix_DE = torch.zeros_like(self.sum_D), torch.eye(dim, kept).to(self.sum_D)
+        dimensions = self.settings.dimensions or dim
+        head = Dense(dim, dimensions, "identity").requires_grad_(False).to(self.sum_D.device)
+        mean_D, matrix_DE = torch.zeros_like(self.sum_D), torch.eye(dim, dimensions).to(self.sum_D)
         if self.count > 1:
             mean_D = self.sum_D / self.count
-            matrix_DE = self.matrix((self.products_DD - torch.outer(mean_D, self.sum_D)) / (self.count - 1), kept)
+            matrix_DE = self.matrix((self.products_DD - torch.outer(mean_D, self.sum_D)) / (self.count - 1), dimensions)
         head.linear.weight.copy_(matrix_DE.T)
         head.linear.bias.copy_(-mean_D @ matrix_DE)
         return {"encoder": self.encoder.followed_by(head)}
 
 
 class Whiten(_Moments):
-    """Embeddings get mean 0 and covariance I (Su et al. 2021)."""
+    """Whitening to mean 0 and covariance I (Su et al. 2021)."""
 
     @staticmethod
-    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
-        return whitening_matrix(covariance_DD, kept)
+    def matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
+        return whitening_matrix(covariance_DD, dimensions)
 
 
 class Centre(_Moments):
-    """The mean of the sentences is taken away, and no more: the least that whitening and flows must be better than."""
+    """Subtraction of the mean of the sentences, the baseline of whitening and flows."""
 
     @staticmethod
-    def matrix(covariance_DD: Tensor, kept: int) -> Tensor:
-        return torch.eye(kept).to(covariance_DD)
+    def matrix(covariance_DD: Tensor, dimensions: int) -> Tensor:
+        return torch.eye(dimensions).to(covariance_DD)

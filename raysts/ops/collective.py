@@ -1,4 +1,4 @@
-"""Communication between the processes of one training run; the identity when there is one process."""
+"""Communication between the processes of one training run. One process exchanges nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +24,8 @@ def total(value: Tensor) -> Tensor:
 def mean(per_row_B: Tensor, weight_B: Tensor) -> Tensor:
     """Return sum(weight * per_row) / sum(weight) over the rows of all processes -> scalar.
 
-    The value is the global mean on every process; the gradient is scaled so that averaging gradients over processes
-    (what DistributedDataParallel does) gives the gradient of the global mean, however the rows are shared out.
+    The value is the global mean on every process. DistributedDataParallel averages gradients over processes, so the
+    gradient is scaled until that average is the gradient of the global mean, for any division of the rows.
     """
     count = total(weight_B.sum())
     local = (per_row_B * weight_B).sum() * (world_size() / count)
@@ -48,9 +48,9 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         parts = nn.utils.rnn.pad_sequence(grad.split(ctx.sizes), batch_first=True)
-        own = torch.empty_like(parts[0])
-        dist.reduce_scatter(own, list(parts.unbind()))
-        return own[: ctx.sizes[dist.get_rank()]], None
+        local = torch.empty_like(parts[0])
+        dist.reduce_scatter(local, list(parts.unbind()))
+        return local[: ctx.sizes[dist.get_rank()]], None
 
 
 def gather(x_BD: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
@@ -73,16 +73,16 @@ def part(count: int, rank: int, world: int) -> tuple[int, int]:
 
 
 def sizes(count: int, world: int) -> list[int]:
-    """Return the examples of each process, one at least: a process without any gets a filler."""
+    """Return the examples of each process, at least 1. A process without any has a filler."""
     bounds = [part(count, rank, world) for rank in range(world)]
     return [max(1, last - first) for first, last in bounds]
 
 
 class AsyncMax:
-    """The largest number that any process gave, known to all of them at the same call.
+    """Largest number that any process contributed, known to all of them at the same call.
 
-    With several processes it is that of the call before: nobody waits for the others. After an answer above 0 the next
-    one is 0, so that whoever goes on asking until he is answered is answered once.
+    With several processes it is that of the call before, so that no process waits. The answer after one above 0 is 0: a
+    process that repeats its number until it is answered receives one answer.
     """
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ class AsyncMax:
         """Exchange a number (0 for nothing) and return the answer."""
         if world_size() == 1:
             return number
-        found = 0
+        answer = 0
         if self._cast is not None:
-            given, work = self._cast
+            maximum, work = self._cast
             work.wait()
-            found = int(given)
+            answer = int(maximum)
         if self._group is None and "gloo" not in dist.get_backend():
-            self._group = dist.new_group(backend="gloo")  # between hosts: none waits for its GPU to vote
-        given = torch.tensor(0 if found else number)
-        self._cast = given, dist.all_reduce(given, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return found
+            self._group = dist.new_group(backend="gloo")  # on hosts: no process waits for its GPU to vote
+        maximum = torch.tensor(0 if answer else number)
+        self._cast = maximum, dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return answer

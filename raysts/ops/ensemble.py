@@ -1,4 +1,4 @@
-"""What several teachers together give of a text: the target of a distillation, and what is measured as their ensemble.
+"""Targets and agreement of several teachers.
 
 Shapes: N texts, D dimensions of a teacher, E those of all, M teachers, K dimensions of the student.
 """
@@ -15,8 +15,8 @@ kept as the same vectors."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 WIDE, MOST_ROWS = 8_192, 4_096
-"""Dimensions above which a reduction is found from the dot products of rows: that of their moments would take many minutes.
-Mixtures have thousands each."""
+"""Dimensions above which a reduction uses the dot products of rows, and the number of rows. Moments would take many minutes.
+Mixtures have thousands of dimensions each."""
 
 
 def unit(vectors_ND: np.ndarray) -> np.ndarray:
@@ -25,9 +25,9 @@ def unit(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weight: float = 1.0) -> np.ndarray:
-    """Add the vectors of one more teacher to ``total`` (None: it is the first), float32.
+    """Add the vectors of one more teacher to ``total`` (None: the first teacher), float32.
 
-    Bit for bit what it was before there were weights where all are 1: ((v0 + v1) + v2) / 3.
+    Weights of 1 give the unweighted sum bit for bit: ((v0 + v1) + v2) / 3.
     """
     part = vectors_ND if target == "mean" else unit(vectors_ND)
     if target in ("mean", "unit-mean"):
@@ -38,24 +38,24 @@ def added(target: Target, total: np.ndarray | None, vectors_ND: np.ndarray, weig
 
 
 def combined(target: Target, total: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """Return the target of all teachers from what :func:`added` gave -> float32 [N, D or E]."""
-    whole = float(sum(weights))
-    return total / np.float32(whole if target in ("mean", "unit-mean") else np.sqrt(whole))
+    """Return the target of all teachers from the total of :func:`added` -> float32 [N, D or E]."""
+    weight = float(sum(weights))
+    return total / np.float32(weight if target in ("mean", "unit-mean") else np.sqrt(weight))
 
 
 def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
     """Return the map that keeps most of the vectors' second moment -> float32 [E, width].
 
-    Not centred: then of all maps of that width it changes their dot products, and so the cosines that they are compared by,
-    least (Eckart and Young). Deterministic: an eigenvector's largest number is positive. Dimensions beyond E are zero.
-    ``parts``: vectors [N, E] that it is fitted to; where E is above ``WIDE``, up to ``MOST_ROWS`` of them.
+    Without centring it changes dot products, and so cosines, least of all maps of that width (Eckart and Young).
+    Deterministic: the largest number of an eigenvector is positive. Dimensions beyond E are zero. ``parts``: vectors
+    [N, E] to fit, up to ``MOST_ROWS`` of them if E is above ``WIDE``.
     """
     if parts[0].shape[1] > WIDE:
         step = -(-sum(map(len, parts)) // MOST_ROWS)
         rows_NE = np.concatenate([part[::step] for part in parts]).astype(np.float64)
         values_N, vectors_NN = np.linalg.eigh(rows_NE @ rows_NE.T)
-        known_K = np.flatnonzero(values_N > 1e-10 * values_N[-1])[::-1][:width]
-        largest_EK = rows_NE.T @ (vectors_NN[:, known_K] / np.sqrt(values_N[known_K]))
+        nonzero_K = np.flatnonzero(values_N > 1e-10 * values_N[-1])[::-1][:width]
+        largest_EK = rows_NE.T @ (vectors_NN[:, nonzero_K] / np.sqrt(values_N[nonzero_K]))
     else:
         moment_EE = np.zeros((parts[0].shape[1],) * 2)
         for part in parts:
@@ -67,10 +67,10 @@ def reduction(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 
 
 def turn(target_NK: np.ndarray, start_NK: np.ndarray) -> np.ndarray:
-    """Return the orthogonal map that turns the target to the untrained student -> float32 [K, K].
+    """Return the orthogonal map from the target to the untrained student -> float32 [K, K].
 
-    Procrustes (Schoenemann 1966) of the unit vectors. No cosine of the target changes. A student that learns directions need
-    not first learn on which axes its teachers happen to write what it knows too.
+    Procrustes (Schoenemann 1966) of the unit vectors. No cosine of the target changes. The student then need not learn
+    the teachers' axes for directions that it knows already.
     """
     target, start = (unit(vectors.astype(np.float64)) for vectors in (target_NK, start_NK))
     left_KK, _, right_KK = np.linalg.svd(target.T @ start)
@@ -83,13 +83,13 @@ def agreement(vectors: Sequence[np.ndarray]) -> list[float]:
     The mean Spearman correlation with the others: 0 if negative, 1 for a single teacher.
     """
     ranks = []
-    for of_teacher in vectors:
-        units_ND = unit(of_teacher.astype(np.float64))
+    for teacher_ND in vectors:
+        units_ND = unit(teacher_ND.astype(np.float64))
         cosines = (units_ND @ units_ND.T)[np.triu_indices(len(units_ND), 1)]
         rank = np.empty(len(cosines))
         rank[np.argsort(cosines, kind="stable")] = np.arange(len(cosines))  # numbers of real texts hardly ever tie
         ranks.append(rank)
     if len(ranks) == 1:
         return [1.0]
-    found_MM: np.ndarray = np.atleast_2d(np.corrcoef(ranks))
-    return [float(max(0.0, np.delete(found_MM[m], m).mean())) for m in range(len(ranks))]
+    correlations_MM: np.ndarray = np.atleast_2d(np.corrcoef(ranks))
+    return [float(max(0.0, np.delete(correlations_MM[m], m).mean())) for m in range(len(ranks))]

@@ -1,4 +1,4 @@
-"""Sentences as diagonal Gaussians: divergence, asymmetric similarity, contrastive loss (GaussCSE, section 2).
+"""Diagonal Gaussians: divergence, asymmetric similarity, contrastive loss (GaussCSE).
 
 Shapes: B rows of this process, K candidates (the rows of all processes), D dimensions, N rows of a block.
 """
@@ -29,7 +29,7 @@ class Gaussians(NamedTuple):
 
 
 class Triplets(NamedTuple):
-    """Premises, hypotheses that they entail, and hypotheses that contradict them (None if the loss needs none)."""
+    """Premises, hypotheses that they entail, and contradictions (None if the loss needs none)."""
 
     premise: Gaussians
     hypothesis: Gaussians
@@ -47,17 +47,17 @@ def similarity(a: Gaussians, b: Gaussians, kind: Kind = "per_dimension") -> Tens
     return (1 + kl_BD).reciprocal().mean(-1) if kind == "per_dimension" else (1 + kl_BD.sum(-1)).reciprocal()
 
 
-def similarity_matrix(candidates: Gaussians, given: Gaussians, kind: Kind = "per_dimension") -> Tensor:
-    """Return S[i, j] = sim(candidates_j || given_i) of [K, D] and [B, D] -> [B, K].
+def similarity_matrix(candidates: Gaussians, references: Gaussians, kind: Kind = "per_dimension") -> Tensor:
+    """Return S[i, j] = sim(candidates_j || references_i) of [K, D] and [B, D] -> [B, K].
 
-    Neither forward nor backward holds B x K x D numbers: both go through blocks of rows of ``given``, and backward
-    computes a block's divergences again.
+    Forward and backward hold no B x K x D numbers: both work on blocks of rows of ``references``, and backward computes
+    a block's divergences again.
     """
-    return _SimilarityMatrix.apply(*candidates, *given, kind)
+    return _SimilarityMatrix.apply(*candidates, *references, kind)
 
 
 def contrastive(
-    own: Triplets,
+    local: Triplets,
     candidates: Triplets,
     counts: Mapping[str, Tensor],
     loss: str,
@@ -70,25 +70,27 @@ def contrastive(
     premise_i), with ``rev`` R[i, j] = sim(premise_j || hypothesis_i).
 
     Args:
-        own: the triplets of this process.
+        local: the triplets of this process.
         candidates: the triplets of all processes.
-        counts: bool by set, which candidates it has, [K], or for each row [B, K]; the others (fillers) are no negatives.
+        counts: candidates of each set, bool [K], or for each row [B, K]. The others (fillers) are excluded.
         loss: the sets of the denominator: ``ent``, ``ent+con``, ``ent+rev`` or ``ent+con+rev``.
         temperature: t, above 0.
         kind: the similarity of two Gaussians, as :func:`similarity` takes it.
     """
     pairs = {
-        "ent": (candidates.hypothesis, own.premise),
-        "con": (candidates.contradiction, own.premise),
-        "rev": (candidates.premise, own.hypothesis),
+        "ent": (candidates.hypothesis, local.premise),
+        "con": (candidates.contradiction, local.premise),
+        "rev": (candidates.premise, local.hypothesis),
     }
     parts = []
     for name in loss.split("+"):
-        compared, given = pairs[name]
+        compared, references = pairs[name]
         assert compared is not None
-        parts.append((similarity_matrix(compared, given, kind) / temperature).masked_fill(~counts[name], float("-inf")))
+        parts.append(
+            (similarity_matrix(compared, references, kind) / temperature).masked_fill(~counts[name], float("-inf"))
+        )
     entries = torch.cat(parts, dim=1)
-    return entries.logsumexp(1) - similarity(own.hypothesis, own.premise, kind) / temperature
+    return entries.logsumexp(1) - similarity(local.hypothesis, local.premise, kind) / temperature
 
 
 def _twice_kl(difference: Tensor, log_var_a: Tensor, var_a: Tensor, log_var_b: Tensor, precision_b: Tensor) -> Tensor:
@@ -99,16 +101,16 @@ def _twice_kl(difference: Tensor, log_var_a: Tensor, var_a: Tensor, log_var_b: T
 class _SimilarityMatrix(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, mu_KD: Tensor, log_var_KD: Tensor, given_mu_BD: Tensor, given_log_var_BD: Tensor, kind: Kind
+        ctx: Any, mu_KD: Tensor, log_var_KD: Tensor, ref_mu_BD: Tensor, ref_log_var_BD: Tensor, kind: Kind
     ) -> Tensor:
-        ctx.save_for_backward(mu_KD, log_var_KD, given_mu_BD, given_log_var_BD)
+        ctx.save_for_backward(mu_KD, log_var_KD, ref_mu_BD, ref_log_var_BD)
         ctx.kind = kind
-        var_KD, precision_BD = log_var_KD.exp(), given_log_var_BD.neg().exp()
-        result_BK = mu_KD.new_empty(len(given_mu_BD), len(mu_KD))
-        for rows in _blocks(mu_KD, len(given_mu_BD)):
-            kl_NKD = mu_KD - given_mu_BD[rows, None]
+        var_KD, precision_BD = log_var_KD.exp(), ref_log_var_BD.neg().exp()
+        result_BK = mu_KD.new_empty(len(ref_mu_BD), len(mu_KD))
+        for rows in _blocks(mu_KD, len(ref_mu_BD)):
+            kl_NKD = mu_KD - ref_mu_BD[rows, None]
             kl_NKD.square_().add_(var_KD).mul_(precision_BD[rows, None])
-            kl_NKD.sub_(log_var_KD).add_(given_log_var_BD[rows, None] - 1).mul_(0.5)
+            kl_NKD.sub_(log_var_KD).add_(ref_log_var_BD[rows, None] - 1).mul_(0.5)
             if kind == "per_dimension":
                 result_BK[rows] = kl_NKD.add_(1).reciprocal_().mean(-1)
             else:
@@ -118,15 +120,15 @@ class _SimilarityMatrix(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BK: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        mu_KD, log_var_KD, given_mu_BD, given_log_var_BD = ctx.saved_tensors
-        var_KD, precision_BD = log_var_KD.exp(), given_log_var_BD.neg().exp()
+        mu_KD, log_var_KD, ref_mu_BD, ref_log_var_BD = ctx.saved_tensors
+        var_KD, precision_BD = log_var_KD.exp(), ref_log_var_BD.neg().exp()
         grad_mu_KD, grad_log_var_KD = torch.zeros_like(mu_KD), torch.zeros_like(mu_KD)
-        grad_given_mu_BD, grad_given_log_var_BD = torch.empty_like(given_mu_BD), torch.empty_like(given_mu_BD)
-        for rows in _blocks(mu_KD, len(given_mu_BD)):
-            difference_NKD = mu_KD - given_mu_BD[rows, None]
+        grad_ref_mu_BD, grad_ref_log_var_BD = torch.empty_like(ref_mu_BD), torch.empty_like(ref_mu_BD)
+        for rows in _blocks(mu_KD, len(ref_mu_BD)):
+            difference_NKD = mu_KD - ref_mu_BD[rows, None]
             ratio_NKD = difference_NKD.square().add_(var_KD).mul_(precision_BD[rows, None])
-            kl_NKD = ratio_NKD.sub(log_var_KD).add_(given_log_var_BD[rows, None] - 1).mul_(0.5)
-            # d sim / d KL_d = -1 / (1 + KL)^2: of the dimension (and 1/D of the mean), or of the sum for all alike.
+            kl_NKD = ratio_NKD.sub(log_var_KD).add_(ref_log_var_BD[rows, None] - 1).mul_(0.5)
+            # d sim / d KL_d = -1 / (1 + KL)^2: of the dimension (and 1/D of the mean), or of the sum for all dimensions.
             if ctx.kind == "per_dimension":
                 share_NKD = kl_NKD.add_(1).square_().reciprocal_().mul_(grad_BK[rows, :, None] / -mu_KD.shape[1])
             else:
@@ -134,14 +136,14 @@ class _SimilarityMatrix(torch.autograd.Function):
                 share_NKD = kl_NKD.copy_(share_NK1)
             # d KL_d: by mu_a (mu_a - mu_b) / var_b, by mu_b its negative, by log var_a (var_a / var_b - 1) / 2,
             # by log var_b (1 - (var_a + (mu_a - mu_b)^2) / var_b) / 2.
-            grad_given_log_var_BD[rows] = 0.5 * (share_NKD.sum(1) - ratio_NKD.mul_(share_NKD).sum(1))
+            grad_ref_log_var_BD[rows] = 0.5 * (share_NKD.sum(1) - ratio_NKD.mul_(share_NKD).sum(1))
             grad_log_var_KD.sub_(share_NKD.sum(0), alpha=0.5)
             share_NKD.mul_(precision_BD[rows, None])
             grad_log_var_KD.addcmul_(share_NKD.sum(0), var_KD, value=0.5)
             share_NKD.mul_(difference_NKD)
             grad_mu_KD.add_(share_NKD.sum(0))
-            grad_given_mu_BD[rows] = -share_NKD.sum(1)
-        return grad_mu_KD, grad_log_var_KD, grad_given_mu_BD, grad_given_log_var_BD, None
+            grad_ref_mu_BD[rows] = -share_NKD.sum(1)
+        return grad_mu_KD, grad_log_var_KD, grad_ref_mu_BD, grad_ref_log_var_BD, None
 
 
 def _blocks(mu_KD: Tensor, rows: int) -> list[slice]:

@@ -1,7 +1,7 @@
 """Losses as pure functions: tensors with named shapes in, one loss per example out.
 
-Shapes: B examples, D embedding dimensions, C classes, N candidates. Means over examples are taken by
-``collective.mean``, which knows how many examples there are on all ranks.
+Shapes: B examples, D embedding dimensions, C classes, N candidates. ``collective.mean`` takes means over the examples
+of all ranks.
 """
 
 import torch
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def nli_features(u_BD: Tensor, v_BD: Tensor) -> Tensor:
-    """Return [u; v; |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
+    """Return [u, v, |u - v|] of premise and hypothesis -> [B, 3D] (Sentence-BERT, section 3)."""
     return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1)
 
 
 def softmax_cross_entropy(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     """Return -log softmax(logits)[label] per example -> [B], in float32 or better."""
-    return F.cross_entropy(_at_least_float32(logits_BC), labels_B, reduction="none")
+    return F.cross_entropy(_to_float32(logits_BC), labels_B, reduction="none")
 
 
 def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def contrastive_tension(a_BD: Tensor, b_BD: Tensor, identical_B: Tensor) -> Tens
 
     SED B.2, and section 3 of the CT paper. ``identical_B``: 1 where both encoders read the same sentence, else 0.
     """
-    logits_B = (_at_least_float32(a_BD) * _at_least_float32(b_BD)).sum(-1)
+    logits_B = (_to_float32(a_BD) * _to_float32(b_BD)).sum(-1)
     return F.binary_cross_entropy_with_logits(logits_B, identical_B.to(logits_B.dtype), reduction="none")
 
 
@@ -34,7 +34,7 @@ def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: fl
     SED 5.5, and the regression of Sentence-BERT. ``scores_B``: gold similarity, 0 to 5. ``lower_bound``: l, the target of
     a pair that scores 0, in [0, 1).
     """
-    cosine_B = F.cosine_similarity(_at_least_float32(u_BD), _at_least_float32(v_BD), dim=-1)
+    cosine_B = F.cosine_similarity(_to_float32(u_BD), _to_float32(v_BD), dim=-1)
     target_B = lower_bound + (1.0 - lower_bound) * scores_B.to(cosine_B.dtype) / 5.0
     return (cosine_B - target_B).square()
 
@@ -42,56 +42,56 @@ def sts_regression(u_BD: Tensor, v_BD: Tensor, scores_B: Tensor, lower_bound: fl
 def in_batch_logits(anchors_BD: Tensor, candidates_ND: Tensor, weight_N: Tensor, temperature: float) -> Tensor:
     """Return cos(anchor, candidate) / temperature -> [B, N], in float32 or better.
 
-    With ``softmax_cross_entropy`` this is InfoNCE. Candidate i is the positive of anchor i, all others are its negatives
-    (SimCSE, equations 1, 4 and 5).
+    With ``softmax_cross_entropy`` this is InfoNCE. Candidate i is the positive of anchor i, all others are its
+    negatives (SimCSE, equations 1, 4 and 5).
 
     Args:
         anchors_BD: embeddings.
         candidates_ND: embeddings, the B positives first.
-        weight_N: where it is 0 the candidate is no negative (-inf), of any anchor or with [B, N] of that one; it stays its
-            own anchor's positive.
+        weight_N: 0 excludes a candidate (-inf) from the negatives of every anchor, or with [B, N] of one anchor. It
+            stays the positive of its anchor.
         temperature: tau, above 0.
     """
-    anchors_BD, candidates_ND = _at_least_float32(anchors_BD), _at_least_float32(candidates_ND)
+    anchors_BD, candidates_ND = _to_float32(anchors_BD), _to_float32(candidates_ND)
     with torch.autocast(anchors_BD.device.type, enabled=False):  # bf16 would keep two digits of a cosine
         logits_BN = F.normalize(anchors_BD, dim=-1) @ F.normalize(candidates_ND, dim=-1).T / temperature
-    own_BN = torch.eye(*logits_BN.shape, dtype=torch.bool, device=logits_BN.device)
-    return logits_BN.masked_fill((weight_N == 0) & ~own_BN, float("-inf"))
+    positive_BN = torch.eye(*logits_BN.shape, dtype=torch.bool, device=logits_BN.device)
+    return logits_BN.masked_fill((weight_N == 0) & ~positive_BN, float("-inf"))
 
 
 def false_negatives(anchor_B: Tensor, anchor_K: Tensor, positive_K: Tensor, candidate_N: Tensor) -> Tensor:
-    """Return which candidates of the batch are no negatives of an anchor -> bool [B, N].
+    """Return the candidates that are false negatives of each anchor -> bool [B, N].
 
-    They are its own text and every positive that some example of the batch has of that text, its own among them. ``anchor_B``:
-    the anchors' texts as numbers, equal where the texts are.
+    They are the anchor's text and every positive that an example of the batch has for that text. ``anchor_B``: the
+    anchors' texts as numbers, equal for equal texts.
     """
     same_BK = (anchor_B[:, None] == anchor_K).float()
-    known_KN = (positive_K[:, None] == candidate_N).float()
-    return (same_BK @ known_KN > 0) | (anchor_B[:, None] == candidate_N)
+    positive_KN = (positive_K[:, None] == candidate_N).float()
+    return (same_BK @ positive_KN > 0) | (anchor_B[:, None] == candidate_N)
 
 
 def embedding_mse(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
     """Return the mean over dimensions of (student - teacher)^2 -> [B] (SED equation 2)."""
-    return (_at_least_float32(student_BD) - _at_least_float32(teacher_BD)).square().mean(-1)
+    return (_to_float32(student_BD) - _to_float32(teacher_BD)).square().mean(-1)
 
 
 def embedding_cosine(student_BD: Tensor, teacher_BD: Tensor) -> Tensor:
     """Return 1 - cos(student, teacher) -> [B]. Lengths do not matter."""
-    return 1.0 - F.cosine_similarity(_at_least_float32(student_BD), _at_least_float32(teacher_BD), dim=-1)
+    return 1.0 - F.cosine_similarity(_to_float32(student_BD), _to_float32(teacher_BD), dim=-1)
 
 
 def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> Tensor:
     """Return the mean of (student's cosine - teacher's)^2 over a batch's other examples -> [K].
 
-    The two may have any widths: what is matched is the matrix of cosines (similarity-preserving distillation, Tung and Mori
-    2019, with the cosines themselves instead of rows of unit length).
+    Student and teacher may differ in width, because the loss compares matrices of cosines (similarity-preserving
+    distillation, Tung and Mori 2019, with the cosines instead of rows of unit length).
 
     Args:
         student_KD: the student's embeddings of a batch.
         teacher_KE: the teacher's of the same texts.
-        weight_K: 0 where an example does not count, as one or as another's other; an example alone has no loss.
+        weight_K: 0 excludes an example, also from the others of another one. A single example has loss 0.
     """
-    student_KD, teacher_KE = _at_least_float32(student_KD), _at_least_float32(teacher_KE)
+    student_KD, teacher_KE = _to_float32(student_KD), _to_float32(teacher_KE)
     with torch.autocast(student_KD.device.type, enabled=False):  # bf16 would keep two digits of a cosine
         student_KD, teacher_KE = F.normalize(student_KD, dim=-1), F.normalize(teacher_KE, dim=-1)
         error_KK = (student_KD @ student_KD.T - teacher_KE @ teacher_KE.T).square()
@@ -99,5 +99,5 @@ def similarity_mse(student_KD: Tensor, teacher_KE: Tensor, weight_K: Tensor) -> 
     return (error_KK * others_KK).sum(-1) / others_KK.sum(-1).clamp(min=1.0)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
+def _to_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()

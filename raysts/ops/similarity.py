@@ -1,6 +1,6 @@
-"""Similarities of paired rows, in float64: what evaluation ranks by. Distances are negated: larger is more similar.
+"""Similarities of paired rows, in float64, for evaluation.
 
-Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
+Distances are negated: larger is more similar. Shapes: N pairs, D dimensions, V variables, K classes, T and S tokens.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 Ragged = Sequence[np.ndarray] | np.ndarray
-"""An array per row; as one array it is of objects."""
+"""An array per row. A single array has dtype object."""
 
 BLOCK = 2**22
 """Numbers of one side that are held in float64 at once."""
@@ -16,45 +16,45 @@ BLOCK = 2**22
 
 def cosine(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return the cosine of corresponding rows -> float64 [N], 0 where either row is zero."""
-    found = np.zeros(len(a_ND))
+    scores = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
         # One root of the product: it is exact where a is b, so that pairs of equal texts are ties.
         norms = np.sqrt(np.einsum("nd,nd->n", a, a) * np.einsum("nd,nd->n", b, b))
-        np.divide(np.einsum("nd,nd->n", a, b), norms, out=found[rows], where=norms > 0)
-    return found
+        np.divide(np.einsum("nd,nd->n", a, b), norms, out=scores[rows], where=norms > 0)
+    return scores
 
 
 def l2(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return minus the Euclidean distance of corresponding rows -> float64 [N]."""
-    found = np.zeros(len(a_ND))
+    scores = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
-        found[rows] = -np.linalg.norm(a - b, axis=1)
-    return found
+        scores[rows] = -np.linalg.norm(a - b, axis=1)
+    return scores
 
 
 def dot(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return the dot product of corresponding rows -> float64 [N]."""
-    found = np.zeros(len(a_ND))
+    scores = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
-        found[rows] = np.einsum("nd,nd->n", a, b)
-    return found
+        scores[rows] = np.einsum("nd,nd->n", a, b)
+    return scores
 
 
 def manhattan(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Return minus the sum of absolute differences of corresponding rows -> float64 [N]."""
-    found = np.zeros(len(a_ND))
+    scores = np.zeros(len(a_ND))
     for rows, a, b in _blocks(a_ND, b_ND):
-        found[rows] = -np.abs(a - b).sum(1)
-    return found
+        scores[rows] = -np.abs(a - b).sum(1)
+    return scores
 
 
 def jensen_shannon(a_NVK: np.ndarray, b_NVK: np.ndarray) -> np.ndarray:
     """Return minus the Jensen-Shannon divergence, mean over V -> float64 [N], from -ln 2 to 0."""
-    found = np.zeros(len(a_NVK))
+    scores = np.zeros(len(a_NVK))
     for rows, a, b in _blocks(a_NVK, b_NVK):
         middle = (a + b) / 2
-        found[rows] = -(_relative_entropy(a, middle) + _relative_entropy(b, middle)).sum(axis=-1).mean(axis=-1) / 2
-    return found
+        scores[rows] = -(_relative_entropy(a, middle) + _relative_entropy(b, middle)).sum(axis=-1).mean(axis=-1) / 2
+    return scores
 
 
 def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged) -> np.ndarray:
@@ -71,7 +71,7 @@ def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged)
         mu_b: [S, D] of each second text.
         log_var_b: [S, D] likewise.
     """
-    found = np.zeros(len(mu_a))
+    scores = np.zeros(len(mu_a))
     for row, (m, v, n, w) in enumerate(zip(mu_a, log_var_a, mu_b, log_var_b, strict=True)):
         p, q = (m.astype(np.float64), np.exp(v, dtype=np.float64)), (n.astype(np.float64), np.exp(w, dtype=np.float64))
         logs = np.array([_log_overlap(*p, *p), _log_overlap(*q, *q), _log_overlap(*p, *q)])
@@ -80,8 +80,8 @@ def l2_mixture(mu_a: Ragged, log_var_a: Ragged, mu_b: Ragged, log_var_b: Ragged)
             continue
         squared = np.exp(logs - peak) @ (1.0, 1.0, -2.0)  # relative to the largest; rounding may leave it below 0
         with np.errstate(divide="ignore", over="ignore"):
-            found[row] = -np.exp((peak + np.log(max(0.0, squared))) / 2)
-    return np.maximum(found, np.finfo(np.float64).min)
+            scores[row] = -np.exp((peak + np.log(max(0.0, squared))) / 2)
+    return np.maximum(scores, np.finfo(np.float64).min)
 
 
 def _log_overlap(mu_TD: np.ndarray, var_TD: np.ndarray, mu_SD: np.ndarray, var_SD: np.ndarray) -> float:
@@ -99,7 +99,7 @@ def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield (rows, a, b) of as many rows at a time as ``BLOCK`` allows, in float64."""
+    """Yield (rows, a, b) in float64, as many rows at a time as ``BLOCK`` allows."""
     step = max(1, BLOCK // max(1, a[:1].size))
     for first in range(0, len(a), step):
         rows = slice(first, first + step)
@@ -136,4 +136,4 @@ SIMILARITIES: dict[str, tuple[str, Similarity]] = {
     "euclidean": ("l2", l2_of_vectors),
     "manhattan": ("manhattan", manhattan_of_vectors),
 }
-"""What sentence-transformers calls the similarities of vectors: their name in results, and the function."""
+"""Similarities of vectors by their sentence-transformers name: name in results and function."""

@@ -1,4 +1,4 @@
-"""Variational autoencoders of categorical and normal variables: samples, divergences, free bits (Latte-Mix, section 2).
+"""Variational autoencoders: samples, divergences, free bits (Latte-Mix, section 2).
 
 Shapes: B texts, N tokens, V latent variables, K classes.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 FreeBits = Literal["total", "per_latent"]
-"""What the threshold holds of: a token's whole divergence, or that of each of its latent variables."""
+"""Scope of the threshold: a token's whole divergence, or that of each of its latent variables."""
 
 
 def gumbel_softmax(logits_NVK: Tensor, gumbel_NVK: Tensor, tau: float) -> Tensor:
@@ -36,12 +36,12 @@ def kl_to_standard_normal(mu_NV: Tensor, log_var_NV: Tensor) -> Tensor:
     return (mu_NV.square() + log_var_NV.exp() - 1 - log_var_NV) / 2
 
 
-def free_bits(kl_NV: Tensor, threshold: float, of: FreeBits) -> Tensor:
+def free_bits(kl_NV: Tensor, threshold: float, scope: FreeBits) -> Tensor:
     """Return the divergence that the loss counts -> [N].
 
     ``total``: max(sum, threshold). ``per_latent``: sum of max(KL, threshold).
     """
-    return kl_NV.sum(-1).clamp_min(threshold) if of == "total" else kl_NV.clamp_min(threshold).sum(-1)
+    return kl_NV.sum(-1).clamp_min(threshold) if scope == "total" else kl_NV.clamp_min(threshold).sum(-1)
 
 
 def draw(kind: Callable[..., Tensor], seeds_B: np.ndarray, lengths_B: np.ndarray, width: int, like: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ from raysts.cpu import kernels
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-for name in ("", *kernels._OF_GLIBC):
+for name in ("", *kernels._GLIBC_VARIABLES):
     if not os.fork():
         os.environ |= {name: "131072"} if name else {}
         libc.mallopt(kernels._M_MMAP_THRESHOLD, 131_072)
@@ -91,10 +91,10 @@ for name in ("", *kernels._OF_GLIBC):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's")
 def test_large_blocks_are_kept_unless_the_user_has_said_what_is() -> None:
     """In a fresh process: what another has freed, or failed to get, decides where its next block lies."""
-    environment = {name: value for name, value in os.environ.items() if name not in kernels._OF_GLIBC}
+    environment = {name: value for name, value in os.environ.items() if name not in kernels._GLIBC_VARIABLES}
     asked = subprocess.run(
         [sys.executable, "-c", LARGE_BLOCKS], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
-    assert asked.stdout.split() == ["False", *(word for name in kernels._OF_GLIBC for word in (name, "True"))], (
+    assert asked.stdout.split() == ["False", *(word for name in kernels._GLIBC_VARIABLES for word in (name, "True"))], (
         asked.stderr
     )

@@ -1,1 +1,1 @@
-"""What travels with an exported model: these files import nothing of raysts."""
+"""Modules that are exported with a model. They import nothing of raysts."""
