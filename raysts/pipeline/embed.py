@@ -50,10 +50,7 @@ numbers that not all doubles hold."""
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One row group of an input file, which becomes one shard.
-
-    A file other than Parquet has a ``schema``.
-    """
+    """Row group of an input file, one shard's input. Files other than Parquet have a ``schema``."""
 
     source: str
     row_group: int
@@ -210,10 +207,7 @@ def calibrate(output: Path, model: SentenceModel, units: Sequence[Unit], column:
 
 
 class EmbedFile:
-    """Worker that writes a shard: a row group with its embeddings.
-
-    Memory holds ``ROWS`` rows at a time.
-    """
+    """Worker that writes a shard: a row group with its embeddings. Memory holds ``ROWS`` rows at a time."""
 
     def __init__(
         self,

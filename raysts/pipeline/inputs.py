@@ -160,7 +160,7 @@ class Inputs:
         return [teachers.find(name, self.locate) for name in self.pipeline.teachers]
 
     def tokenizer_of(self, spec: StoreSpec) -> Path:
-        """Return the folder whose tokenizer makes these token shards."""
+        """Return the folder of the tokenizer that makes these token shards."""
         if spec.tokenizer == self.tokenizer_id:
             return self.start
         return next(path for path, tokenizer in self.teacher_tokenizers.items() if tokenizer == spec.tokenizer)
@@ -380,10 +380,7 @@ def _is_copy(copy: Path, folder: Path) -> bool:
 
 
 def _keys(table: pa.Table) -> list[frozenset[str]]:
-    """Return the texts of each row that is an unordered pair or a query.
-
-    Another table has none.
-    """
+    """Return the texts of each row that is an unordered pair or a query. Another table has none."""
     texts = [
         table.column(name).to_pylist() for name in ("sentence1", "sentence2", "text") if name in table.column_names
     ]

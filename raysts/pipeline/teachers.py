@@ -98,10 +98,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def prompt_of(path: Path, prompt: str | None) -> str:
-    """Return the prompt that the teacher puts before every text; vectors have none.
-
-    ``prompt`` is the name of a stored prompt, or its text.
-    """
+    """Return the prompt (a stored name, or text) before every text. Vectors have none."""
     return "" if kind(path) == "vectors" else describe(path).prompts.resolve(prompt)
 
 
@@ -165,11 +162,7 @@ def load(
 
 
 def finite(vectors_ND: np.ndarray, model: str) -> np.ndarray:
-    """Return ``vectors_ND`` if every value is finite.
-
-    Raises:
-        RunFailed: a value is NaN or infinite.
-    """
+    """Return ``vectors_ND``, or raise RunFailed if a value is NaN or infinite."""
     if bad := len(vectors_ND) - int(np.isfinite(vectors_ND).all(axis=1).sum()):
         raise RunFailed(
             f"{model} gives NaN or infinite vectors of {bad:,} of {len(vectors_ND):,} texts (training diverged?); use an "
@@ -297,7 +290,7 @@ class PrecomputedVectors:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Return the row of every text; a repeated text has its first row."""
+        """Return the row of every text. A repeated text has its first row."""
         rows: dict[str, int] = {}
         for number, text in enumerate(text for part in self._read(self.column) for text in part.to_pylist()):
             if text is None:  # nobody asks for it
